@@ -1,0 +1,44 @@
+# make demo   a fresh clone -> a trained classifier, the layer table, a picture of its bias, one sentence
+# make test   a fresh clone -> style, types and tests
+# Both make .venv and install what they need; a second call does not install again.
+
+PYTHON ?= python3
+BIN := .venv/bin
+OUT := out
+# The larger data sets and the published weights, where they lie beside the checkout.
+ifneq ($(wildcard ../shared/data),)
+export NEURONFAIR_DATA ?= $(abspath ../shared/data)
+export NEURONFAIR_MODELS ?= $(abspath ../shared/models)
+endif
+
+.PHONY: demo test format clean
+
+demo: .venv/installed
+	@mkdir -p $(OUT)
+	$(BIN)/neuronfair interpret adult --sensitive sex --plot $(OUT)/as_curves.png --json $(OUT)/interpretation.json
+	@echo "Figures: $(OUT)/interpretation.json"
+
+test: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv $(OUT)
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neuronfair needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,83 @@
+"""Fairness testing of neural networks: where bias lives, whom it hits, how to repair it."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Idle OpenMP threads that spin make small networks up to 40 times slower when another program uses a core.
+# It must stand before the first import of torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from neuronfair.domain.attribute import Attribute
+    from neuronfair.domain.data import Data, load, read_table
+    from neuronfair.domain.infer import infer_domain
+    from neuronfair.domain.rules import Rule, Span
+    from neuronfair.domain.table import TableDomain, Target
+    from neuronfair.domain.toml import read_domain
+    from neuronfair.errors import DataError, DomainError, ModelError, NeuronFairError
+    from neuronfair.interpretation.ablate import ablate
+    from neuronfair.interpretation.profile import BiasProfile, interpret
+    from neuronfair.network.adapter import Network
+    from neuronfair.network.judge import Decision, judge
+
+# Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
+_HOME = {
+    "Attribute": "domain.attribute",
+    "BiasProfile": "interpretation.profile",
+    "Data": "domain.data",
+    "DataError": "errors",
+    "Decision": "network.judge",
+    "DomainError": "errors",
+    "ModelError": "errors",
+    "Network": "network.adapter",
+    "NeuronFairError": "errors",
+    "Rule": "domain.rules",
+    "Span": "domain.rules",
+    "TableDomain": "domain.table",
+    "Target": "domain.table",
+    "ablate": "interpretation.ablate",
+    "infer_domain": "domain.infer",
+    "interpret": "interpretation.profile",
+    "judge": "network.judge",
+    "load": "domain.data",
+    "read_domain": "domain.toml",
+    "read_table": "domain.data",
+}
+
+__all__ = [
+    "Attribute",
+    "BiasProfile",
+    "Data",
+    "DataError",
+    "Decision",
+    "DomainError",
+    "ModelError",
+    "Network",
+    "NeuronFairError",
+    "Rule",
+    "Span",
+    "TableDomain",
+    "Target",
+    "ablate",
+    "infer_domain",
+    "interpret",
+    "judge",
+    "load",
+    "read_domain",
+    "read_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'neuronfair' has no attribute '{name}'")
+    return getattr(import_module(f"neuronfair.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

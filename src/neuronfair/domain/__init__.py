@@ -1,0 +1,1 @@
+"""Stage 1: what an input may be."""

@@ -1,0 +1,163 @@
+"""One column of a table: what values it may take, and how a value becomes a code and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronfair.errors import CellError, DomainError, did_you_mean
+
+Kind = Literal["ordinal", "nominal", "flag", "continuous"]
+Encoding = Literal["raw", "scaled", "onehot"]
+Outside = Literal["error", "keep"]
+
+MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
+GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point and still be that point
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute: its kind, its values, and how the network sees it.
+
+    A value is held as a code 0, 1, …, size - 1. Numbers have `low`, `high` and `step`, and their code c stands
+    for low + step · c; labels have `values`, and their code is the position in it. A code outside this range can
+    be held (published data contain such cells) but is not valid.
+
+    >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
+    array([ 0, 22])
+    >>> Attribute("sex", "nominal", values=("Female", "Male")).value(1)
+    'Male'
+    """
+
+    name: str
+    kind: Kind
+    low: float = 0
+    high: float = 1
+    step: float = 1
+    values: tuple[str, ...] = ()
+    encode: Encoding = "raw"
+    center: float = 0.0
+    scale: float = 1.0
+    missing: str | float | None = None
+    extra: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise self._error(f"kind {self.kind!r} is unknown. {did_you_mean(self.kind, get_args(Kind))}")
+        if self.encode not in get_args(Encoding):
+            raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(Encoding))}")
+        if self.kind == "nominal" and not self.values:
+            raise self._error("a nominal attribute needs values = [...]")
+        if self.kind == "flag" and self.size != 2:
+            raise self._error(f"a flag has exactly two values, this has {self.size}")
+        if len(set(self.values)) < len(self.values):
+            twice = sorted({v for v in self.values if self.values.count(v) > 1})
+            raise self._error(f"value {twice[0]!r} is listed twice")
+        if not self.values:
+            numbers = (self.low, self.high, self.step)
+            if not all(np.isfinite(n) for n in numbers) or self.step <= 0 or self.high < self.low:
+                raise self._error(
+                    f"needs finite low <= high and step > 0, has low={self.low}, high={self.high}, step={self.step}"
+                )
+        if not (np.isfinite(self.center) and np.isfinite(self.scale) and self.scale > 0):
+            raise self._error(f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}")
+        if self.missing is not None:
+            self._missing_code()
+
+    def _error(self, what: str) -> DomainError:
+        return DomainError(f"attribute '{self.name}': {what}")
+
+    @cached_property
+    def size(self) -> int:
+        """How many values the attribute may take."""
+        if self.values:
+            return len(self.values)
+        return int(np.floor((self.high - self.low) / self.step + GRID_TOLERANCE)) + 1
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a step of one code is a small change: true for all kinds but nominal."""
+        return self.kind != "nominal"
+
+    def value(self, code: int) -> str | int | float:
+        """Return what a code stands for: a label, or a number."""
+        if self.values:
+            if 0 <= code < self.size:
+                return self.values[code]
+            if self.missing == code:
+                return "missing"
+            return next((label for label, extra in self.extra.items() if extra == code), f"code {code}")
+        # Twelve digits hide the rounding of low + step * code (0.1 * 3) and keep every declared grid apart.
+        number = float(f"{self.low + self.step * code:.12g}")
+        return int(number) if number.is_integer() else number
+
+    def codes(self, cells: Sequence[Any] | npt.NDArray[Any], *, outside: Outside = "error") -> npt.NDArray[np.int64]:
+        """Turn cells of a table (labels or numbers, as text or not) into codes.
+
+        Raises a `CellError` that names the first bad cell by its position; `outside="keep"` lets numbers beyond
+        the bounds through as codes that are not valid.
+        """
+        codes: dict[Any, int] = {}
+        for cell in dict.fromkeys(cells):  # the distinct cells in order of appearance: far fewer than the cells
+            try:
+                codes[cell] = self._code(_text(cell), outside)
+            except DomainError as error:
+                raise CellError(list(cells).index(cell), str(error)) from None
+        return np.fromiter(map(codes.__getitem__, cells), dtype=np.int64, count=len(cells))
+
+    def _code(self, text: str, outside: Outside) -> int:
+        if self.values:
+            code = self._label_codes.get(text)
+            if code is not None:
+                return code
+        if text.casefold() in MISSING_CELLS:
+            if self.missing is None:
+                raise self._error("the cell is empty. Fill it, or declare what an empty cell means: missing = …")
+            return self._missing_code()
+        if self.values:
+            raise self._error(f"unknown value {text!r}. {did_you_mean(text, self.values)}")
+        return self._number_code(text, outside)
+
+    @cached_property
+    def _label_codes(self) -> dict[str, int]:
+        return {label: code for code, label in enumerate(self.values)} | dict(self.extra)
+
+    def _number_code(self, text: str, outside: Outside) -> int:
+        try:
+            number = {"true": 1.0, "false": 0.0}.get(text.casefold())
+            number = float(text) if number is None else number
+        except ValueError:
+            raise self._error(f"expected a number, got {text!r}") from None
+        if not np.isfinite(number):
+            raise self._error(f"expected a finite number, got {text!r}")
+        place = (number - self.low) / self.step
+        code = round(place)
+        if self.kind != "continuous" and abs(place - code) > GRID_TOLERANCE:
+            raise self._error(f"{text} is not on the grid {self.low:g}, {self.low + self.step:g}, …")
+        if outside == "error" and not 0 <= code < self.size:
+            raise self._error(f"{text} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
+        return code
+
+    def _missing_code(self) -> int:
+        if self.values:
+            if isinstance(self.missing, str):
+                if self.missing not in self._label_codes:
+                    known = did_you_mean(self.missing, self.values)
+                    raise self._error(f"missing = {self.missing!r} is not one of its values. {known}")
+                return self._label_codes[self.missing]
+            return int(self.missing or 0)
+        return self._number_code(str(self.missing), "keep")
+
+
+def _text(cell: Any) -> str:
+    """Return a cell as text, so that 1, 1.0, np.int64(1) and "1" are one value."""
+    if isinstance(cell, str):
+        return cell.strip()
+    if isinstance(cell, (float, np.floating)) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell)

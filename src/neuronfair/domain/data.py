@@ -1,0 +1,122 @@
+"""Rows and labels: the catalog's data sets by name, and a user's own table by its domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain import sources
+from neuronfair.domain.files import read_sheet
+from neuronfair.domain.recipes import RECIPES
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import read_domain
+from neuronfair.errors import CellError, DataError, did_you_mean
+
+DATASETS: tuple[str, ...] = tuple(sources.SOURCES)
+ENCODINGS: tuple[str, ...] = ("default", "paper")
+UNKNOWN = -1  # the label of a row whose class is not known
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows of a domain with their labels.
+
+    `rows` are the codes, (n, d) int64; `labels` are the numbers of the classes in the order of the domain's target,
+    (n,) int64, or -1 throughout where the table has no target column.
+    """
+
+    name: str
+    domain: TableDomain
+    rows: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the classes of the rows are known."""
+        return bool((self.labels != UNKNOWN).all())
+
+    def take(self, index: Tensor) -> Data:
+        """Return the chosen rows with their labels."""
+        return replace(self, rows=self.rows[index], labels=self.labels[index])
+
+    def split(self, seed: int = 0) -> Split:
+        """Return 70 % of the rows for training, 10 % for validation and 20 % for testing, drawn anew for each seed."""
+        n = len(self)
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        train, validation, test = torch.tensor_split(order, (n * 7 // 10, n * 8 // 10))
+        return Split(self.take(train), self.take(validation), self.take(test))
+
+
+class Split(NamedTuple):
+    """Three parts of a data set that share no row."""
+
+    train: Data
+    validation: Data
+    test: Data
+
+
+def load(name: str, encoding: str = "default", *, sensitive: Sequence[str] | None = None) -> Data:
+    """Load a data set of the catalog: adult, german, bank, compas or meps.
+
+    `encoding` is "default" (words, one-hot blocks, scaled numbers, rules) or "paper" (the integers that the published
+    models eat). `sensitive` replaces the data set's own choice of sensitive attributes.
+
+    >>> len(load("german"))
+    1000
+    """
+    domain = catalog_domain(name, encoding)
+    if sensitive is not None:
+        domain = domain.with_sensitive(*sensitive)
+    columns = RECIPES[name, encoding](*sources.read(name))
+    return Data(name, domain, domain.from_table(columns), _labels(columns, domain))
+
+
+def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
+    """Return the domain of a data set of the catalog, without reading its data.
+
+    >>> catalog_domain("adult").sensitive
+    ('sex',)
+    """
+    sources.source(name)
+    if encoding not in ENCODINGS:
+        raise DataError(f"{name}: no encoding '{encoding}'. {did_you_mean(encoding, ENCODINGS)}")
+    return read_domain(sources.CATALOG / f"{name}.{encoding}.toml")
+
+
+def read_table(path: str | Path, domain: TableDomain) -> Data:
+    """Read a CSV or Parquet file whose columns a domain describes; other columns are ignored.
+
+    Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
+    with its column, line and value.
+    """
+    path = Path(path)
+    sheet = read_sheet(path)
+    for name in domain.names:
+        if name not in sheet.columns:
+            raise DataError(f"{path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
+    try:
+        return Data(path.stem, domain, domain.from_table(sheet.columns), _labels(sheet.columns, domain))
+    except CellError as bad:
+        raise DataError(f"{path}: {sheet.where(bad.row)}: {bad.reason}") from None
+
+
+def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Tensor:
+    target = domain.target
+    if target is None or target.column not in columns:
+        return torch.full((len(columns[domain.names[0]]),), UNKNOWN)
+    number = {label: i for i, label in enumerate(target.classes)}
+    cells = columns[target.column]
+    labels = [number.get(str(cell), UNKNOWN) for cell in cells]
+    if UNKNOWN in labels:
+        row = labels.index(UNKNOWN)
+        known = did_you_mean(str(cells[row]), target.classes)
+        raise CellError(row, f"target '{target.column}': unknown class {cells[row]!r}. {known}")
+    return torch.tensor(labels)

@@ -1,0 +1,152 @@
+"""A first draft of a domain, read off a user's table and written as TOML to be edited."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronfair.domain.attribute import MISSING_CELLS
+from neuronfair.domain.files import read_sheet
+from neuronfair.errors import DataError, DomainError, did_you_mean
+
+MAX_LABELS = 500  # a text column with more different cells is taken for names or free text
+MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
+MISSING = "missing"  # the label given to an empty cell
+
+_HEAD = """\
+# A first draft, read off {file} ({rows:,} rows). Please check every line:
+# - kind: ordinal (order matters, whole steps), nominal (no order), flag (two values), continuous (a grid of numbers)
+# - low / high: widen them where the table happens not to reach the real limits
+# - rules at the end: combinations that no real person has; nothing is tested that breaks one
+name = {name}
+sensitive = {sensitive}
+target = {{ column = {target}, classes = {classes} }}
+
+[attributes]
+"""
+
+_TAIL = """
+# Rules, if there are any. Examples:
+# [[rules]]
+# name = "a husband or wife is married"
+# if = { relationship = ["Husband", "Wife"] }
+# then = { marital_status = ["Married"] }
+# [[rules]]
+# name = "capital gain and capital loss are not both positive"
+# forbid = { capital_gain = { min = 1 }, capital_loss = { min = 1 } }
+"""
+
+
+def infer_domain(path: str | Path, *, sensitive: Sequence[str], target: str) -> str:
+    """Return the text of a commented TOML file that describes a table (CSV or Parquet).
+
+    Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`.
+    """
+    path = Path(path)
+    sheet = read_sheet(path)
+    columns = sheet.columns
+    for name in (*sensitive, target):
+        if name not in columns:
+            raise DataError(f"{path}: no column '{name}'. {did_you_mean(name, columns)}")
+    if target in sensitive:
+        raise DomainError(f"{path}: '{target}' cannot be both the target and sensitive")
+    classes = sorted(set(columns[target]) - {c for c in columns[target] if _is_missing(c)}, key=_order)
+    if any(_is_missing(cell) for cell in columns[target]):
+        where = sheet.where(next(i for i, cell in enumerate(columns[target]) if _is_missing(cell)))
+        raise DataError(f"{path}: {where}: the target '{target}' is empty. Remove such rows or fill the cell")
+    if not 2 <= len(classes) <= 50:
+        raise DataError(
+            f"{path}: the target '{target}' has {len(classes)} different values; 2 to 50 classes are expected"
+        )
+    lines = [_line(name, cells, name in sensitive) for name, cells in columns.items() if name != target]
+    head = _HEAD.format(
+        file=path.name,
+        rows=len(columns[target]),
+        name=_quote(path.stem),
+        sensitive=_quotes(sensitive),
+        target=_quote(target),
+        classes=_quotes(classes),
+    )
+    return head + "\n".join(lines) + "\n" + _TAIL
+
+
+def _line(name: str, cells: Sequence[str], keep: bool) -> str:
+    present = [cell for cell in cells if not _is_missing(cell)]
+    counts = Counter(present)
+    empty = len(cells) - len(present)
+    comment = f"{len(counts):,} different" + (f", {empty:,} empty" if empty else "")
+    if not counts:
+        return f"# {_quote(name)}: left out, every cell is empty"
+    numbers = _numbers(counts)
+    unique = len(counts) == len(cells) > 20
+    if not keep and unique and (numbers is None or bool((np.diff(np.unique(numbers)) == 1).all())):
+        return f"# {_quote(name)}: left out, every cell is different: a name or a running number?"
+    if numbers is None or len(counts) == 2 or (len(counts) == 1 and not keep):
+        entry = _labels(counts, empty)
+    else:
+        entry = _grid(numbers, np.asarray(list(counts.values())), empty)
+    if entry is None:
+        return f"# {_quote(name)}: left out, {len(counts):,} different texts: names or free text?"
+    parts = ", ".join(f"{key} = {value}" for key, value in entry.items())
+    return f"{_quote(name)} = {{ {parts} }}  # {comment}"
+
+
+def _labels(counts: Mapping[str, int], empty: int) -> dict[str, str] | None:
+    if len(counts) > MAX_LABELS:
+        return None
+    labels = sorted(counts, key=_order) + ([MISSING] if empty else [])
+    kind = "flag" if len(labels) == 2 else "nominal"
+    return {"kind": _quote(kind), "values": _quotes(labels)} | ({"missing": _quote(MISSING)} if empty else {})
+
+
+def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
+    low, high = float(numbers.min()), float(numbers.max())
+    whole = bool((numbers == np.round(numbers)).all())
+    step = 1.0
+    if not whole:
+        # The finest power of ten that keeps the grid within its size.
+        step = 10.0 ** np.ceil(np.log10((high - low) / MAX_GRID))
+        low, high = np.floor(low / step) * step, np.ceil(high / step) * step
+    mean = float(np.average(numbers, weights=counts))
+    spread = float(np.sqrt(np.average((numbers - mean) ** 2, weights=counts)))
+    entry = {"kind": _quote("ordinal" if whole else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
+    if not whole:
+        entry["step"] = f"{step:.12g}"
+    entry |= {"center": f"{mean:.4g}", "scale": f"{spread or 1.0:.4g}"}
+    if empty:
+        middle = np.repeat(numbers, counts)
+        entry["missing"] = f"{float(np.sort(middle)[len(middle) // 2]):.12g}"
+    return entry
+
+
+def _numbers(counts: Mapping[str, int]) -> npt.NDArray[np.float64] | None:
+    try:
+        numbers = np.asarray([float(cell) for cell in counts])
+    except ValueError:
+        return None
+    return numbers if bool(np.isfinite(numbers).all()) else None
+
+
+def _order(text: str) -> tuple[bool, float, str]:
+    """Sort numbers by value before all other texts."""
+    try:
+        return (False, float(text), text)
+    except ValueError:
+        return (True, 0.0, text)
+
+
+def _is_missing(cell: str) -> bool:
+    return cell.casefold() in MISSING_CELLS
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _quotes(texts: Sequence[str]) -> str:
+    return "[" + ", ".join(_quote(t) for t in texts) + "]"

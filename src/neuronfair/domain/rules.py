@@ -1,0 +1,248 @@
+"""Rules between attributes: which combinations no real person has.
+
+Every condition of a rule cuts the codes of one attribute into two sets. Codes that no condition tells apart form one
+*class*, so the rules of a domain live on a small table of class combinations however many codes an attribute has.
+Counting, uniform sampling and clipping are exact on that table; none of them draws and rejects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.errors import DomainError, did_you_mean
+
+MAX_COMBINATIONS = 1_000_000  # of classes in one group of entangled attributes
+
+
+@dataclass(frozen=True)
+class Span:
+    """The numbers from `low` to `high`, both included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+Condition = Span | tuple[str | float, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """No valid row meets every condition of `when` without meeting every condition of `then`.
+
+    With an empty `then` the combination in `when` is forbidden outright.
+    """
+
+    name: str
+    when: Mapping[str, Condition]
+    then: Mapping[str, Condition]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Attributes that rules tie together, and the combinations of their classes that are allowed."""
+
+    columns: tuple[int, ...]
+    class_of: tuple[Tensor, ...]  # per column: (size,) class of each code
+    members: tuple[Tensor, ...]  # per column: (size,) codes sorted by class
+    starts: tuple[Tensor, ...]  # per column: (classes,) where a class begins in members
+    counts: tuple[Tensor, ...]  # per column: (classes,) how many codes a class has
+    allowed: Tensor  # (combinations, columns): class per column
+    total: int  # rows these combinations stand for
+    weights: Tensor  # (combinations,): share of those rows
+
+
+class RuleBook:
+    """The rules of one domain, compiled to lookup tables over codes."""
+
+    def __init__(self, attributes: Sequence[Attribute], rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._attributes = tuple(attributes)
+        self._columns = {a.name: i for i, a in enumerate(attributes)}
+        # Per rule: the conditions of both parts as (column, table of the codes that meet it).
+        self._when = [self._tables(rule, rule.when) for rule in self.rules]
+        self._then = [self._tables(rule, rule.then) for rule in self.rules]
+        for rule, when in zip(self.rules, self._when, strict=True):
+            if not when:
+                raise DomainError(
+                    f"rule '{rule.name}': has no condition. Write if = {{…}} and then = {{…}}, or forbid = {{…}}"
+                )
+        self._groups = [self._compile(columns) for columns in self._components()]
+
+    @property
+    def columns(self) -> set[int]:
+        """The columns that some rule names."""
+        return {c for group in self._groups for c in group.columns}
+
+    def _tables(self, rule: Rule, part: Mapping[str, Condition]) -> list[tuple[int, Tensor]]:
+        tables = []
+        for name, condition in part.items():
+            if name not in self._columns:
+                raise DomainError(f"rule '{rule.name}': no attribute '{name}'. {did_you_mean(name, self._columns)}")
+            column = self._columns[name]
+            try:
+                tables.append((column, _meets(self._attributes[column], condition)))
+            except DomainError as error:
+                raise DomainError(f"rule '{rule.name}': {error}") from None
+        return tables
+
+    def _components(self) -> list[tuple[int, ...]]:
+        groups: list[set[int]] = []
+        for when, then in zip(self._when, self._then, strict=True):
+            touched = {column for column, _ in (*when, *then)}
+            joined = touched.union(*(g for g in groups if g & touched))
+            groups = [g for g in groups if not g & touched] + [joined]
+        return [tuple(sorted(g)) for g in groups]
+
+    def _compile(self, columns: tuple[int, ...]) -> _Group:
+        class_of = []
+        for column in columns:
+            tables = [t for part in (*self._when, *self._then) for c, t in part if c == column]
+            # Refined one condition at a time: sorting whole rows of a 100,000-value attribute is slow.
+            classes = torch.zeros(self._attributes[column].size, dtype=torch.int64)
+            for table in tables:
+                _, classes = torch.unique(classes * 2 + table, return_inverse=True)
+            class_of.append(classes)
+        counts = [torch.bincount(classes) for classes in class_of]
+        members = [torch.argsort(classes, stable=True) for classes in class_of]
+        starts = [torch.cumsum(c, 0) - c for c in counts]
+        combinations = torch.zeros(1, 0, dtype=torch.int64)
+        rows = torch.zeros(
+            1, len(self._attributes), dtype=torch.int64
+        )  # each combination by the first code of its classes
+        for j, column in enumerate(columns):
+            # One more column at a time; what breaks a rule already is dropped before the next one multiplies it.
+            k = len(counts[j])
+            classes = torch.arange(k).repeat(len(rows))
+            combinations = torch.cat([combinations.repeat_interleave(k, 0), classes[:, None]], 1)
+            rows = rows.repeat_interleave(k, 0)
+            rows[:, column] = members[j][starts[j][classes]]
+            kept = ~self._already_broken(rows, set(columns[: j + 1]))
+            combinations, rows = combinations[kept], rows[kept]
+            if len(rows) > MAX_COMBINATIONS:
+                names = ", ".join(self._attributes[c].name for c in columns)
+                raise DomainError(
+                    f"the rules tie {len(columns)} attributes into too many cases ({names}). Use fewer or simpler rules"
+                )
+        allowed = combinations
+        if len(allowed) == 0:
+            mine = [rule.name for rule, when in zip(self.rules, self._when, strict=True) if when[0][0] in columns]
+            names = "; ".join(mine)
+            raise DomainError(f"the rules forbid every row: {names}. Remove or correct one of them")
+        cells = np.stack([counts[j][allowed[:, j]].numpy() for j in range(len(columns))], 1).astype(object)
+        rows_of = [math.prod(int(n) for n in row) for row in cells]  # exact: Python integers do not overflow
+        total = sum(rows_of)
+        weights = torch.tensor([n / total for n in rows_of], dtype=torch.float64)
+        return _Group(columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights)
+
+    def _already_broken(self, rows: Tensor, known: set[int]) -> Tensor:
+        """Return which rows break a rule whatever the columns that are not yet known hold."""
+        broken = torch.zeros(len(rows), dtype=torch.bool)
+        for when, then in zip(self._when, self._then, strict=True):
+            if {column for column, _ in when} <= known:
+                seen = [(column, table) for column, table in then if column in known]
+                if seen or not then:
+                    met = _all_met(rows, when)
+                    broken |= met & ~_all_met(rows, seen) if then else met
+        return broken
+
+    def broken(self, rows: Tensor) -> Tensor:
+        """Return for each row and each rule whether the row breaks it: bool, (n, rules)."""
+        result = torch.zeros(len(rows), len(self.rules), dtype=torch.bool, device=rows.device)
+        for i, (when, then) in enumerate(zip(self._when, self._then, strict=True)):
+            met = _all_met(rows, when)
+            result[:, i] = met & ~_all_met(rows, then) if then else met
+        return result
+
+    def count(self) -> int:
+        """Return how many rows the rules leave, exactly."""
+        free = math.prod(a.size for c, a in enumerate(self._attributes) if c not in self.columns)
+        return free * math.prod(group.total for group in self._groups)
+
+    def sample_into(self, rows: Tensor, generator: torch.Generator) -> None:
+        """Overwrite the columns that rules name with draws that are uniform over the allowed combinations."""
+        n = len(rows)
+        for group in self._groups:
+            drawn = group.allowed[torch.multinomial(group.weights, n, replacement=True, generator=generator)]
+            for j, column in enumerate(group.columns):
+                chosen = drawn[:, j]
+                counts = group.counts[j][chosen]
+                # float64 keeps floor(u * count) < count for every count that fits a table.
+                place = (torch.rand(n, dtype=torch.float64, generator=generator) * counts).long()
+                rows[:, column] = group.members[j][group.starts[j][chosen] + place].to(rows.device)
+
+    def mend(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return rows moved to the nearest ones that keep the rules; rows that keep them are left alone.
+
+        Nearest means: the fewest changed attributes, each counted with its entry of `weights`, then the shortest way
+        within the ordered ones.
+        """
+        rows = rows.clone()
+        for group in self._groups:
+            mine = [i for i, when in enumerate(self._when) if when[0][0] in group.columns]
+            bad = self.broken(rows)[:, mine].any(1).nonzero()[:, 0]
+            # Slices bound the memory of the (rows, combinations) cost table.
+            for part in torch.split(bad, max(1, 4_000_000 // len(group.allowed))):
+                rows[part] = self._mend_group(rows[part], group, weights)
+        return rows
+
+    def _mend_group(self, rows: Tensor, group: _Group, weights: Tensor) -> Tensor:
+        allowed = group.allowed.to(rows.device)
+        cost = torch.zeros(len(rows), len(allowed), dtype=torch.float64, device=rows.device)
+        nearest = []
+        for j, column in enumerate(group.columns):
+            code = rows[:, column]
+            target, way = _nearest(group.class_of[j].to(rows.device), code, len(group.counts[j]))
+            nearest.append(target)
+            # Ties between equally many changes go to the shorter way, scaled so that it never outweighs a change.
+            ordered = self._attributes[column].ordered
+            price = (
+                (way > 0)
+                * weights[column]
+                * (1 + (way / (self._attributes[column].size * len(weights)) if ordered else 0))
+            )
+            cost += price.to(torch.float64)[:, allowed[:, j]]
+        best = allowed[cost.argmin(1)]
+        for j, column in enumerate(group.columns):
+            rows[:, column] = nearest[j].gather(1, best[:, j : j + 1])[:, 0]
+        return rows
+
+
+def _nearest(class_of: Tensor, code: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return for each code and each class the nearest member and the distance to it: (n, classes) each."""
+    distinct, inverse = torch.unique(code, return_inverse=True)
+    target = torch.empty(len(distinct), classes, dtype=torch.int64, device=code.device)
+    for c in range(classes):
+        members = (class_of == c).nonzero()[:, 0]  # ascending
+        right = torch.searchsorted(members, distinct).clamp(max=len(members) - 1)
+        left = (right - 1).clamp(min=0)
+        nearer = (members[left] - distinct).abs() <= (members[right] - distinct).abs()
+        target[:, c] = torch.where(nearer, members[left], members[right])
+    way = (target - distinct[:, None]).abs()
+    return target[inverse], way[inverse]
+
+
+def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
+    met = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    for column, table in tables:
+        met &= table.to(rows.device)[rows[:, column].clamp(0, len(table) - 1)]
+    return met
+
+
+def _meets(attribute: Attribute, condition: Condition) -> Tensor:
+    """Return which codes of an attribute meet a condition: bool, (size,)."""
+    if isinstance(condition, Span):
+        if attribute.values:
+            raise DomainError(f"attribute '{attribute.name}' has labels, not numbers. List the labels that are meant")
+        numbers = attribute.low + attribute.step * torch.arange(attribute.size, dtype=torch.float64)
+        slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
+        return (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
+    meets = torch.zeros(attribute.size, dtype=torch.bool)
+    meets[torch.from_numpy(attribute.codes(condition))] = True
+    return meets

@@ -1,0 +1,266 @@
+"""Where the raw files of the data sets come from: the package, a folder of yours, the cache, or a download."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import io
+import os
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuronfair.atomic import replacing
+from neuronfair.errors import DataError, did_you_mean
+
+CATALOG = Path(__file__).parent / "catalog"
+TIMEOUT_SECONDS = 30.0
+_CHUNK = 1 << 16
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes received so far and, where the server says, the bytes in all."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One raw file: its name, the digests it may have, and the addresses to fetch it from.
+
+    An address may end in `#member` to name a file inside a zip archive (`#inner.zip#member` for a nested one).
+    With `rows_only` the digest is that of the lines below the header, without line ends' differences: copies of
+    such a file agree in every row but not in how they name the last column.
+    """
+
+    name: str
+    sha256: tuple[str, ...]
+    urls: tuple[str, ...] = ()
+    rows_only: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """The origin of one data set: files, page, licence and whom to cite."""
+
+    name: str
+    files: tuple[File, ...]
+    page: str
+    licence: str
+    citation: str
+    bundled: bool = False
+
+
+_RAW = "https://raw.githubusercontent.com"
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            "adult",
+            (
+                File("adult.data", ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",)),
+                File("adult.test", ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)),
+            ),
+            page="https://archive.ics.uci.edu/dataset/2/adult",
+            licence="CC BY 4.0",
+            citation="Becker and Kohavi (1996), Adult, UCI Machine Learning Repository, doi:10.24432/C5XW20",
+            bundled=True,
+        ),
+        Source(
+            "german",
+            (File("german.data", ("b21f3d81db8071257d5ff1deaeba1fd4303b62712e6fcc9715c7a86202cb5871",)),),
+            page="https://archive.ics.uci.edu/dataset/144/statlog+german+credit+data",
+            licence="CC BY 4.0",
+            citation="Hofmann (1994), Statlog German Credit, UCI Machine Learning Repository, doi:10.24432/C5NC77",
+            bundled=True,
+        ),
+        Source(
+            "bank",
+            (
+                File(
+                    "bank-full.csv",
+                    ("d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",),
+                    (
+                        f"{_RAW}/dsrscientist/Dataset2/c121c1fb0faed6ccfa9eb38dbd990df56deb3890"
+                        "/bank-additional.zip#bank-additional/bank-full.csv",
+                        "https://archive.ics.uci.edu/static/public/222/bank+marketing.zip#bank.zip#bank-full.csv",
+                    ),
+                ),
+            ),
+            page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
+            licence="CC BY 4.0",
+            citation="Moro, Cortez and Rita (2014), Bank Marketing, UCI Machine Learning Repository",
+        ),
+        Source(
+            "compas",
+            (
+                File(
+                    "compas-scores-two-years.csv",
+                    (
+                        "c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d",  # as published
+                        "30eb20d79ba476ec24979ea00d0e77ef74fb5adc0ee843fd0d00079465a6089d",  # without names
+                    ),
+                    (
+                        f"{_RAW}/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a"
+                        "/compas-scores-two-years.csv",
+                    ),
+                ),
+            ),
+            page="https://github.com/propublica/compas-analysis",
+            licence="none stated; real people: aggregate research only",
+            citation="Angwin, Larson, Mattu and Kirchner (2016), Machine Bias, ProPublica",
+        ),
+        Source(
+            "meps",
+            (
+                File(
+                    "meps_numeric.csv",
+                    ("a88ba97f48b179ca12d9be7c41ef786ce3d302475bb9f40e9d7f4ed1c01dd356",),
+                    (
+                        f"{_RAW}/hmamman/phd-thesis-code/e63c20a3db2ae47c73ba1d5a9126bb3fd3eca501/datasets/meps",
+                        f"{_RAW}/MEMO-TEST/Cobweb/e013b68858266fa7c98b942944f8670b1c38be8f/datasets/meps.csv",
+                    ),
+                    rows_only=True,
+                ),
+            ),
+            page="https://meps.ahrq.gov/mepsweb/data_stats/download_data_files_detail.jsp?cboPufNumber=HC-192",
+            licence="MEPS data use agreement: statistical analysis only, no attempt to identify persons",
+            citation="Agency for Healthcare Research and Quality, Medical Expenditure Panel Survey, HC-192 (2016)",
+        ),
+    )
+}
+
+
+def source(name: str) -> Source:
+    """Return the origin of a data set by its name."""
+    if name not in SOURCES:
+        raise DataError(f"no data set '{name}'. {did_you_mean(name, SOURCES)}")
+    return SOURCES[name]
+
+
+def cache_folder() -> Path:
+    """Return the folder that downloads are kept in."""
+    import platformdirs  # here, so that bundled data need nothing beyond the standard library
+
+    return platformdirs.user_cache_path("neuronfair")
+
+
+def where(name: str) -> tuple[Path, ...] | None:
+    """Return the files of a data set, wherever they lie, or None if one of them is not on this machine."""
+    paths = [_find(file, source(name)) for file in source(name).files]
+    found = tuple(path for path in paths if path is not None)
+    return found if len(found) == len(paths) else None
+
+
+def read(name: str) -> tuple[str, ...]:
+    """Return the text of each file of a data set, its checksum compared."""
+    origin = source(name)
+    texts = []
+    for file in origin.files:
+        path = _find(file, origin)
+        if path is None:
+            raise DataError(
+                f"{name}: {file.name} is not on this machine. Run `neuronfair data get {name}`, "
+                f"or set NEURONFAIR_DATA to the folder that holds it"
+            )
+        content = read_bytes(path)
+        _check(content, file, str(path))
+        texts.append(content.decode("utf-8"))
+    return tuple(texts)
+
+
+def get(name: str, progress: Progress | None = None) -> tuple[Path, ...]:
+    """Make sure that the files of a data set are on this machine, downloading what is missing to the cache.
+
+    A download is kept only when its checksum is right; a failed one leaves nothing behind.
+    """
+    origin = source(name)
+    return tuple(_find(file, origin) or _download(file, name, progress) for file in origin.files)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, unpacked if it is a gzip file."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+
+
+def _find(file: File, origin: Source) -> Path | None:
+    return next((path for path in _places(file, origin) if path.is_file()), None)
+
+
+def _places(file: File, origin: Source) -> Iterator[Path]:
+    if origin.bundled:
+        yield CATALOG / f"{file.name}.gz"
+        return
+    if folder := os.environ.get("NEURONFAIR_DATA"):
+        for place in (Path(folder), Path(folder) / "structured"):
+            yield from (place / file.name, place / f"{file.name}.gz")
+    yield cache_folder() / file.name
+
+
+def _check(content: bytes, file: File, place: str) -> None:
+    counted = b"\n".join(content.splitlines()[1:]) if file.rows_only else content
+    got = hashlib.sha256(counted).hexdigest()
+    if got not in file.sha256:
+        expected = " or ".join(file.sha256)
+        raise DataError(
+            f"{place}: damaged, or not {file.name}: expected sha256 {expected}, got {got}. Delete it and get it anew"
+        )
+
+
+def _download(file: File, name: str, progress: Progress | None) -> Path:
+    failures = []
+    for url in file.urls:
+        try:
+            content = _fetch(url, progress)
+            _check(content, file, url)
+        # A server can fail in many ways; each is one line of the message, and the next address is tried.
+        except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, DataError) as error:
+            reason = str(error) if isinstance(error, DataError) else f"{url}: {_reason(error)}"
+            failures.append(reason)
+        else:
+            return _keep(content, cache_folder() / file.name)
+    raise DataError(
+        f"{name}: {file.name} could not be downloaded ({'; '.join(failures) or 'no address is known'}). "
+        f"Check the network, or set NEURONFAIR_DATA to a folder that holds the file"
+    )
+
+
+def _fetch(url: str, progress: Progress | None) -> bytes:
+    address, *members = url.split("#")
+    received = bytearray()
+    with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as reply:
+        length = reply.headers.get("Content-Length")
+        total = int(length) if length else None
+        while chunk := reply.read(_CHUNK):
+            received += chunk
+            if progress:
+                progress(len(received), total)
+    if total is not None and len(received) < total:
+        raise OSError(f"connection closed after {len(received)} of {total} bytes")
+    content = bytes(received)
+    for member in members:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            content = archive.read(member)
+    return content
+
+
+def _keep(content: bytes, path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
+            partial.write_bytes(content)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written: {_reason(error)}. Free some space or set NEURONFAIR_DATA"
+        ) from None
+    return path
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

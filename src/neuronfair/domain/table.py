@@ -1,0 +1,293 @@
+"""What a row of a table may be, and which rows describe the same person."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute, Outside
+from neuronfair.domain.encode import Encoder
+from neuronfair.domain.rules import Rule, RuleBook
+from neuronfair.errors import DomainError, did_you_mean
+
+MAX_TWINS = 100_000
+_CPU = torch.device("cpu")
+_KEY_SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in every process
+
+
+@dataclass(frozen=True)
+class Target:
+    """The column to predict and its classes in the order of the network's outputs."""
+
+    column: str
+    classes: tuple[str, ...]
+
+
+class Twins(NamedTuple):
+    """The same people with other sensitive values."""
+
+    rows: Tensor  # (n, k, d)
+    valid: Tensor  # (n, k): False where a rule says that no such person exists
+
+
+@dataclass(frozen=True)
+class TableDomain:
+    """A finite set of rows: attributes, the sensitive ones among them, and the rules between them.
+
+    Rows are int64 tensors of codes, one column per attribute. All methods work on whole batches, on `device`.
+    """
+
+    name: str
+    attributes: tuple[Attribute, ...]
+    sensitive: tuple[str, ...]
+    rules: tuple[Rule, ...] = ()
+    target: Target | None = None
+    encoding: str = "default"
+    description: str = ""
+    outside: Outside = "error"
+    device: torch.device = _CPU
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if len(set(names)) < len(names):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            raise DomainError(f"{self.name}: attribute '{twice[0]}' is declared twice")
+        if not self.sensitive:
+            raise DomainError(f"{self.name}: no sensitive attribute is named. {did_you_mean('', names)}")
+        for name in self.sensitive:
+            if name not in names:
+                raise DomainError(
+                    f"{self.name}: sensitive attribute '{name}' is not a column. {did_you_mean(name, names)}"
+                )
+            if self.attributes[self.column(name)].size < 2:
+                raise DomainError(f"{self.name}: sensitive attribute '{name}' has one value only, so nobody has a twin")
+        if len(set(self.sensitive)) < len(self.sensitive):
+            raise DomainError(f"{self.name}: a sensitive attribute is named twice: {', '.join(self.sensitive)}")
+        if math.prod(self.attributes[c].size for c in self.sensitive_columns) > MAX_TWINS:
+            raise DomainError(
+                f"{self.name}: the sensitive attributes have more than {MAX_TWINS:,} combinations. Use a coarser grid"
+            )
+        self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made
+
+    # What the columns are
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the attributes, in column order."""
+        return tuple(a.name for a in self.attributes)
+
+    def column(self, name: str) -> int:
+        """Return the position of an attribute."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise DomainError(f"{self.name}: no attribute '{name}'. {did_you_mean(name, self.names)}") from None
+
+    @cached_property
+    def sensitive_columns(self) -> tuple[int, ...]:
+        """The positions of the sensitive attributes."""
+        return tuple(self.column(name) for name in self.sensitive)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """How many values each attribute may take: (d,)."""
+        return torch.tensor([a.size for a in self.attributes], device=self.device)
+
+    @cached_property
+    def _rulebook(self) -> RuleBook:
+        return RuleBook(self.attributes, self.rules)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.attributes, self.device)
+
+    @cached_property
+    def count(self) -> int:
+        """How many valid rows there are, exactly."""
+        return self._rulebook.count()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that decides what a row is and how it is encoded (not of the sensitive choice)."""
+        parts = [self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules]
+        # A dataclass of plain values prints all of them, in the order of its fields.
+        return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
+
+    def with_sensitive(self, *names: str) -> TableDomain:
+        """Return this domain with other sensitive attributes."""
+        return dataclasses.replace(self, sensitive=tuple(names))
+
+    def to(self, device: str | torch.device) -> TableDomain:
+        """Return this domain with its lookup tables on another device."""
+        return dataclasses.replace(self, device=torch.device(device))
+
+    # Which rows exist
+
+    def broken(self, rows: Tensor) -> Tensor:
+        """Return for each row and each rule whether the row breaks it: bool, (n, rules)."""
+        return self._rulebook.broken(rows)
+
+    def valid(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it lies within all bounds and keeps all rules: bool, (n,)."""
+        inside = ((rows >= 0) & (rows < self.sizes)).all(-1)
+        return inside & ~self.broken(rows).any(1) if self.rules else inside
+
+    def clip(self, rows: Tensor) -> Tensor:
+        """Return the nearest valid rows; valid rows stay as they are.
+
+        Each code is moved into its bounds; then, where a rule is broken, the fewest attributes are changed that mend
+        it, a sensitive one only if nothing else does.
+        """
+        rows = torch.minimum(rows.clamp(min=0), self.sizes - 1)
+        return self._rulebook.mend(rows, self._mending_weights) if self.rules else rows
+
+    @cached_property
+    def _mending_weights(self) -> Tensor:
+        weights = torch.ones(len(self.attributes), dtype=torch.float64, device=self.device)
+        weights[list(self.sensitive_columns)] = 1.0 + 2 * len(self.attributes)
+        return weights
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n rows uniformly from the valid rows, with a generator on the CPU."""
+        rows = torch.empty(n, len(self.attributes), dtype=torch.int64)
+        for column, attribute in enumerate(self.attributes):
+            rows[:, column] = torch.randint(attribute.size, (n,), generator=generator)
+        self._rulebook.sample_into(rows, generator)
+        return rows.to(self.device)
+
+    # Who is the same person
+
+    @cached_property
+    def sensitive_values(self) -> Tensor:
+        """All combinations of the sensitive codes: (combinations, sensitive attributes)."""
+        ranges = [torch.arange(self.attributes[c].size, device=self.device) for c in self.sensitive_columns]
+        return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
+
+    @cached_property
+    def _twin_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Sizes and strides of the sensitive attributes in `sensitive_values`, and the distances to the others."""
+        sizes = [self.attributes[c].size for c in self.sensitive_columns]
+        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        ahead = torch.arange(1, math.prod(sizes), device=self.device)
+        return torch.tensor(sizes, device=self.device), torch.tensor(strides, device=self.device), ahead
+
+    def twins(self, rows: Tensor) -> Twins:
+        """Return, for each row, the rows that differ from it in the sensitive attributes only: all k of them.
+
+        A twin that breaks a rule is marked as not valid: no such person exists, so nothing is to be compared. A rule
+        that the row itself breaks already does not count against its twin.
+        """
+        columns = list(self.sensitive_columns)
+        combinations = self.sensitive_values
+        sizes, strides, ahead = self._twin_tables
+        own = (torch.minimum(rows[:, columns].clamp(min=0), sizes - 1) * strides).sum(1)
+        k = len(ahead)
+        other = (own[:, None] + ahead) % (k + 1)
+        twins = rows[:, None, :].repeat(1, k, 1)
+        twins[:, :, columns] = combinations[other]
+        valid = torch.ones(len(rows), k, dtype=torch.bool, device=rows.device)
+        if self._rulebook.columns & set(columns):
+            newly = self.broken(twins.flatten(0, 1)).view(len(rows), k, -1) & ~self.broken(rows)[:, None]
+            valid = ~newly.any(-1)
+        return Twins(twins, valid)
+
+    def key(self, rows: Tensor) -> Tensor:
+        """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.
+
+        The key is an exact mixed-radix number where the other attributes have fewer than 2^63 combinations
+        (`keys_are_exact`), and otherwise the sum of code times a fixed random 64-bit coefficient, modulo 2^64: two
+        given rows then share a key with a chance of about 2^-63 per pair, or 3 in a million for ten million rows.
+        Rows must lie within the bounds (`clip`).
+        """
+        return (rows * self._key_coefficients).sum(-1)
+
+    @cached_property
+    def keys_are_exact(self) -> bool:
+        """Whether `key` numbers the rows without any chance of a collision."""
+        return self._other_combinations < 2**63
+
+    @property
+    def _other_combinations(self) -> int:
+        return math.prod(a.size for i, a in enumerate(self.attributes) if i not in self.sensitive_columns)
+
+    @cached_property
+    def _key_coefficients(self) -> Tensor:
+        coefficients = torch.zeros(len(self.attributes), dtype=torch.int64)
+        if self.keys_are_exact:
+            radix = 1
+            for column, attribute in enumerate(self.attributes):
+                if column not in self.sensitive_columns:
+                    coefficients[column] = radix
+                    radix *= attribute.size
+        else:
+            generator = torch.Generator().manual_seed(_KEY_SEED)
+            halves = torch.randint(2**32, (2, len(self.attributes)), generator=generator)
+            coefficients = (halves[0] << 32) | halves[1] | 1
+            coefficients[list(self.sensitive_columns)] = 0
+        return coefficients.to(self.device)
+
+    # What the network sees
+
+    @property
+    def width(self) -> int:
+        """How many numbers the network eats per row."""
+        return self._encoder.width
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the network input of rows: (…, d) codes to (…, width) numbers."""
+        return self._encoder.encode(rows, dtype)
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Return the rows whose network input this is."""
+        return self._encoder.decode(x)
+
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return the first-order effect of single moves, from the gradient of a quantity by the network input.
+
+        Move m of row i takes attribute `columns[i, m]` to code `codes[i, m]`. All moves are (n, m), the gradient is
+        (n, width); the result is (n, m), 0 for a move that stays.
+        """
+        return self._encoder.effects(gradient, rows, columns, codes)
+
+    def uphill(self, gradient: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the code that the smallest step uphill leads each attribute to, and what it gains: (n, d) each.
+
+        Ordered attributes go one step along the sign of the gradient, nominal ones to the value with the largest
+        effect; codes may leave their bounds (`clip`).
+        """
+        return self._encoder.uphill(gradient, rows)
+
+    # What people read and write
+
+    def from_table(self, columns: Mapping[str, Sequence[Any]]) -> Tensor:
+        """Return the rows of a table given as columns of labels and numbers.
+
+        Columns that the domain does not know are ignored. Raises a `DomainError` that names the column, the row and
+        the value it cannot read.
+        """
+        for name in self.names:
+            if name not in columns:
+                raise DomainError(f"{self.name}: column '{name}' is missing. {did_you_mean(name, columns)}")
+        codes = [a.codes(columns[a.name], outside=self.outside) for a in self.attributes]
+        return torch.stack([torch.from_numpy(c) for c in codes], 1).to(self.device)
+
+    def to_table(self, rows: Tensor) -> dict[str, list[str | int | float]]:
+        """Return rows as columns of labels and numbers: the inverse of `from_table`."""
+        table: dict[str, list[str | int | float]] = {}
+        for column, attribute in enumerate(self.attributes):
+            distinct, inverse = torch.unique(rows[:, column].cpu(), return_inverse=True)
+            values = [attribute.value(code) for code in distinct.tolist()]
+            table[attribute.name] = [values[i] for i in inverse.tolist()]
+        return table
+
+    def describe(self, row: Tensor) -> str:
+        """Return one row in human words."""
+        return ", ".join(f"{name} {values[0]}" for name, values in self.to_table(row[None]).items())

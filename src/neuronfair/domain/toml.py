@@ -1,0 +1,140 @@
+"""Domains as TOML files: what a user writes, checked word by word."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Condition, Rule, Span
+from neuronfair.domain.table import TableDomain, Target
+from neuronfair.errors import DomainError, did_you_mean
+
+_TOP = ("name", "encoding", "description", "sensitive", "target", "encode", "outside", "attributes", "rules")
+_ATTRIBUTE = ("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra")
+_NUMBERS = ("low", "high", "step", "center", "scale")
+
+
+def read_domain(path: str | Path) -> TableDomain:
+    """Read a domain from a TOML file; every mistake is reported with the file and the entry it is in."""
+    path = Path(path)
+    try:
+        return parse_domain(path.read_text(encoding="utf-8"), default_name=path.stem)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, DomainError) as error:
+        raise DomainError(f"{path}: {_reason(error)}") from None
+
+
+def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
+    """Read a domain from the text of a TOML file."""
+    document = tomllib.loads(text)
+    _check_keys("the file", document, _TOP)
+    attributes = _table("attributes", document.get("attributes"))
+    if not attributes:
+        raise DomainError("no attributes. Write a table [attributes] with one line per column")
+    default_encode = document.get("encode")
+    return TableDomain(
+        name=str(document.get("name", default_name)),
+        attributes=tuple(_attribute(name, entry, default_encode) for name, entry in attributes.items()),
+        sensitive=_names("sensitive", document.get("sensitive", [])),
+        rules=tuple(_rule(entry) for entry in _list("rules", document.get("rules", []))),
+        target=_target(document.get("target")),
+        encoding=str(document.get("encoding", "default")),
+        description=str(document.get("description", "")),
+        outside=_outside(document.get("outside", "error")),
+    )
+
+
+def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
+    where = f"attribute '{name}'"
+    entry = _table(where, entry)
+    _check_keys(where, entry, _ATTRIBUTE)
+    if "kind" not in entry:
+        raise DomainError(f'{where}: kind is missing. Write kind = "ordinal", "nominal", "flag" or "continuous"')
+    for key in _NUMBERS:
+        if key in entry and (isinstance(entry[key], bool) or not isinstance(entry[key], (int, float))):
+            raise DomainError(f"{where}: {key} must be a number, is {entry[key]!r}")
+    values = tuple(str(v) for v in _list(f"{where}: values", entry.get("values", [])))
+    kind = entry["kind"]
+    if kind in ("ordinal", "continuous") and not values and not {"low", "high"} <= set(entry):
+        raise DomainError(f"{where}: give either low and high, or values = [...]")
+    encode = entry.get("encode", default_encode)
+    if encode is None:
+        encode = "onehot" if kind == "nominal" else "scaled" if {"center", "scale"} & set(entry) else "raw"
+    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
+    extra = {str(k): int(v) for k, v in _table(f"{where}: extra", entry.get("extra", {})).items()}
+    return Attribute(name, kind, values=values, encode=encode, missing=entry.get("missing"), extra=extra, **numbers)
+
+
+def _rule(entry: Any) -> Rule:
+    entry = _table("rules", entry)
+    name = str(entry.get("name", "(unnamed)"))
+    where = f"rule '{name}'"
+    _check_keys(where, entry, ("name", "if", "then", "forbid"))
+    if ("forbid" in entry) == ("if" in entry) or ("if" in entry) != ("then" in entry):
+        raise DomainError(f"{where}: needs either forbid = {{…}}, or both if = {{…}} and then = {{…}}")
+    when = _conditions(where, entry.get("forbid", entry.get("if")))
+    return Rule(name, when, _conditions(where, entry.get("then", {})))
+
+
+def _conditions(where: str, part: Any) -> dict[str, Condition]:
+    return {name: _condition(f"{where}: '{name}'", value) for name, value in _table(where, part).items()}
+
+
+def _condition(where: str, value: Any) -> Condition:
+    if isinstance(value, Mapping):
+        _check_keys(where, value, ("min", "max"))
+        if not value or not all(isinstance(v, (int, float)) for v in value.values()):
+            raise DomainError(f"{where}: needs a number for min or max, is {dict(value)!r}")
+        return Span(*(float(value.get(key, default)) for key, default in (("min", "-inf"), ("max", "inf"))))
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _target(entry: Any) -> Target | None:
+    if entry is None:
+        return None
+    entry = _table("target", entry)
+    _check_keys("target", entry, ("column", "classes"))
+    if not {"column", "classes"} <= set(entry):
+        raise DomainError('target: write target = { column = "…", classes = ["…", "…"] }')
+    classes = tuple(str(c) for c in _list("target: classes", entry["classes"]))
+    if len(set(classes)) < 2:
+        raise DomainError(f"target '{entry['column']}': needs at least two different classes, has {list(classes)}")
+    return Target(str(entry["column"]), classes)
+
+
+def _outside(value: Any) -> Any:
+    if value not in ("error", "keep"):
+        raise DomainError(f'outside must be "error" or "keep", is {value!r}')
+    return value
+
+
+def _names(where: str, value: Any) -> tuple[str, ...]:
+    return tuple(str(v) for v in _list(where, [value] if isinstance(value, str) else value))
+
+
+def _table(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise DomainError(f"{where}: expected a table, got {value!r}")
+    return value
+
+
+def _list(where: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise DomainError(f"{where}: expected a list, got {value!r}")
+    return value
+
+
+def _check_keys(where: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in entry:
+        if key not in known:
+            raise DomainError(f"{where}: unknown entry '{key}'. {did_you_mean(key, known)}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "this is not a text file"
+    return str(error)

@@ -1,0 +1,42 @@
+"""What can go wrong, in words a user can act on: what was expected, what came, where, and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NeuronFairError(Exception):
+    """The parent of every error this package raises on purpose; the command line shows it as one line."""
+
+
+class DomainError(NeuronFairError):
+    """The description of the inputs is wrong, or a row does not fit it."""
+
+
+class CellError(DomainError):
+    """A cell of a table does not fit its attribute; `row` counts from 0."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row + 1}: {reason}")
+        self.row, self.reason = row, reason
+
+
+class DataError(NeuronFairError):
+    """A data file is missing, damaged, or does not match its domain."""
+
+
+class ModelError(NeuronFairError):
+    """A model or weights file cannot be used for what was asked."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the tail of an error message that lists what is known and, if there is one, the nearest match.
+
+    >>> did_you_mean("sexx", ["age", "sex"])
+    "Known: age, sex. Did you mean 'sex'?"
+    """
+    known = [str(k) for k in known]
+    shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
+    near = difflib.get_close_matches(str(word), known, n=1)
+    return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")

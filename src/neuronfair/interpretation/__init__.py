@@ -1,0 +1,1 @@
+"""Stage 3: where the bias lives."""

@@ -1,0 +1,123 @@
+"""Where the bias lives: how strongly each neuron reacts when only the sensitive attribute changes (Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.network.adapter import Network
+from neuronfair.network.judge import families
+
+INTERVAL = 0.005  # step_interval of Algorithm 1
+
+
+@dataclass(frozen=True)
+class LayerBias:
+    """How one hidden layer reacts to the sensitive attribute.
+
+    `auc` is 0 for a layer that does not react at all and approaches 1 when every neuron reacts strongly.
+    """
+
+    name: str
+    act_diff: Tensor  # (neurons,): mean |f(x) - f(x')|, Eq. 1
+
+    @cached_property
+    def reaction(self) -> Tensor:
+        """The normalised reaction of each neuron, tanh(ActDiff), in [0, 1): (neurons,)."""
+        return torch.tanh(self.act_diff)
+
+    @cached_property
+    def thresholds(self) -> Tensor:
+        """The abscissas of the AS curve: 0, 0.005, … up to the largest reaction."""
+        steps = int(torch.floor(self.reaction.max() / INTERVAL + 1e-9))
+        return torch.arange(steps + 1, dtype=torch.float64) * INTERVAL
+
+    @cached_property
+    def rates(self) -> Tensor:
+        """The AS curve: the share of neurons above each threshold (SenNeuR)."""
+        return (self.reaction > self.thresholds[:, None]).double().mean(1)
+
+    @cached_property
+    def auc(self) -> float:
+        """The area under the AS curve."""
+        return float(self.rates.sum() * INTERVAL)
+
+    @cached_property
+    def cut(self) -> float:
+        """T_d: where the AS curve meets the line y = x, interpolated between its points."""
+        # The curve ends on the axis, at the largest reaction: nobody is above it.
+        x = torch.cat([self.thresholds, self.reaction.max()[None].double()])
+        above = torch.cat([self.rates, torch.zeros(1, dtype=torch.float64)]) - x
+        i = int((above <= 0).nonzero()[0, 0])
+        if i == 0:
+            return 0.0
+        return float(x[i - 1] + (x[i] - x[i - 1]) * above[i - 1] / (above[i - 1] - above[i]))
+
+    @cached_property
+    def biased(self) -> tuple[int, ...]:
+        """The neurons whose reaction exceeds the cut (Definition 2); the strongest one where none does."""
+        above = (self.reaction > self.cut).nonzero()[:, 0].tolist()
+        return tuple(above) or (int(self.reaction.argmax()),)
+
+    @property
+    def reacts(self) -> bool:
+        """Whether any neuron reacts at all; if not, `biased` names a neuron for want of a better one."""
+        return bool(self.reaction.max() > 0)
+
+
+@dataclass(frozen=True)
+class BiasProfile:
+    """The reaction of every hidden layer to the sensitive attribute."""
+
+    layers: tuple[LayerBias, ...]
+    pairs: int  # how many pairs of a row and a twin were compared
+
+    @property
+    def worst(self) -> LayerBias:
+        """The most biased layer: the one with the largest area under its AS curve."""
+        return max(self.layers, key=lambda layer: layer.auc)
+
+    def __getitem__(self, name: str) -> LayerBias:
+        return next(layer for layer in self.layers if layer.name == name)
+
+
+def interpret(
+    network: Network,
+    domain: TableDomain,
+    rows: Tensor,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> BiasProfile:
+    """Compare the activations of rows with those of their twins, in every hidden layer.
+
+    The mean runs over all pairs of a row and a valid twin. Memory does not grow with the number of rows.
+    """
+    sums = {name: torch.zeros(network.neurons[name], dtype=torch.float64) for name in network.layers}
+    pairs = done = 0
+    for (part,) in zip(*families(domain, rows), strict=True):
+        twins, valid = domain.twins(part)
+        family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
+        activations = network.activations(domain.encode(family, network.dtype).flatten(0, 1))
+        for name, activation in activations.items():
+            f = activation.view(*family.shape[:2], activation.shape[1])
+            difference = (f[:, 1:] - f[:, :1]).abs() * valid[..., None]
+            sums[name] += difference.sum((0, 1), dtype=torch.float64).cpu()
+        pairs += int(valid.sum())
+        done += len(part)
+        if progress:
+            progress(done, len(rows))
+    if pairs == 0:
+        raise ModelError("no row has a valid twin, so nothing can be compared. Give some rows, or relax the rules")
+    layers = tuple(LayerBias(name, total / pairs) for name, total in sums.items())
+    for layer in layers:
+        if not bool(torch.isfinite(layer.act_diff).all()):
+            raise ModelError(
+                f"layer '{layer.name}' gives NaN or infinite activations. Check the weights and the inputs"
+            )
+    return BiasProfile(layers, pairs)

@@ -1,0 +1,203 @@
+"""The model under test: a torch module whose hidden layers can be read, differentiated and silenced by name."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.network.layers import activation_sites, evaluating, hooked, named_sites, traced
+
+
+class _LayerReached(BaseException):
+    """Ends a forward pass that has shown all that was asked; not an Exception, lest a model swallow it."""
+
+
+class Network:
+    """A torch module in eval mode on one device, whose hidden layers are known by name.
+
+    `example` is a small batch of encoded inputs, run once to find the layers in forward order: the outputs of the
+    activation modules or, if there are none, of activation functions. `layers` overrides this with the names of any
+    modules, whose outputs are then the layers. The module itself is never changed; if it lives on another device, a
+    copy of it is moved.
+
+    `rows_forward` counts the rows given to `scores` and `activations`, `rows_backward` those given to `gradient`.
+
+    >>> from neuronfair.network.zoo import fully_connected
+    >>> network = Network(fully_connected(13, (8, 4)), torch.zeros(1, 13))
+    >>> network.neurons, network.outputs
+    ({'layer1': 8, 'layer2': 4}, 2)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Tensor,
+        *,
+        device: str | torch.device = "cpu",
+        layers: Sequence[str] | None = None,
+    ) -> None:
+        if example.dim() < 2 or len(example) < 1:
+            raise ModelError(f"example must be a batch of one row or more, got shape {tuple(example.shape)}")
+        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0", as tensors report it
+        stay = all(t.device == self.device for t in (*module.parameters(), *module.buffers()))
+        self.module = module if stay else copy.deepcopy(module).to(self.device)
+        floats = (p.dtype for p in module.parameters() if p.is_floating_point())
+        self.dtype = next(floats, torch.float32)
+        self.inputs = tuple(example.shape[1:])
+        self.rows_forward = 0
+        self.rows_backward = 0
+        self._runner = self.module
+        self._parts = tuple(self.module.modules())
+        self._masks: dict[str, Tensor] = {}
+        example = example.detach().to(self.device, self.dtype).clone()
+        before = example._version
+        self.outputs = int(_first_scores(self.module, example).shape[1])
+        # A network that begins with an in-place operation would overwrite the caller's rows: it gets a copy.
+        self._writes_input = example._version != before
+        if layers is not None:
+            self._sites = named_sites(self.module, layers, example)
+        else:
+            self._sites = activation_sites(self.module, example)
+            if not self._sites:
+                self._runner, self._sites = traced(self.module, example)
+                self._parts = tuple(self._runner.modules())
+        self.layers = tuple(self._sites)
+        self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return what the module computes for the rows x, as (n, outputs) and without a gradient."""
+        x = self._cast(x)
+        with torch.no_grad():
+            result, _ = self._forward(x, ())
+        self.rows_forward += len(x)
+        return _as_scores(result, len(x))
+
+    def activations(self, x: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
+        wanted = self.layers if layers is None else tuple(layers)
+        x = self._cast(x)
+        if not wanted:
+            return {}
+        with torch.no_grad():
+            _, seen = self._forward(x, wanted)
+        self.rows_forward += len(x)
+        return {name: seen[name] for name in wanted}
+
+    def gradient(self, x: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
+        """Return the gradient of an objective with respect to the rows x, in the shape of x.
+
+        `objective` is given the layer's activations (n, neurons), or the scores when no layer is named, and returns
+        a number, or one number per row (their sum is differentiated: rows do not influence each other).
+        """
+        leaf = self._cast(x).detach().requires_grad_()
+        with torch.enable_grad():
+            result, seen = self._forward(leaf, () if layer is None else (layer,))
+            value = objective(_as_scores(result, len(leaf)) if layer is None else seen[layer])
+            if value.shape not in ((), (len(leaf),)):
+                raise ModelError(
+                    f"an objective returns one number, or one per row ({len(leaf)},); got {tuple(value.shape)}"
+                )
+            if not value.requires_grad:
+                raise ModelError("the objective has no gradient: it detaches or does not use its argument")
+            total = value.sum() if value.dim() else value
+            (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+        self.rows_backward += len(leaf)
+        return slope
+
+    @contextmanager
+    def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
+        """Silence neurons: within this context their activations are 0 in every call. Contexts may be nested.
+
+        >>> network = Network(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)), torch.zeros(1, 3))
+        >>> with network.ablated("1", [0, 2]):
+        ...     (network.activations(torch.ones(1, 3))["1"] == 0).tolist()
+        [[True, False, True, False]]
+        """
+        self._check_layers([layer])
+        size = self.neurons[layer]
+        chosen = torch.as_tensor(neurons, dtype=torch.long, device=self.device).flatten()
+        if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < size:
+            raise ModelError(f"layer '{layer}' has neurons 0 to {size - 1}, got {chosen.tolist()}")
+        mask = torch.zeros(size, dtype=torch.bool, device=self.device)
+        mask[chosen] = True
+        mask = mask.view(self._sites[layer].shape)
+        outer = self._masks
+        self._masks = {**outer, layer: mask | outer[layer] if layer in outer else mask}
+        try:
+            yield self
+        finally:
+            self._masks = outer
+
+    def _cast(self, x: Tensor) -> Tensor:
+        if x.shape[1:] != self.inputs or x.dim() == 0:
+            width = ", ".join(map(str, self.inputs))
+            raise ModelError(f"expected a batch of rows of shape (n, {width}), got {tuple(x.shape)}")
+        return x.to(self.device, self.dtype)
+
+    def _check_layers(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._sites:
+                raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self._sites)}")
+
+    def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
+        if self._writes_input:
+            x = x.clone()
+        if not wanted and not self._masks:
+            with evaluating(self._parts):
+                return self._runner(x), {}
+        self._check_layers(wanted)
+        masks, missing, seen = self._masks, set(wanted), dict[str, Tensor]()
+        sites = {name: self._sites[name] for name in (*masks, *wanted)}
+        names = {(site.module, site.call): name for name, site in sites.items()}
+
+        def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
+            name = names.get((module, call))
+            if name is None:
+                return None
+            if name in masks:
+                output = output.masked_fill(masks[name], 0.0)
+            if name in missing:
+                missing.discard(name)
+                # A copy, since a later in-place operation may overwrite the output; none follows the last layer.
+                seen[name] = output.flatten(1).clone() if missing else output.flatten(1)
+                if not missing:
+                    raise _LayerReached
+            return output
+
+        with evaluating(self._parts), hooked({module for module, _ in names}, look):
+            try:
+                result = self._runner(x)
+            except _LayerReached:
+                return x, seen
+        if missing:
+            raise ModelError(f"the forward pass did not reach {', '.join(sorted(missing))} for these rows")
+        return result, seen
+
+
+def _as_scores(result: Tensor, rows: int) -> Tensor:
+    if not isinstance(result, Tensor) or not result.is_floating_point():
+        kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
+        raise ModelError(f"the module must return one tensor of floating-point scores, got {kind}")
+    if result.dim() == 1:
+        result = result.unsqueeze(1)
+    if result.dim() != 2 or len(result) != rows:
+        raise ModelError(f"the module must return scores ({rows}, outputs), got {tuple(result.shape)}")
+    return result
+
+
+def _first_scores(module: nn.Module, example: Tensor) -> Tensor:
+    try:
+        with torch.no_grad(), evaluating(module.modules()):
+            return _as_scores(module(example), len(example))
+    except RuntimeError as error:
+        first = next((m for m in module.modules() if isinstance(m, nn.Linear)), None)
+        width = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
+        shape = tuple(example.shape[1:])
+        raise ModelError(f"the module failed on rows of shape {shape}{width}: {error}") from error

@@ -1,0 +1,96 @@
+"""Whether people who differ in the sensitive attributes only are decided alike (Definition 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.network.adapter import Network
+
+BATCH = 1 << 15  # network rows per forward pass: large enough to be fast, small enough to keep memory flat
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What counts as another decision: another class, the other side of a threshold, or a gap above a tolerance.
+
+    >>> Decision().differ(torch.tensor([[0.2, 0.8]]), torch.tensor([[0.6, 0.4]]))
+    tensor([True])
+    >>> Decision("tolerance", 0.1).differ(torch.tensor([[1.0]]), torch.tensor([[1.05]]))
+    tensor([False])
+    """
+
+    kind: Literal["argmax", "threshold", "tolerance"] = "argmax"
+    value: float = 0.0
+
+    def differ(self, scores: Tensor, others: Tensor) -> Tensor:
+        """Return whether two score vectors (…, outputs) lead to different decisions: bool, (…)."""
+        if self.kind == "argmax":
+            return scores.argmax(-1) != others.argmax(-1)
+        # The last output is the score: the only one, or that of the positive class.
+        score, other = scores[..., -1], others[..., -1]
+        if self.kind == "threshold":
+            return (score >= self.value) != (other >= self.value)
+        return (score - other).abs() > self.value
+
+    def gap(self, scores: Tensor, others: Tensor) -> Tensor:
+        """Return how far two score vectors (…, outputs) lie apart, unmoved by a shift common to all classes: (…)."""
+        difference = scores - others
+        if self.kind == "argmax":
+            return difference.amax(-1) - difference.amin(-1)
+        return difference[..., -1].abs()
+
+    def check(self, outputs: int) -> None:
+        """Refuse a network whose outputs cannot be decided this way."""
+        if self.kind == "argmax" and outputs < 2:
+            raise ModelError(
+                "the network has one output, so there is no class to choose. Decide by a threshold instead"
+            )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The scores of rows and of all their twins, and which twins are decided otherwise."""
+
+    twins: Tensor  # (n, k, d)
+    scores: Tensor  # (n, outputs)
+    twin_scores: Tensor  # (n, k, outputs)
+    differs: Tensor  # (n, k): never for a twin that does not exist
+    gaps: Tensor  # (n, k): the score gap, negative for a twin that does not exist
+
+    @cached_property
+    def discriminates(self) -> Tensor:
+        """Whether each row has a twin with another decision: bool, (n,)."""
+        return self.differs.any(1)
+
+    @cached_property
+    def partner(self) -> Tensor:
+        """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
+        if self.differs.shape[1] == 1:
+            return torch.zeros(len(self.scores), dtype=torch.int64, device=self.scores.device)
+        gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
+        return gaps.argmax(1)
+
+
+def judge(network: Network, domain: TableDomain, rows: Tensor, decision: Decision | None = None) -> Judgement:
+    """Score rows and all their twins in one forward pass and compare the decisions (Definition 1)."""
+    decision = decision or Decision()
+    decision.check(network.outputs)
+    twins, valid = domain.twins(rows)
+    family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
+    scores = network.scores(domain.encode(family, network.dtype).flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    own, others = scores[:, :1], scores[:, 1:]
+    differs = decision.differ(own, others) & valid
+    gaps = torch.where(valid, decision.gap(own, others), -1.0)
+    return Judgement(twins, scores[:, 0], others, differs, gaps)
+
+
+def families(domain: TableDomain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+    """Split tensors of one length into parts whose rows, twins included, fill one batch each."""
+    return tuple(torch.split(t, max(1, BATCH // len(domain.sensitive_values))) for t in tensors)

@@ -1,0 +1,1 @@
+"""Stage 9: what people see."""

@@ -1,0 +1,39 @@
+"""Pictures, drawn without a display."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from neuronfair.atomic import replacing
+from neuronfair.interpretation.profile import BiasProfile
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def plot_as_curves(profile: BiasProfile, path: Path, *, title: str) -> None:
+    """Draw the AS curve of every layer with the line y = x that cuts out the biased neurons."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 6.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for layer in profile.layers:
+        worst = layer is profile.worst
+        x = [*layer.thresholds.tolist(), float(layer.reaction.max())]
+        y = [*(100 * layer.rates).tolist(), 0.0]
+        label = f"{layer.name}: AUC {layer.auc:.3f}, {len(layer.biased)} of {len(layer.act_diff)} biased"
+        (line,) = axes.step(x, y, where="post", label=label, linewidth=2.6 if worst else 1.4, zorder=3 if worst else 2)
+        if layer.reacts:
+            axes.plot(
+                [layer.cut], [100 * layer.cut], "o", color=line.get_color(), markersize=7 if worst else 4, zorder=4
+            )
+    axes.plot([0, 1], [0, 100], color="0.5", linestyle="--", linewidth=1, label="y = x: neurons right of it are biased")
+    axes.set(xlim=(0, 1), ylim=(0, 102), title=title)
+    axes.set_xlabel("reaction of a neuron to the sensitive attribute, tanh(ActDiff)")
+    axes.set_ylabel("neurons that react more strongly (%)")
+    axes.grid(color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)

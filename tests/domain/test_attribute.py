@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuronfair import Attribute, DomainError
+
+AGE = Attribute("age", "ordinal", low=17, high=90)
+SEX = Attribute("sex", "flag", values=("F", "M"))
+GRID = Attribute("x", "continuous", low=-1.0, high=1.0, step=0.1)
+
+
+def test_codes_count_from_the_low_end():
+    assert AGE.codes([17, "18", 90.0, np.int64(20)]).tolist() == [0, 1, 73, 3]
+    assert AGE.size == 74
+
+
+def test_labels_are_positions_and_text_is_stripped():
+    assert SEX.codes(["M", " F "]).tolist() == [1, 0]
+    assert SEX.value(0) == "F"
+
+
+def test_continuous_numbers_go_to_the_nearest_grid_point():
+    assert GRID.size == 21
+    assert GRID.codes([-1, 0.04, 0.06, 1]).tolist() == [0, 10, 11, 20]
+    assert GRID.value(13) == 0.3  # not 0.30000000000000004
+
+
+def test_ordinal_numbers_must_be_on_the_grid():
+    with pytest.raises(DomainError, match=r"row 2: attribute 'age': 17\.5 is not on the grid"):
+        AGE.codes([17, 17.5])
+
+
+def test_labels_that_look_like_numbers_match_numbers():
+    code = Attribute("code", "nominal", values=("1", "2"))
+    assert code.codes([1, 2.0, "2"]).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["M", "Mle"], r"row 2: attribute 'sex': unknown value 'Mle'\. Known: F, M\."),
+        (["M", ""], "row 2: attribute 'sex': the cell is empty.*missing = "),
+        ([float("nan")], "row 1: attribute 'sex': the cell is empty"),
+    ],
+)
+def test_bad_label_cells_are_named(cells, message):
+    with pytest.raises(DomainError, match=message):
+        SEX.codes(cells)
+
+
+@pytest.mark.parametrize(("cell", "message"), [("x", "expected a number"), (16, "outside 17 to 90"), ("inf", "finite")])
+def test_bad_numbers_are_named(cell, message):
+    with pytest.raises(DomainError, match=message):
+        AGE.codes([20, cell])
+
+
+def test_numbers_outside_can_be_kept():
+    assert AGE.codes([16, 91], outside="keep").tolist() == [-1, 74]
+    assert AGE.value(-1) == 16
+
+
+def test_missing_cells_take_the_declared_value():
+    work = Attribute("work", "nominal", values=("Private", "unknown"), missing="unknown")
+    assert work.codes(["?", "Private", None, "NaN"]).tolist() == [1, 0, 1, 1]
+    assert Attribute("age", "ordinal", low=17, high=90, missing=40).codes([""]).tolist() == [23]
+    published = Attribute("work", "ordinal", values=("Private", "Gov"), missing=100, extra={"Holand": 40})
+    assert published.codes(["?", "Holand", "Gov"]).tolist() == [100, 40, 1]
+    assert [published.value(c) for c in (100, 40, 7)] == ["missing", "Holand", "code 7"]
+
+
+def test_a_declared_label_is_not_missing():
+    assert Attribute("children", "nominal", values=("None", "One")).codes(["None"]).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "nominal"}, "needs values"),
+        ({"kind": "ordnal"}, "Did you mean 'ordinal'"),
+        ({"kind": "flag", "values": ("a", "b", "c")}, "exactly two values, this has 3"),
+        ({"kind": "nominal", "values": ("a", "b", "a")}, "'a' is listed twice"),
+        ({"kind": "ordinal", "low": 5, "high": 1}, "low <= high"),
+        ({"kind": "ordinal", "step": 0}, "step > 0"),
+        ({"kind": "ordinal", "low": float("nan")}, "finite"),
+        ({"kind": "ordinal", "scale": 0}, "scale > 0"),
+        ({"kind": "ordinal", "encode": "hot"}, "encode 'hot' is unknown"),
+        ({"kind": "nominal", "values": ("a", "b"), "missing": "c"}, "'c' is not one of its values"),
+    ],
+)
+def test_wrong_declarations_are_refused(options, message):
+    with pytest.raises(DomainError, match=message):
+        Attribute("x", **options)
+
+
+@given(st.integers(-1000, 1000), st.integers(1, 400), st.sampled_from([0.01, 0.1, 0.5, 1, 3]))
+def test_every_code_round_trips_through_its_value(low, size, step):
+    attribute = Attribute("x", "ordinal", low=low, high=low + step * (size - 1), step=step)
+    assert attribute.size == size
+    codes = np.arange(size)
+    assert attribute.codes([attribute.value(int(c)) for c in codes]).tolist() == codes.tolist()

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from neuronfair import DataError, infer_domain, read_table
+from neuronfair.domain.toml import parse_domain
+
+TABLE = """id,age,income,sex,height,city,smoker,children,name,note
+1,31,high,F,1.751,Rome,yes,0,Ann,
+2,45,low,M,1.8,Oslo,no,2,Bob,
+3,,low,M,1.6204,,no,1,Cem,
+4,62,high,F,1.70,Rome,yes,3,Dee,
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "people.csv"
+    rows = TABLE.splitlines()
+    body = [
+        f"{i},{row.split(',', 1)[1].replace(',Ann,', f',Ann{i},').replace(',Bob,', f',Bob{i},')}"
+        for i, row in enumerate(rows[1:] * 10)
+    ]
+    path.write_text("\n".join([rows[0], *body]) + "\n")
+    return path
+
+
+def test_kinds_are_recognised_and_the_draft_reads_its_own_table(table):
+    text = infer_domain(table, sensitive=["sex"], target="income")
+    domain = parse_domain(text)
+    kinds = {a.name: a.kind for a in domain.attributes}
+    assert kinds == {
+        "age": "ordinal",
+        "sex": "flag",
+        "height": "continuous",
+        "city": "nominal",
+        "smoker": "flag",
+        "children": "ordinal",
+        "name": "nominal",
+    }
+    assert '# "id": left out' in text
+    assert '# "note": left out, every cell is empty' in text
+    city = domain.attributes[domain.column("city")]
+    assert city.values == ("Oslo", "Rome", "missing")
+    age = domain.attributes[domain.column("age")]
+    assert (age.low, age.high, age.missing) == (31, 62, 45)
+    data = read_table(table, domain)
+    assert len(data) == 40
+    assert domain.valid(data.rows).all()
+    assert data.labels[:2].tolist() == [domain.target.classes.index("high"), domain.target.classes.index("low")]
+
+
+def test_the_grid_of_decimal_numbers_keeps_them_apart(table):
+    domain = parse_domain(infer_domain(table, sensitive=["sex"], target="income"))
+    heights = domain.to_table(read_table(table, domain).rows)["height"]
+    assert heights[:4] == pytest.approx([1.751, 1.8, 1.6204, 1.70], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sensitive", "target", "message"),
+    [
+        (["gender"], "income", "no column 'gender'"),
+        (["sex"], "incme", r"no column 'incme'.*Did you mean 'income'\?"),
+        (["sex"], "sex", "both the target and sensitive"),
+        (["sex"], "note", "the target 'note' is empty"),
+        (["sex"], "age", "line 4: the target 'age' is empty"),
+    ],
+)
+def test_wrong_columns(table, sensitive, target, message):
+    with pytest.raises(Exception, match=message):
+        infer_domain(table, sensitive=sensitive, target=target)
+
+
+@pytest.mark.parametrize(("content", "message"), [("", "is empty"), ("a,b\n", "no rows after the header")])
+def test_empty_files(tmp_path, content, message):
+    path = tmp_path / "empty.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        infer_domain(path, sensitive=["a"], target="b")
+
+
+def test_a_target_of_one_class_is_refused(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("a,b\n1,x\n2,x\n")
+    with pytest.raises(DataError, match="has 1 different values"):
+        infer_domain(path, sensitive=["a"], target="b")

@@ -1,0 +1,99 @@
+"""The folders are the data flow: a stage imports only from earlier stages, and the core imports little else."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import neuronfair
+
+SOURCE = Path(neuronfair.__file__).parent
+STAGES = {
+    "domain": 1,
+    "network": 2,
+    "interpretation": 3,
+    "generation": 4,
+    "store": 5,
+    "measure": 6,
+    "certify": 7,
+    "repair": 8,
+    "report": 9,
+}
+FREE = {"errors", "atomic"}  # any stage may use these
+CORE_STAGES = {"interpretation", "generation", "measure", "certify"}
+CORE_MODULES = {
+    *(f"domain/{name}.py" for name in ("attribute", "rules", "encode", "table", "toml")),
+    *(f"network/{name}.py" for name in ("adapter", "zoo", "train", "judge")),
+}
+CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, at the top or inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_stage_imports_only_from_earlier_stages(path):
+    stage = path.relative_to(SOURCE).parts[0]
+    if stage not in STAGES:
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "neuronfair" or len(parts) == 1 or parts[1] in FREE:
+            continue
+        assert STAGES.get(parts[1], 99) <= STAGES[stage], f"{path.name} (stage {stage}) imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_the_numerical_core_needs_little(path):
+    relative = path.relative_to(SOURCE)
+    if relative.parts[0] in CORE_STAGES or relative.as_posix() in CORE_MODULES:
+        assert {name.split(".")[0] for name in imports(path)} <= CORE_LIBRARIES
+
+
+def test_the_listed_core_modules_exist():
+    assert {m for m in CORE_MODULES if not (SOURCE / m).exists()} == set()
+
+
+def test_public_names_resolve_and_are_documented():
+    assert set(neuronfair.__all__) == set(neuronfair._HOME)
+    for name in neuronfair.__all__:
+        assert getattr(neuronfair, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'serach'"):
+        neuronfair.serach  # noqa: B018
+
+
+def fresh(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_idle_threads_do_not_spin():
+    code = """
+import os, sys
+os.environ.pop("OMP_WAIT_POLICY", None)
+import neuronfair
+print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+"""
+    assert fresh(code) == "PASSIVE False"
+
+
+def test_help_does_not_wait_for_torch():
+    code = """
+import sys
+import neuronfair.cli
+print({"torch", "sklearn", "scipy", "matplotlib", "pyarrow"} & set(sys.modules))
+"""
+    assert fresh(code) == "set()"
