@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
     On any error or interrupt the old file stays as it was and the temporary one is removed.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.absolute().parent)
+    path = path.resolve()  # the file that a link stands for, not the link
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "is a folder or a device, not a file", str(path))
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:

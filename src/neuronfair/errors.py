@@ -30,6 +30,10 @@ class ModelError(NeuronFairError):
     """A model or weights file cannot be used for what was asked."""
 
 
+class RunError(NeuronFairError):
+    """A run folder cannot be used for what was asked."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the tail of an error message that lists what is known and, if there is one, the nearest match.
 

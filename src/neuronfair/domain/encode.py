@@ -75,22 +75,32 @@ class Encoder:
         line = here * self._factor.to(gradient.dtype)[columns] * (codes - now)
         return torch.where(block, there - here, line)
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the code that the smallest step uphill leads each attribute to, and what it gains: (n, d) each.
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the code that the smallest step uphill leads each attribute to: (n, d).
 
         A number goes one step up or down, perhaps out of its bounds; a block goes to the value with the largest effect.
-        Where no step gains anything the code stays and the gain is 0.
+        Where no step gains anything the code stays.
         """
-        slope = gradient[:, self.offset] * self._factor.to(gradient.dtype)
-        codes, gain = rows + slope.sign().long(), slope.abs()
+        codes = rows + (gradient[:, self.offset] * self._factor.to(gradient.dtype)).sign().long()
         if len(self._blocks):
-            blocks = self._blocks
-            per_value = gradient[:, self._inputs].masked_fill(~self._exists, -torch.inf)  # (n, blocks, values)
-            best = per_value.max(2)
-            here = per_value.gather(2, rows[:, blocks, None])[..., 0]
-            codes[:, blocks] = torch.where(best.values > here, best.indices, rows[:, blocks])
-            gain[:, blocks] = best.values - here
-        return codes, gain
+            effects = self._block_effects(gradient, rows)
+            best = effects.max(2)
+            codes[:, self._blocks] = torch.where(best.values > 0, best.indices, rows[:, self._blocks])
+        return codes
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""
+        size = (gradient[:, self.offset] * self._factor.to(gradient.dtype)).abs()
+        if len(self._blocks):
+            effects = self._block_effects(gradient, rows)
+            size[:, self._blocks] = effects.masked_fill(~self._exists, 0.0).abs().amax(2)
+        return size
+
+    def _block_effects(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the effect of moving each block to each of its values: (n, blocks, values of the largest block)."""
+        per_value = gradient[:, self._inputs]
+        here = per_value.gather(2, rows[:, self._blocks, None])
+        return (per_value - here).masked_fill(~self._exists, -torch.inf)
 
 
 def _line(attribute: Attribute) -> tuple[float, float]:

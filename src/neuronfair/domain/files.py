@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,8 @@ def read_sheet(path: str | Path) -> Sheet:
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
         return _csv(content.decode("utf-8-sig"), path)
-    except EOFError:
-        raise DataError(f"{path}: the gzip file ends too early") from None
+    except (EOFError, zlib.error):
+        raise DataError(f"{path}: the gzip file is damaged or ends too early") from None
     except UnicodeDecodeError:
         raise DataError(f"{path}: this is not a text file in UTF-8. Expected a CSV file with a header line") from None
     except OSError as error:

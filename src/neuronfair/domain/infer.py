@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from neuronfair.domain.attribute import MISSING_CELLS
 from neuronfair.domain.files import read_sheet
+from neuronfair.domain.toml import quoted
 from neuronfair.errors import DataError, DomainError, did_you_mean
 
 MAX_LABELS = 500  # a text column with more different cells is taken for names or free text
@@ -63,13 +63,19 @@ def infer_domain(path: str | Path, *, sensitive: Sequence[str], target: str) -> 
         raise DataError(
             f"{path}: the target '{target}' has {len(classes)} different values; 2 to 50 classes are expected"
         )
+    for name in sensitive:
+        if len(set(columns[name])) == 1:
+            raise DataError(
+                f"{path}: the sensitive attribute '{name}' is {columns[name][0]!r} in every row. To compare people, a "
+                "second value is needed: use more rows, or write the domain file by hand"
+            )
     lines = [_line(name, cells, name in sensitive) for name, cells in columns.items() if name != target]
     head = _HEAD.format(
         file=path.name,
         rows=len(columns[target]),
-        name=_quote(path.stem),
+        name=quoted(path.stem),
         sensitive=_quotes(sensitive),
-        target=_quote(target),
+        target=quoted(target),
         classes=_quotes(classes),
     )
     return head + "\n".join(lines) + "\n" + _TAIL
@@ -81,19 +87,19 @@ def _line(name: str, cells: Sequence[str], keep: bool) -> str:
     empty = len(cells) - len(present)
     comment = f"{len(counts):,} different" + (f", {empty:,} empty" if empty else "")
     if not counts:
-        return f"# {_quote(name)}: left out, every cell is empty"
+        return f"# {quoted(name)}: left out, every cell is empty"
     numbers = _numbers(counts)
     unique = len(counts) == len(cells) > 20
     if not keep and unique and (numbers is None or bool((np.diff(np.unique(numbers)) == 1).all())):
-        return f"# {_quote(name)}: left out, every cell is different: a name or a running number?"
+        return f"# {quoted(name)}: left out, every cell is different: a name or a running number?"
     if numbers is None or len(counts) == 2 or (len(counts) == 1 and not keep):
         entry = _labels(counts, empty)
     else:
         entry = _grid(numbers, np.asarray(list(counts.values())), empty)
     if entry is None:
-        return f"# {_quote(name)}: left out, {len(counts):,} different texts: names or free text?"
+        return f"# {quoted(name)}: left out, {len(counts):,} different texts: names or free text?"
     parts = ", ".join(f"{key} = {value}" for key, value in entry.items())
-    return f"{_quote(name)} = {{ {parts} }}  # {comment}"
+    return f"{quoted(name)} = {{ {parts} }}  # {comment}"
 
 
 def _labels(counts: Mapping[str, int], empty: int) -> dict[str, str] | None:
@@ -101,7 +107,7 @@ def _labels(counts: Mapping[str, int], empty: int) -> dict[str, str] | None:
         return None
     labels = sorted(counts, key=_order) + ([MISSING] if empty else [])
     kind = "flag" if len(labels) == 2 else "nominal"
-    return {"kind": _quote(kind), "values": _quotes(labels)} | ({"missing": _quote(MISSING)} if empty else {})
+    return {"kind": quoted(kind), "values": _quotes(labels)} | ({"missing": quoted(MISSING)} if empty else {})
 
 
 def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
@@ -114,7 +120,7 @@ def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty
         low, high = np.floor(low / step) * step, np.ceil(high / step) * step
     mean = float(np.average(numbers, weights=counts))
     spread = float(np.sqrt(np.average((numbers - mean) ** 2, weights=counts)))
-    entry = {"kind": _quote("ordinal" if whole else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
+    entry = {"kind": quoted("ordinal" if whole else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
     if not whole:
         entry["step"] = f"{step:.12g}"
     entry |= {"center": f"{mean:.4g}", "scale": f"{spread or 1.0:.4g}"}
@@ -144,9 +150,5 @@ def _is_missing(cell: str) -> bool:
     return cell.casefold() in MISSING_CELLS
 
 
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _quotes(texts: Sequence[str]) -> str:
-    return "[" + ", ".join(_quote(t) for t in texts) + "]"
+    return "[" + ", ".join(quoted(t) for t in texts) + "]"

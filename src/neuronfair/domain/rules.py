@@ -165,17 +165,25 @@ class RuleBook:
         free = math.prod(a.size for c, a in enumerate(self._attributes) if c not in self.columns)
         return free * math.prod(group.total for group in self._groups)
 
-    def sample_into(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the columns that rules name with draws that are uniform over the allowed combinations."""
-        n = len(rows)
-        for group in self._groups:
-            drawn = group.allowed[torch.multinomial(group.weights, n, replacement=True, generator=generator)]
+    @property
+    def groups(self) -> int:
+        """How many groups of attributes the rules tie together."""
+        return len(self._groups)
+
+    def sample_into(self, rows: Tensor, u: Tensor, v: Tensor) -> None:
+        """Overwrite the columns that rules name with rows drawn uniformly from the allowed combinations.
+
+        The draws are numbers in [0, 1): u (n, groups) chooses the combination, v (n, attributes) the code within it.
+        """
+        for i, group in enumerate(self._groups):
+            ends = group.weights.to(u.device).cumsum(0)
+            # The last end may fall short of 1 by rounding; what lies beyond belongs to the last combination.
+            place = torch.searchsorted(ends, u[:, i].contiguous(), right=True).clamp(max=len(ends) - 1)
+            drawn = group.allowed.to(u.device)[place]
             for j, column in enumerate(group.columns):
                 chosen = drawn[:, j]
-                counts = group.counts[j][chosen]
-                # float64 keeps floor(u * count) < count for every count that fits a table.
-                place = (torch.rand(n, dtype=torch.float64, generator=generator) * counts).long()
-                rows[:, column] = group.members[j][group.starts[j][chosen] + place].to(rows.device)
+                within = (v[:, column] * group.counts[j].to(u.device)[chosen]).long()
+                rows[:, column] = group.members[j].to(u.device)[group.starts[j].to(u.device)[chosen] + within]
 
     def mend(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return rows moved to the nearest ones that keep the rules; rows that keep them are left alone.

@@ -102,6 +102,12 @@ class TableDomain:
         return torch.tensor([a.size for a in self.attributes], device=self.device)
 
     @cached_property
+    def compact(self) -> torch.dtype:
+        """The smallest type that holds every code, for keeping many rows."""
+        largest = max(a.size for a in self.attributes)
+        return next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max)
+
+    @cached_property
     def _rulebook(self) -> RuleBook:
         return RuleBook(self.attributes, self.rules)
 
@@ -116,10 +122,13 @@ class TableDomain:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything that decides what a row is and how it is encoded (not of the sensitive choice)."""
-        parts = [self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules]
-        # A dataclass of plain values prints all of them, in the order of its fields.
-        return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
+        """A digest of everything that decides which rows exist (not of the sensitive choice)."""
+        return _digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules)
+
+    @cached_property
+    def input_fingerprint(self) -> str:
+        """A digest of what a network sees and answers: attributes, their encoding, and classes; rules play no part."""
+        return _digest(self.target, *self.attributes)
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes."""
@@ -157,11 +166,60 @@ class TableDomain:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n rows uniformly from the valid rows, with a generator on the CPU."""
-        rows = torch.empty(n, len(self.attributes), dtype=torch.int64)
-        for column, attribute in enumerate(self.attributes):
-            rows[:, column] = torch.randint(attribute.size, (n,), generator=generator)
-        self._rulebook.sample_into(rows, generator)
-        return rows.to(self.device)
+        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator).to(self.device))
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return len(self.attributes) + self._rulebook.groups
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the valid rows that stand at random places u: numbers in [0, 1), (n, draws_per_row).
+
+        Uniform numbers give rows that are uniform over the valid rows, without drawing and rejecting.
+        """
+        v, w = u[:, : len(self.attributes)], u[:, len(self.attributes) :]
+        rows = (v * self.sizes).long()
+        self._rulebook.sample_into(rows, w, v)
+        return rows
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` that keep the sensitive values of `rows`.
+
+        Where a rule ties a sensitive attribute so that there is no such row, the row stays.
+        """
+        columns = list(self.sensitive_columns)
+        codes = codes.clone()
+        codes[:, columns] = rows[:, columns]
+        moved = self.clip(codes)
+        if self._rulebook.columns & set(columns):
+            kept = (moved[:, columns] == rows[:, columns]).all(1, keepdim=True)
+            moved = torch.where(kept, moved, rows)
+        return moved
+
+    def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
+        """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each.
+
+        An ordered attribute goes one step up or down, at a bound inwards; a nominal one to any other value.
+        """
+        sizes = self.sizes
+        step = torch.where(u < 0.5, -1, 1)
+        outside = (rows + step < 0) | (rows + step >= sizes)
+        near = torch.where(outside, rows - step, rows + step)
+        other = (rows + 1 + (u * (sizes - 1)).long()) % sizes
+        return torch.where(sizes == 1, rows, torch.where(self.ordered, near, other))
+
+    @cached_property
+    def ordered(self) -> Tensor:
+        """Which attributes have an order, so that one code more or less is a small step: bool, (d,)."""
+        return torch.tensor([a.ordered for a in self.attributes], device=self.device)
+
+    @cached_property
+    def free(self) -> Tensor:
+        """Which attributes a search may change: those that are not sensitive, bool (d,)."""
+        free = torch.ones(len(self.attributes), dtype=torch.bool, device=self.device)
+        free[list(self.sensitive_columns)] = False
+        return free
 
     # Who is the same person
 
@@ -257,13 +315,17 @@ class TableDomain:
         """
         return self._encoder.effects(gradient, rows, columns, codes)
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the code that the smallest step uphill leads each attribute to, and what it gains: (n, d) each.
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the code that the smallest step uphill leads each attribute to: (n, d).
 
         Ordered attributes go one step along the sign of the gradient, nominal ones to the value with the largest
         effect; codes may leave their bounds (`clip`).
         """
         return self._encoder.uphill(gradient, rows)
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""
+        return self._encoder.influence(gradient, rows)
 
     # What people read and write
 
@@ -291,3 +353,8 @@ class TableDomain:
     def describe(self, row: Tensor) -> str:
         """Return one row in human words."""
         return ", ".join(f"{name} {values[0]}" for name, values in self.to_table(row[None]).items())
+
+
+def _digest(*parts: object) -> str:
+    # A dataclass of plain values prints all of them, in the order of its fields.
+    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()

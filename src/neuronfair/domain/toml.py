@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +46,46 @@ def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
         description=str(document.get("description", "")),
         outside=_outside(document.get("outside", "error")),
     )
+
+
+def format_domain(domain: TableDomain) -> str:
+    """Return the TOML text of a domain: the inverse of `parse_domain`."""
+    lines = [f"{key} = {_written(getattr(domain, key))}" for key in ("name", "encoding", "description", "outside")]
+    lines.append(f"sensitive = {_written(domain.sensitive)}")
+    if domain.target is not None:
+        target = {"column": domain.target.column, "classes": domain.target.classes}
+        lines.append(f"target = {_written(target)}")
+    lines.append("\n[attributes]")
+    for a in domain.attributes:
+        entry: dict[str, Any] = {"kind": a.kind, "encode": a.encode}
+        entry |= {"values": a.values} if a.values else {"low": a.low, "high": a.high, "step": a.step}
+        entry |= {"center": a.center, "scale": a.scale}
+        entry |= {"missing": a.missing} if a.missing is not None else {}
+        entry |= {"extra": a.extra} if a.extra else {}
+        lines.append(f"{_written(a.name)} = {_written(entry)}")
+    for rule in domain.rules:
+        lines += ["\n[[rules]]", f"name = {_written(rule.name)}"]
+        if rule.then:
+            lines += [f"if = {_written(rule.when)}", f"then = {_written(rule.then)}"]
+        else:
+            lines.append(f"forbid = {_written(rule.when)}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Span):
+        ends = {"min": value.low, "max": value.high}
+        return _written({key: end for key, end in ends.items() if math.isfinite(end)})
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{quoted(str(key))} = {_written(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_written(item) for item in value) + "]"
+    return quoted(value) if isinstance(value, str) else repr(value)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a TOML string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:

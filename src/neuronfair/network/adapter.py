@@ -70,6 +70,11 @@ class Network:
         self.layers = tuple(self._sites)
         self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
 
+    def double(self) -> Network:
+        """Return a copy of this network that computes in float64."""
+        example = torch.zeros(1, *self.inputs, dtype=torch.float64)
+        return Network(copy.deepcopy(self.module).double(), example, device=self.device, layers=())
+
     def scores(self, x: Tensor) -> Tensor:
         """Return what the module computes for the rows x, as (n, outputs) and without a gradient."""
         x = self._cast(x)

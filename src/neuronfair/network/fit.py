@@ -49,7 +49,7 @@ def fit(
     card = Card(
         domain=domain.name,
         encoding=domain.encoding,
-        domain_fingerprint=domain.fingerprint,
+        domain_fingerprint=domain.input_fingerprint,
         inputs=domain.width,
         hidden=hidden,
         outputs=len(classes),
@@ -71,10 +71,10 @@ def read_model(path: Path, domain: TableDomain) -> nn.Sequential:
             f"{path}: expects {first.in_features} inputs{made_for}, but {domain.name} in encoding '{domain.encoding}' "
             f"has {domain.width}. Choose another --encoding, --domain or --model"
         )
-    if card is not None and (card.domain, card.encoding) != (domain.name, domain.encoding):
+    if card is not None and card.domain_fingerprint not in (None, domain.input_fingerprint):
         raise ModelError(
-            f"{path}: was trained on {card.domain}, encoding '{card.encoding}', not on {domain.name}, encoding "
-            f"'{domain.encoding}'. Choose the data or the model to match"
+            f"{path}: was trained on {card.domain}, encoding '{card.encoding}', with other attributes, values, scaling "
+            f"or classes than {domain.name}, encoding '{domain.encoding}'. Choose the data or the model to match"
         )
     return module
 

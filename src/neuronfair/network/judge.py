@@ -20,6 +20,9 @@ BATCH = 1 << 15  # network rows per forward pass: large enough to be fast, small
 class Decision:
     """What counts as another decision: another class, the other side of a threshold, or a gap above a tolerance.
 
+    With a tolerance a row is discriminatory if its own score is too far from that of a twin; two twins that are too far
+    from each other do not make it so.
+
     >>> Decision().differ(torch.tensor([[0.2, 0.8]]), torch.tensor([[0.6, 0.4]]))
     tensor([True])
     >>> Decision("tolerance", 0.1).differ(torch.tensor([[1.0]]), torch.tensor([[1.05]]))
@@ -46,6 +49,37 @@ class Decision:
             return difference.amax(-1) - difference.amin(-1)
         return difference[..., -1].abs()
 
+    def lean(self, scores: Tensor, valid: Tensor) -> Tensor:
+        """Return the combination of outputs whose sign decides whether a family is split: (n, outputs).
+
+        `scores` are those of each row and its twins, (n, 1 + k, outputs). For classes it is the strongest rival of the
+        row's own class, among all members of the family, minus that class.
+        """
+        if self.kind != "argmax":
+            lean = torch.zeros_like(scores[:, 0])
+            lean[:, -1] = 1.0
+            return lean
+        own = scores[:, 0].argmax(1, keepdim=True)
+        lead = scores - scores.gather(2, own[:, None].expand(-1, scores.shape[1], -1))
+        lead = lead.masked_fill(~valid[..., None], -torch.inf).amax(1).scatter(1, own, -torch.inf)
+        rival = lead.argmax(1, keepdim=True)
+        return torch.zeros_like(scores[:, 0]).scatter(1, rival, 1.0).scatter(1, own, -1.0)
+
+    def safety(self, highest: Tensor, lowest: Tensor) -> Tensor:
+        """Return how far inside the discriminatory region a family lies whose leaning runs from lowest to highest.
+
+        It is positive exactly where some twins are decided otherwise. With centre c and half-width w of the leaning
+        it is w - |c| about the boundary, and 2 w less the tolerance for a tolerance.
+        """
+        if self.kind == "tolerance":
+            return highest - lowest - self.value
+        return torch.minimum(highest - self.boundary, self.boundary - lowest)
+
+    @property
+    def boundary(self) -> float:
+        """The leaning at which a decision changes."""
+        return self.value if self.kind == "threshold" else 0.0
+
     def check(self, outputs: int) -> None:
         """Refuse a network whose outputs cannot be decided this way."""
         if self.kind == "argmax" and outputs < 2:
@@ -61,6 +95,7 @@ class Judgement:
     twins: Tensor  # (n, k, d)
     scores: Tensor  # (n, outputs)
     twin_scores: Tensor  # (n, k, outputs)
+    valid: Tensor  # (n, k): whether such a twin exists
     differs: Tensor  # (n, k): never for a twin that does not exist
     gaps: Tensor  # (n, k): the score gap, negative for a twin that does not exist
 
@@ -88,7 +123,7 @@ def judge(network: Network, domain: TableDomain, rows: Tensor, decision: Decisio
     own, others = scores[:, :1], scores[:, 1:]
     differs = decision.differ(own, others) & valid
     gaps = torch.where(valid, decision.gap(own, others), -1.0)
-    return Judgement(twins, scores[:, 0], others, differs, gaps)
+    return Judgement(twins, scores[:, 0], others, valid, differs, gaps)
 
 
 def families(domain: TableDomain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:

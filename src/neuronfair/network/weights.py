@@ -134,6 +134,10 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], None]:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise ModelError(f"{path}: not a readable npz file of plain arrays ({_line(error)})") from error
+    # The zip reader trusts the lengths in the directory; one flipped bit there can hide members without an error.
+    ending = path.read_bytes()[-22:]
+    if ending[:4] == b"PK\x05\x06" and int.from_bytes(ending[10:12], "little") != len(arrays):
+        raise ModelError(f"{path}: not a readable npz file (its directory is damaged)")
     count = len(arrays) // 2
     if not count or set(arrays) != {f"{kind}{i}" for kind in "Wb" for i in range(count)}:
         raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {', '.join(arrays) or 'none'}")

@@ -11,31 +11,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.ablate import Ablation
+from neuronfair.interpretation.ablate import Ablation, Outcome
 from neuronfair.interpretation.profile import BiasProfile
 
 
-def make_console(*, quiet: bool) -> Console:
-    """Return the console for messages: standard error, so that standard output stays free for JSON."""
-    return Console(stderr=True, quiet=quiet, highlight=False)
+def make_console(*, quiet: bool = False) -> Console:
+    """Return the console for results: standard output, names and paths shown as they are."""
+    return Console(quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
-def progress_bar(console: Console, what: str) -> Iterator[Callable[..., None]]:
-    """Show a progress bar while a block runs; call the value it gives with (done, total) and, if known, a note."""
+def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Show a progress bar while a block runs; call the value it gives with (done, total) and, if known, a note.
+
+    It goes to standard error, and only if that is a terminal: results and logs stay clean.
+    """
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=console.quiet) as bar:
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(what, total=None, note="")
 
-        def show(done: int, total: int | None, note: str = "") -> None:
-            bar.update(task, completed=done, total=total, note=note)
+        def show(done: int, total: int | None, note: str = "", what: str = what) -> None:
+            bar.update(task, completed=done, total=total, note=note, description=what)
 
         yield show
 
@@ -57,29 +61,40 @@ def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     return table
 
 
-def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
-    """Return in plain words what the interpretation found."""
+def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain, *, labelled: bool = True) -> str:
+    """Return in plain words what the interpretation found; without labels nothing is said about accuracy."""
     worst, sensitive = profile.worst, " and ".join(domain.sensitive)
     if not worst.reacts:
         return f"No neuron of this network reacts to {sensitive}: its decisions cannot depend on it."
+    count = len(worst.biased)
     sentences = [
-        f"Layer {worst.name} reacts most to {sensitive}: {len(worst.biased)} of its {len(worst.act_diff)} neurons "
-        f"stand out (area under the AS curve {worst.auc:.3f})."
+        f"Most biased layer: {worst.name}. {count} of its {len(worst.act_diff)} neurons "
+        f"{'reacts' if count == 1 else 'react'} strongly to {sensitive} (area under the AS curve {worst.auc:.3f})."
     ]
     if ablation is not None:
         before, after, chance = ablation.before, ablation.after, ablation.random_mean
+        right = [f" at an accuracy of {o.accuracy:.1%}" if labelled else "" for o in (before, after, chance)]
         sentences.append(
-            f"{before.rate:.1%} of the people in the table are decided otherwise when only their {sensitive} changes."
+            f"{_share(before.rate)} of the people in the table would be decided otherwise if only their {sensitive} "
+            f"changed{right[0].replace(' at', ', at', 1)}."
         )
+        off, drawn = ("this neuron", "a random one") if count == 1 else (f"these {count}", f"{count} random ones")
         sentences.append(
-            f"With these neurons switched off it is {after.rate:.1%}, at an accuracy of {after.accuracy:.1%} instead "
-            f"of {before.accuracy:.1%}; with as many random ones it is {chance.rate:.1%} at {chance.accuracy:.1%}."
+            f"With {off} switched off it is {_share(after.rate)}{right[1]}; with {drawn} of the same layer instead, "
+            f"{_share(chance.rate)}{right[2]} (mean of {len(ablation.random)} draws)."
         )
     return " ".join(sentences)
 
 
-def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, Any]:
-    """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did."""
+def _share(share: float) -> str:
+    return "under 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+
+
+def interpretation_json(profile: BiasProfile, ablation: Ablation | None, *, labelled: bool = True) -> dict[str, Any]:
+    """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did.
+
+    Accuracies are null where the rows have no labels.
+    """
     result: dict[str, Any] = {
         "worst": profile.worst.name,
         "pairs": profile.pairs,
@@ -99,8 +114,12 @@ def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict
         result["ablation"] = {
             "layer": ablation.layer,
             "neurons": len(ablation.neurons),
-            "before": vars(ablation.before),
-            "after": vars(ablation.after),
-            "random": {"draws": len(ablation.random), **vars(ablation.random_mean)},
+            "before": _outcome(ablation.before, labelled),
+            "after": _outcome(ablation.after, labelled),
+            "random": {"draws": len(ablation.random), **_outcome(ablation.random_mean, labelled)},
         }
     return result
+
+
+def _outcome(outcome: Outcome, labelled: bool) -> dict[str, float | None]:
+    return {"rate": outcome.rate, "accuracy": outcome.accuracy if labelled else None}

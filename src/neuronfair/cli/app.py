@@ -1,0 +1,75 @@
+"""The command line itself: the tree of commands, and how errors are shown."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from neuronfair import __version__
+from neuronfair.errors import NeuronFairError
+
+app = typer.Typer(
+    help="Fairness testing of neural networks: where bias lives, whom it hits, how to repair it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="The data sets of the paper: list them, fetch them, find them.", no_args_is_help=True)
+domain_app = typer.Typer(help="Descriptions of what an input may be.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(domain_app, name="domain")
+
+
+def main() -> None:
+    """Run the command line; every expected error becomes one line and exit status 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
+    try:
+        status = app(prog_name="neuronfair", standalone_mode=False)
+        sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
+        sys.exit(status)
+    except NeuronFairError as error:
+        _fail(str(error))
+    except _UsageError as error:
+        _explain(error)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror or error}")
+
+
+# The parent of what typer raises for wrong options; typer has no public name for it.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def _explain(error: Any) -> None:
+    command = error.ctx.command_path if error.ctx else "neuronfair"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(2)
+    _fail(f"{error.format_message()} See: {command} --help")
+
+
+def _fail(message: str) -> None:
+    print(f"neuronfair: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"neuronfair {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass

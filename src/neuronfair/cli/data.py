@@ -1,0 +1,87 @@
+"""Commands about data sets and domains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuronfair.cli.app import data_app, domain_app
+from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names
+from neuronfair.errors import DataError
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show the data sets, whether they are at hand, their sensitive attribute and their terms."""
+    from rich.table import Table
+
+    from neuronfair.domain.data import DATASETS, catalog_domain
+    from neuronfair.domain.sources import source, where
+    from neuronfair.report.console import make_console
+
+    table = Table.grid("name", "at hand", "sensitive", "terms", padding=(0, 2))
+    table.columns[3].overflow = "fold"
+    for name in DATASETS:
+        at_hand = "at hand" if where(name) else "not here"
+        sensitive = ", ".join(catalog_domain(name).sensitive)
+        table.add_row(name, at_hand, f"sensitive: {sensitive}", f"{source(name).licence}\n{source(name).page}")
+    console = make_console()
+    console.print(table)
+    console.print("Fetch what is not here: neuronfair data get NAME")
+
+
+@data_app.command("get")
+def data_get(
+    name: NameArgument,
+    quiet: QuietOption = False,
+) -> None:
+    """Download a data set into the user cache, checked against its checksum."""
+    from neuronfair.domain.sources import get
+    from neuronfair.report.console import progress_bar
+
+    with progress_bar(f"Fetching {name}", quiet=quiet) as show:
+        paths = get(name, progress=show)
+    for path in paths:
+        print(path)
+
+
+@data_app.command("where")
+def data_where(name: NameArgument) -> None:
+    """Print where the files of a data set lie."""
+    from neuronfair.domain.sources import where
+
+    paths = where(name)
+    if paths is None:
+        raise DataError(f"{name} is not at hand. Fetch it: neuronfair data get {name}")
+    for path in paths:
+        print(path)
+
+
+@domain_app.command("infer")
+def domain_infer(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet file with a header.")],
+    sensitive: Annotated[str, typer.Option(help="Sensitive attribute, or several: sex,race.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it; '-' prints it. Default: FILE with .toml.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a first draft of a domain file, read off a table, for you to correct."""
+    from neuronfair.atomic import write_text
+    from neuronfair.domain.infer import infer_domain
+    from neuronfair.domain.toml import parse_domain
+
+    out = out or file.with_suffix(".toml")
+    check_out(out, or_stdout=True)
+    if not is_stdout(out) and out.exists() and not force:
+        raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
+    text = infer_domain(file, sensitive=names(sensitive) or [], target=target)
+    parse_domain(text)
+    if is_stdout(out):
+        print(text, end="")
+        return
+    write_text(out, text)
+    print(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested.")

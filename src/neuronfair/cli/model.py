@@ -1,0 +1,120 @@
+"""Commands about one network: train it, look into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuronfair import __version__
+from neuronfair.cli.app import app
+from neuronfair.cli.options import (
+    DataArgument,
+    DeviceOption,
+    DomainOption,
+    EncodingOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SeedOption,
+    SensitiveOption,
+    TargetOption,
+    check_device,
+    check_out,
+    fit_classifier,
+    is_stdout,
+    load_data,
+    make_module,
+    on_device,
+    sizes,
+    write_json,
+)
+
+
+@app.command()
+def train(
+    data: DataArgument,
+    out: Annotated[Path, typer.Option(help="Weights file to write (.safetensors); a JSON card is put beside it.")],
+    encoding: EncodingOption = "default",
+    domain: DomainOption = None,
+    sensitive: SensitiveOption = None,
+    target: TargetOption = None,
+    hidden: Annotated[
+        str | None, typer.Option(help="Neurons per hidden layer, e.g. 64,32,16. Default: the paper's.")
+    ] = None,
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a classifier on 70 % of a table and report its accuracy on the rest.
+
+    Example: `neuronfair train adult --out adult.safetensors`
+    """
+    from neuronfair.network.weights import save
+    from neuronfair.report.console import make_console
+
+    check_out(out, (".safetensors",))
+    console = make_console(quiet=quiet)
+    module, card = fit_classifier(load_data(data, encoding, domain, sensitive, target), console, seed, sizes(hidden))
+    save(out, module, card)
+    console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
+
+
+@app.command()
+def interpret(
+    data: DataArgument,
+    sensitive: SensitiveOption = None,
+    encoding: EncodingOption = "default",
+    model: ModelOption = None,
+    domain: DomainOption = None,
+    target: TargetOption = None,
+    json_file: JsonOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the AS curves (.png, .svg or .pdf).")] = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Show which layers and neurons react when only the sensitive attribute changes.
+
+    Examples:
+
+    `neuronfair interpret adult --sensitive sex --plot curves.png`
+
+    `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
+    """
+    from neuronfair.interpretation.ablate import ablate
+    from neuronfair.interpretation.profile import interpret as run
+    from neuronfair.network.weights import fingerprint
+    from neuronfair.report.console import interpretation_json, layer_table, make_console, progress_bar, verdict
+    from neuronfair.report.plots import PICTURES, plot_as_curves
+
+    check_out(plot, PICTURES)
+    check_out(json_file, or_stdout=True)
+    check_device(device)
+    console = make_console(quiet=quiet or is_stdout(json_file))
+    table = load_data(data, encoding, domain, sensitive, target)
+    module, _ = make_module(model, table, console, seed)
+    network, table = on_device(module, table, device)
+    with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
+        profile = run(network, table.domain, table.rows, progress=show)
+    ablation = ablate(
+        network, table.domain, table.rows, table.labels, profile.worst.name, profile.worst.biased, seed=seed
+    )
+    console.print(layer_table(profile, table.domain))
+    console.print(verdict(profile, ablation, table.domain, labelled=table.labelled))
+    if plot is not None:
+        named = " and ".join(table.domain.sensitive)
+        plot_as_curves(profile, plot, title=f"{table.name}: reaction of the neurons to {named}")
+        console.print(f"AS curves: {plot}", soft_wrap=True)
+    if json_file is not None:
+        result = {
+            "version": __version__,
+            "data": table.name,
+            "encoding": table.domain.encoding,
+            "sensitive": list(table.domain.sensitive),
+            "rows": len(table),
+            "domain_fingerprint": table.domain.fingerprint,
+            "model_fingerprint": fingerprint(network.module),
+            **interpretation_json(profile, ablation, labelled=table.labelled),
+        }
+        write_json(json_file, result)

@@ -1,0 +1,170 @@
+"""Options that several commands share, and what they stand for: data, weights, output files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from neuronfair.domain.data import Data
+    from neuronfair.network.adapter import Network
+    from neuronfair.network.weights import Card
+
+DataArgument = Annotated[
+    str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
+EncodingOption = Annotated[
+    str,
+    typer.Option(help="For the data sets of the paper: 'default' (readable, valid people) or 'paper' (its numbers)."),
+]
+SensitiveOption = Annotated[
+    str | None, typer.Option(help="Sensitive attribute, or several: sex,race. Default: the one the domain names.")
+]
+DomainOption = Annotated[
+    Path | None,
+    typer.Option("--domain", help="Domain file (TOML) for a table of your own; see 'neuronfair domain infer'."),
+]
+TargetOption = Annotated[
+    str | None, typer.Option(help="For a table of your own without a domain file: the column to predict.")
+]
+ModelOption = Annotated[
+    Path | None, typer.Option(help="Weights (.safetensors, or the published .npz). Default: train one now.")
+]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; '-' prints them alone.")]
+DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, …")]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables; errors only.")]
+
+
+def names(text: str | None) -> list[str] | None:
+    """Return the names in a list with commas; None where none was given."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def sizes(text: str | None) -> list[int] | None:
+    """Return the numbers of neurons in a list with commas; None where none was given."""
+    try:
+        numbers = [int(n) for n in names(text) or []]
+    except ValueError:
+        numbers = [0]
+    if any(n < 1 for n in numbers):
+        raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
+    return numbers or None
+
+
+def load_data(name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None) -> Data:
+    """Return a data set of the paper, or a user's table with its domain file or an inferred domain."""
+    from neuronfair.domain.data import DATASETS, load, read_table
+    from neuronfair.domain.infer import infer_domain
+    from neuronfair.domain.toml import parse_domain, read_domain
+
+    chosen = names(sensitive)
+    path = Path(name)
+    if name in DATASETS:
+        if domain is not None or target is not None:
+            raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
+        return load(name, encoding, sensitive=chosen)
+    if not path.exists():
+        raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
+    if encoding != "default":
+        raise DataError(
+            f"--encoding {encoding}: for the data sets of the paper only. Say encode = … in a --domain file"
+        )
+    if domain is not None and target is not None:
+        raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
+    if domain is not None:
+        described = read_domain(domain)
+    elif target is not None and chosen:
+        described = parse_domain(infer_domain(path, sensitive=chosen, target=target), default_name=path.stem)
+    else:
+        raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
+    return read_table(path, described.with_sensitive(*chosen) if chosen else described)
+
+
+def fit_classifier(
+    data: Data, console: Console, seed: int, hidden: list[int] | None = None
+) -> tuple[nn.Sequential, Card]:
+    """Train a classifier with a progress bar and say how well it does."""
+    from neuronfair.network.fit import fit
+    from neuronfair.report.console import progress_bar
+
+    with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
+
+        def note(start: int, epoch: int, loss: float) -> None:
+            show(epoch, None, f"epochs of start {start}, validation loss {loss:.4f}")
+
+        module, card = fit(data, hidden=hidden, seed=seed, progress=note)
+    shares = ", ".join(f"{part} {share:.2%}" for part, share in card.accuracy.items())
+    console.print(
+        f"Trained {'-'.join(map(str, (card.inputs, *card.hidden, card.outputs)))} on {data.name}: accuracy {shares}."
+    )
+    return module, card
+
+
+def make_module(path: Path | None, data: Data, console: Console, seed: int) -> tuple[nn.Sequential, Card | None]:
+    """Read the weights, or train a classifier, and write its card, where none are given."""
+    from neuronfair.network.fit import read_model
+
+    return fit_classifier(data, console, seed) if path is None else (read_model(path, data.domain), None)
+
+
+def on_device(module: nn.Sequential, data: Data, device: str) -> tuple[Network, Data]:
+    """Move a module and its data to the device."""
+    from neuronfair.network.adapter import Network
+
+    domain = data.domain.to(device)
+    moved = replace(data, domain=domain, rows=data.rows.to(device), labels=data.labels.to(device))
+    return Network(module, domain.encode(moved.rows[:1]), device=device), moved
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that cannot be used here."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise NeuronFairError(f"--device {device}: not usable here ({str(error).splitlines()[0]})") from None
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Return whether an output file means standard output."""
+    return path is not None and str(path) in ("-", "/dev/stdout")
+
+
+def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: bool = False) -> None:
+    """Refuse an output file that cannot be written, before any work is done for it."""
+    if path is None or (or_stdout and is_stdout(path)):
+        return
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise DataError(f"{path}: there is no folder {folder}. Make it, or choose another place")
+    if path.exists() and not path.is_file():  # a device would be replaced by a file
+        raise DataError(f"{path}: is a folder or a device, not a file. Choose another name")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"{path}: no permission to write into {folder}. Choose another place")
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """Write figures as JSON to a file or to standard output."""
+    from neuronfair.atomic import write_text
+
+    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    if is_stdout(path):
+        sys.stdout.write(text)
+    else:
+        write_text(path, text)

@@ -1,0 +1,158 @@
+"""Commands that find discriminatory instances and show them again."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neuronfair import __version__
+from neuronfair.cli.app import app
+from neuronfair.cli.options import (
+    DataArgument,
+    DeviceOption,
+    DomainOption,
+    EncodingOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SeedOption,
+    SensitiveOption,
+    TargetOption,
+    check_device,
+    check_out,
+    is_stdout,
+    load_data,
+    make_module,
+    on_device,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from neuronfair.domain.data import Data
+    from neuronfair.generation.campaign import Plan
+    from neuronfair.network.adapter import Network
+
+WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
+
+
+@app.command()
+def search(
+    data: DataArgument,
+    out: Annotated[Path, typer.Option(help="Run folder to make, or to go on with after an interruption.")],
+    sensitive: SensitiveOption = None,
+    encoding: EncodingOption = "default",
+    model: ModelOption = None,
+    domain: DomainOption = None,
+    target: TargetOption = None,
+    method: Annotated[str, typer.Option(help="frontier, neuronfair, neuronfair-paper or uniform.")] = "frontier",
+    seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,
+    steps: Annotated[int, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = 1000,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
+    controls: Annotated[
+        bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
+    ] = True,
+    json_file: JsonOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Find people whose decision changes when only the sensitive attribute changes.
+
+    Everything found is in the run folder as Parquet files. After Ctrl-C or a kill the same command goes on.
+
+    Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
+    """
+    from neuronfair.generation.campaign import Plan
+    from neuronfair.generation.campaign import run as run_campaign
+    from neuronfair.network.weights import save
+    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.report.search import search_report
+    from neuronfair.store.run import Run
+
+    check_out(json_file, or_stdout=True)
+    check_device(device)
+    console = make_console(quiet=quiet or is_stdout(json_file))
+    plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
+    table = load_data(data, encoding, domain, sensitive, target)
+    own = out / WEIGHTS
+    module, card = make_module(model or (own if own.exists() else None), table, console, seed)
+    network, table = on_device(module, table, device)
+    manifest = _manifest(plan, table, network, str(model.absolute()) if model else WEIGHTS)
+    run = Run.create_or_open(out, manifest, table.domain, network.outputs)
+    if card is not None:  # trained just now: the run folder keeps it
+        save(own, module, card)
+    with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
+        begun = time.perf_counter()
+
+        def note(phase: str, done: int, total: int, found: int) -> None:
+            rate = found / max(1e-9, time.perf_counter() - begun)
+            show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
+
+        outcome = run_campaign(plan, network, table.domain, table.rows, recorder=run, progress=note)
+    result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
+    result |= outcome.summary()
+    if not outcome.interrupted:
+        run.finish(result)
+    console.print(search_report(outcome, network, out))
+    if json_file is not None:
+        write_json(json_file, result)
+
+
+@app.command()
+def replay(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search'.")],
+    number: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of a finding, from 0.")],
+    model: Annotated[Path | None, typer.Option(help="Other weights to try it on. Default: those of the run.")] = None,
+) -> None:
+    """Show one finding in human words and say whether it still holds.
+
+    Example: `neuronfair replay run 17 --model retrained.safetensors`
+    """
+    from neuronfair.errors import RunError
+    from neuronfair.network.adapter import Network
+    from neuronfair.network.fit import read_model
+    from neuronfair.network.weights import fingerprint
+    from neuronfair.report.console import make_console
+    from neuronfair.report.search import replay_report
+    from neuronfair.store.run import Run
+
+    run = Run.open(run_folder)
+    findings = run.findings()
+    if number >= len(findings):
+        raise RunError(f"{run_folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
+    path = model or run_folder / str(run.manifest["model"])  # an absolute path stays as it is
+    module = read_model(path, run.domain)
+    network = Network(module, run.domain.encode(findings.rows[:1])).double()
+    same = fingerprint(module) == run.manifest["weights"]
+    console = make_console()
+    console.print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
+
+
+def _manifest(plan: Plan, table: Data, network: Network, model: str) -> dict[str, Any]:
+    import numpy
+    import torch
+
+    from neuronfair.network.weights import fingerprint
+
+    rows = hashlib.sha256(table.rows.cpu().numpy().tobytes()).hexdigest()
+    return {
+        "neuronfair": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "data": table.name,
+        "encoding": table.domain.encoding,
+        "model": model,
+        "weights": fingerprint(network.module),
+        "domain": table.domain.fingerprint,
+        "rows": rows,
+        "outputs": network.outputs,
+        "plan": {"sensitive": list(table.domain.sensitive), **asdict(plan)},
+    }

@@ -1,0 +1,1 @@
+"""Stage 4: finding individual discriminatory instances."""

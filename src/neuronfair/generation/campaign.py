@@ -1,0 +1,258 @@
+"""A whole search: global phase, local phase, and beside them the two controls that say what the guidance is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+from neuronfair.generation.budget import Budget
+from neuronfair.generation.draws import Draws
+from neuronfair.generation.engine import Checkpoint, PhaseResult, search
+from neuronfair.generation.findings import Findings
+from neuronfair.generation.health import HealthNote, check_health
+from neuronfair.generation.keys import KeySet
+from neuronfair.generation.method import Method, World
+from neuronfair.generation.methods import Setting, check_method, phases
+from neuronfair.generation.methods.uniform import Uniform
+from neuronfair.generation.seeds import cluster_seeds
+from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.network.adapter import Network
+from neuronfair.network.judge import BATCH, Decision
+
+RANDOM_WALKERS = 4096  # rows that the random control judges at a time
+NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is to do; the defaults are the paper's budget."""
+
+    method: str = "neuronfair"
+    seeds: int = 1000
+    steps: int = 1000  # of the local phase
+    global_steps: int = 40
+    seconds: float | None = None  # for both phases together
+    seed: int = 0
+    decision: Decision = field(default_factory=Decision)
+    controls: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "global_steps"):
+            if getattr(self, name) < 0:
+                raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
+        check_method(self.method)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How a search went, in three figures."""
+
+    tried: int
+    findings: int
+    judged: int
+
+    @property
+    def gsr(self) -> float:
+        """The success rate: findings among the different people judged."""
+        return self.findings / self.tried if self.tried else 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found, phase by phase, with its controls at the same number of judged rows."""
+
+    plan: Plan
+    domain: TableDomain
+    seeds: Tensor
+    profile: BiasProfile
+    first: PhaseResult
+    local: PhaseResult
+    random: Count | None
+    random_direction: Count | None
+    health: tuple[HealthNote, ...]
+
+    @property
+    def findings(self) -> Findings:
+        """The findings of both phases, the global ones first."""
+        return Findings.join([self.first.findings, self.local.findings])
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search early."""
+        return "interrupted" in (self.first.stop, self.local.stop)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        first, local = self.first.findings, self.local.findings
+        total = Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
+        seconds = self.first.seconds + self.local.seconds
+        invalid = sum(
+            int((~self.domain.valid(p.long())).sum()) for f in (first, local) for p in torch.split(f.packed, BATCH)
+        )
+        result: dict[str, Any] = {
+            "method": self.plan.method,
+            "findings": total.findings,
+            "findings_global": len(first),
+            "findings_local": len(local),
+            "tried": total.tried,
+            "gsr": total.gsr,
+            "random": None,
+            "lift": None,
+            "random_direction": None,
+            "lift_over_random_direction": None,
+            "violations": invalid,
+            "rejected_on_recheck": first.rejected + local.rejected,
+            "seconds": seconds,
+            "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
+            "rows_judged": total.judged,
+            "stop": {"global": self.first.stop, "local": self.local.stop},
+            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
+        }
+        for name, lift, control in (
+            ("random", "lift", self.random),
+            ("random_direction", "lift_over_random_direction", self.random_direction),
+        ):
+            if control is not None:
+                result[name] = {"tried": control.tried, "findings": control.findings, "gsr": control.gsr}
+                result[lift] = total.gsr / control.gsr if control.gsr else None
+        return result
+
+
+class Recorder(Protocol):
+    """Where a campaign leaves what it finds, and finds it again after a kill."""
+
+    def begin(self, seeds: Tensor) -> None:
+        """Keep the rows that the walkers start from."""
+
+    def resume(self, phase: str) -> Checkpoint | None:
+        """Return where a phase stood, if it was begun."""
+
+    def checkpoint(self, phase: str, where: Checkpoint) -> None:
+        """Keep what a phase found since the last time."""
+
+    def control(self, name: str) -> Count | None:
+        """Return a control that is already done."""
+
+    def keep_control(self, name: str, count: Count) -> None:
+        """Keep the figures of a control."""
+
+
+Progress = Callable[[str, int, int, int], None]
+"""Called with the phase, the steps done, the steps in all and the findings so far."""
+
+
+def run(
+    plan: Plan,
+    network: Network,
+    domain: TableDomain,
+    rows: Tensor,
+    *,
+    recorder: Recorder | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Search a network for discriminatory instances, starting from the rows of a table.
+
+    With a recorder the search can be killed at any time and goes on from there when it is run again.
+    """
+    plan.decision.check(network.outputs)
+    profile = interpret(network, domain, rows)
+    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
+    seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
+    health = check_health(world, seeds, rows) if plan.seeds else ()
+    if recorder is not None:
+        recorder.begin(seeds)
+    first, local = _both_phases(plan, world, seeds, recorder, progress, "")
+    outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
+    if not plan.controls or outcome.interrupted:
+        return outcome
+    judged = first.findings.judged + local.findings.judged
+    random = _control("random", lambda: _random(plan, world, judged, progress), recorder)
+    direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
+    return replace(outcome, random=random, random_direction=direction)
+
+
+def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | None) -> Count | None:
+    """Return a control from the recorder, or make it and leave it there; None where Ctrl-C ended it."""
+    count = recorder.control(name) if recorder is not None else None
+    if count is None:
+        count = make()
+        if count is not None and recorder is not None:
+            recorder.keep_control(name, count)
+    return count
+
+
+def _both_phases(
+    plan: Plan, world: World, seeds: Tensor, recorder: Recorder | None, progress: Progress | None, label: str
+) -> tuple[PhaseResult, PhaseResult]:
+    """Run a method's pilot, if it has one, and its two phases; what the pilot finds counts in the global phase."""
+    seen = KeySet(world.domain.device)
+    method = phases(plan.method, Setting(world, plan.seeds, seen))
+    nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), "interrupted", 0.0)
+    pilot = method.pilot or replace(nobody, stop="steps")
+    pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
+
+    def phase(name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget) -> PhaseResult:
+        return search(
+            replace(world, draws=Draws(plan.seed, name)),
+            rule,
+            starts,
+            budget=budget,
+            origin=origin,
+            seen=seen,
+            resume=recorder.resume(name) if recorder is not None else None,
+            checkpoint=(lambda where: recorder.checkpoint(name, where)) if recorder is not None else None,
+            progress=(lambda *figures: progress(label + name, *figures)) if progress is not None else None,
+        )
+
+    if pilot.stop == "interrupted":
+        return pilot, nobody
+    if recorder is not None and recorder.resume("pilot") is None:
+        # A pilot is short and made anew after a kill: only what it found is kept.
+        recorder.checkpoint("pilot", Checkpoint(0, {}, pilot.findings, seeds.new_empty(0), pilot.seconds, pilot.stop))
+    left = None if plan.seconds is None else max(0.0, plan.seconds - pilot.seconds)
+    first = phase("global", method.first, seeds, None, Budget(plan.global_steps, findings_per_seed=1, seconds=left))
+    both = replace(
+        first, findings=Findings.join([pilot.findings, first.findings]), seconds=pilot.seconds + first.seconds
+    )
+    if first.stop == "interrupted":
+        return both, nobody
+    left = None if plan.seconds is None else max(0.0, plan.seconds - both.seconds)
+    # The first step of the local phase looks at its seeds once more, which are findings already.
+    steps = plan.steps + 1 if plan.steps else 0
+    found = first.findings
+    return both, phase("local", method.local, found.rows, found.origin, Budget(steps, seconds=left))
+
+
+def _random(plan: Plan, world: World, judged: int, progress: Progress | None) -> Count | None:
+    """Judge as many random rows as the search did."""
+    steps = math.ceil(judged / RANDOM_WALKERS)
+    walkers = judged // steps if steps else 0
+    nobody = torch.zeros(walkers, len(world.domain.names), dtype=torch.int64, device=world.domain.device)
+    result = search(
+        replace(world, draws=Draws(plan.seed, "random")),
+        Uniform(),
+        nobody,
+        budget=Budget(steps),
+        progress=(lambda *figures: progress("control: random rows", *figures)) if progress is not None else None,
+    )
+    return _count(result)
+
+
+def _blind(plan: Plan, world: World, seeds: Tensor, progress: Progress | None) -> Count | None:
+    """Walk the same walk with random numbers in the place of every gradient."""
+    both = _both_phases(plan, replace(world, blind=True), seeds, None, progress, "control: random directions, ")
+    return _count(*both)
+
+
+def _count(*results: PhaseResult) -> Count | None:
+    if any(result.stop == "interrupted" for result in results):
+        return None
+    found = [result.findings for result in results]
+    return Count(sum(f.tried for f in found), sum(len(f) for f in found), sum(f.judged for f in found))

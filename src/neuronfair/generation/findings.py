@@ -1,0 +1,73 @@
+"""What a search found: pairs of people who differ in a sensitive attribute only and are decided otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Individual discriminatory instances, one per line of every tensor, and what it took to find them.
+
+    `tried` counts the different people judged, `judged` all of them, duplicates included; `rejected` counts those that
+    did not stand the second judgement in float64 and are not here. The success rate (GSR) is findings over tried.
+    """
+
+    packed: Tensor  # (f, d) codes, in the domain's compact type
+    twin_values: Tensor  # (f, s) sensitive codes of the twin that is decided otherwise
+    scores: Tensor  # (f, outputs)
+    twin_scores: Tensor  # (f, outputs)
+    origin: Tensor  # (f,) which seed the walker came from
+    step: Tensor  # (f,)
+    misses: Tensor  # (m, d) a sample of the people judged alike, in the compact type too
+    tried: int = 0
+    judged: int = 0
+    rejected: int = 0
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @property
+    def rows(self) -> Tensor:
+        """The codes of the findings: int64, (f, d)."""
+        return self.packed.long()
+
+    @property
+    def gsr(self) -> float:
+        """The share of different people judged who are findings; 0 where nobody was judged."""
+        return len(self) / self.tried if self.tried else 0.0
+
+    def twins(self, domain: TableDomain) -> Tensor:
+        """Return the other person of each pair: (f, d)."""
+        twins = self.rows.clone()
+        twins[:, list(domain.sensitive_columns)] = self.twin_values
+        return twins
+
+    def __getitem__(self, chosen: Tensor | slice) -> Findings:
+        """Return some of the findings; the counts and the misses stay those of the whole search."""
+        parts = {name: getattr(self, name)[chosen] for name in _LINES}
+        return replace(self, **parts)
+
+    @staticmethod
+    def empty(domain: TableDomain, outputs: int) -> Findings:
+        """Return a search that found nobody."""
+        rows = torch.empty(0, len(domain.attributes), dtype=domain.compact, device=domain.device)
+        number = torch.empty(0, dtype=torch.int64, device=domain.device)
+        scores = torch.empty(0, outputs, device=domain.device)
+        return Findings(rows, rows[:, list(domain.sensitive_columns)].long(), scores, scores, number, number, rows)
+
+    @staticmethod
+    def join(parts: list[Findings]) -> Findings:
+        """Return several parts of one search as one; their counts add up."""
+        lines: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in (*_LINES, "misses")}
+        counts = {name: sum(getattr(p, name) for p in parts) for name in ("tried", "judged", "rejected")}
+        return Findings(**lines, **counts)
+
+
+_LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step")

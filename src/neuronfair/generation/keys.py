@@ -1,0 +1,70 @@
+"""A set of 64-bit keys that lives on the device: have we judged this person before?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_EMPTY = -(2**63)  # marks a free slot
+_STAND_IN = 2**63 - 1  # takes the place of the key that equals the mark
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MAX_LOAD = 0.5
+
+
+class KeySet:
+    """A hash set with open addressing, filled and asked by whole batches."""
+
+    def __init__(self, device: torch.device | str = "cpu", *, capacity: int = 1 << 16) -> None:
+        self._bits = max(4, (capacity - 1).bit_length())
+        self._table = torch.full((1 << self._bits,), _EMPTY, dtype=torch.int64, device=device)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, keys: Tensor) -> Tensor:
+        """Add keys and return which of them are new: bool, (n,). Of equal keys only the first is new."""
+        while self._size + len(keys) > MAX_LOAD * len(self._table):
+            self._grow()
+        new = self._new(keys, write=True)
+        self._size += int(new.sum())
+        return new
+
+    def unseen(self, keys: Tensor) -> Tensor:
+        """Return which keys would be new, without adding them: bool, (n,)."""
+        return self._new(keys, write=False)
+
+    def _new(self, keys: Tensor, *, write: bool) -> Tensor:
+        new = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
+        if len(keys) == 0:
+            return new
+        keys = torch.where(keys == _EMPTY, _STAND_IN, keys)
+        order = torch.argsort(keys, stable=True)
+        ranked = keys[order]
+        first = torch.ones_like(new)
+        first[1:] = ranked[1:] != ranked[:-1]
+        new[order[first]] = self._probe(ranked[first], write=write)
+        return new
+
+    def _probe(self, keys: Tensor, *, write: bool) -> Tensor:
+        """Look distinct keys up in the table, put the missing ones into it, and return which were missing."""
+        table, mask = self._table, len(self._table) - 1
+        slot = ((keys * _GOLDEN) >> (64 - self._bits)) & mask  # the high bits are the well mixed ones
+        missing = torch.zeros_like(keys, dtype=torch.bool)
+        left = torch.arange(len(keys), device=keys.device)
+        while len(left):
+            key, place = keys[left], slot[left]
+            free = table[place] == _EMPTY
+            if write:
+                table[place[free]] = key[free]  # where several want one slot, one of them gets it
+            done = (table[place] == key) if write else (table[place] == key) | free
+            missing[left[done & free]] = True
+            left = left[~done]
+            slot[left] = (slot[left] + 1) & mask
+        return missing
+
+    def _grow(self) -> None:
+        keys = self._table[self._table != _EMPTY]
+        self._bits += 2
+        self._table = torch.full((1 << self._bits,), _EMPTY, dtype=torch.int64, device=self._table.device)
+        self._probe(keys, write=True)

@@ -1,0 +1,34 @@
+"""Where walkers start."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+
+CLUSTERS = 4  # N_c of the paper
+
+
+def cluster_seeds(domain: TableDomain, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
+    """Return seed rows taken in turn from the k-means clusters of a table, so that all kinds of people are among them.
+
+    When more are asked for than there are rows, rows come again: their walkers draw other random numbers.
+    """
+    if len(rows) == 0:
+        raise NeuronFairError("no rows to choose seeds from")
+    from sklearn.cluster import KMeans
+
+    clusters = min(CLUSTERS, len(torch.unique(rows, dim=0)))
+    points = domain.encode(rows).cpu().numpy()
+    labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    labels = labels[order]
+    # The k-th row of its cluster comes in round k; within a round the clusters take turns.
+    turn = torch.empty(len(rows), dtype=torch.int64)
+    for cluster in range(clusters):
+        mine = labels == cluster
+        turn[mine] = torch.arange(int(mine.sum()))
+    round_robin = order[torch.argsort(turn * clusters + labels)]
+    return rows[round_robin[torch.arange(count) % len(rows)].to(rows.device)]

@@ -1,0 +1,129 @@
+"""What a search found, in figures and in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.generation.campaign import NO_SEED, Outcome
+from neuronfair.generation.findings import Findings
+from neuronfair.generation.shrink import shrink
+from neuronfair.network.adapter import Network
+from neuronfair.network.judge import Decision, judge
+from neuronfair.store.run import Run
+
+EXAMPLES = 3
+LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
+
+
+def search_report(outcome: Outcome, network: Network, folder: Path) -> RenderableType:
+    """Return the figures of a search beside its controls, the worst findings in words, and where everything is."""
+    figures = outcome.summary()
+    sensitive = " and ".join(outcome.domain.sensitive)
+    table = Table(title=f"Decided otherwise when only {sensitive} changes")
+    for heading in ("", "people judged", "findings", "success rate", "lift"):
+        table.add_column(heading, justify="right" if heading else "left")
+    table.add_row(outcome.plan.method, *_cells(figures), "", style="bold")
+    for name, lift, label in (
+        ("random", "lift", "random people"),
+        ("random_direction", "lift_over_random_direction", "random directions"),
+    ):
+        if figures[name] is not None:
+            times = figures[lift]
+            table.add_row(label, *_cells(figures[name]), "found none" if times is None else f"× {times:.1f}")
+    per_1000 = figures["seconds_per_1000"]
+    cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
+    lines = [
+        f"{figures['findings_global']:,} findings in the global phase, {figures['findings_local']:,} in the local one; "
+        f"{figures['seconds']:.1f} seconds{cost}.",
+        f"{figures['violations']:,} findings break a rule or a bound; {figures['rejected_on_recheck']:,} did not stand "
+        "the second judgement in float64 and were dropped.",
+    ]
+    if outcome.interrupted:
+        lines.append("Interrupted: what was found is kept. The same command goes on from here.")
+    lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health]
+    lines += worst_examples(outcome, network)
+    lines.append(f"All findings: {folder} (Parquet). One of them in words: neuronfair replay {folder} 0")
+    return Group(table, *(Text(line) for line in lines))
+
+
+def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
+    return f"{figures['tried']:,}", f"{figures['findings']:,}", f"{figures['gsr']:.2%}"
+
+
+def worst_examples(outcome: Outcome, network: Network) -> list[str]:
+    """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
+    findings, domain, decision = outcome.findings, outcome.domain, outcome.plan.decision
+    findings = findings[findings.origin != NO_SEED]
+    if len(findings) == 0:
+        return []
+    gaps = decision.gap(findings.scores, findings.twin_scores)
+    worst = findings[gaps.topk(min(len(gaps), LOOK)).indices]
+    _, first = np.unique(worst.origin.cpu().numpy(), return_index=True)  # one example per seed, the widest
+    worst = worst[torch.from_numpy(np.sort(first)[:EXAMPLES]).to(domain.device)]
+    seeds = domain.clip(outcome.seeds[worst.origin])
+    rows = shrink(network, domain, worst.rows, seeds, decision)
+    judgement = judge(network, domain, rows, decision)
+    lines = [
+        "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
+    ]
+    for i, (row, seed) in enumerate(zip(rows, seeds, strict=True)):
+        partner = judgement.partner[i]
+        twin, scores = judgement.twins[i, partner], judgement.twin_scores[i, partner]
+        changes = changed(domain, seed, row)
+        lines.append(
+            f"• {domain.describe(row)}: decided {decided(domain, decision, judgement.scores[i])}; with only "
+            f"{changed(domain, row, twin)}: {decided(domain, decision, scores)}. "
+            + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
+        )
+    return lines
+
+
+def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
+    """Return in words which attributes differ between two rows."""
+    table = domain.to_table(torch.stack([before, after]))
+    return ", ".join(f"{name} {old} → {new}" for name, (old, new) in table.items() if old != new)
+
+
+def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
+    """Return a decision in words, with the scores it rests on."""
+    figures = ", ".join(f"{score:.3g}" for score in scores.tolist())
+    if decision.kind == "argmax" and domain.target is not None:
+        return f"{domain.target.classes[int(scores.argmax())]} (scores {figures})"
+    if decision.kind == "argmax":
+        return f"class {int(scores.argmax())} (scores {figures})"
+    return f"a score of {figures}"
+
+
+def replay_report(run: Run, network: Network, number: int, *, same_weights: bool) -> RenderableType:
+    """Return one finding in words, as it was found and as the network decides now."""
+    findings, domain, decision = run.findings(), run.domain, Decision(**run.manifest["plan"]["decision"])
+    one: Findings = findings[number : number + 1]
+    row, twin = one.rows, one.twins(domain)
+    now, now_twin = network.scores(domain.encode(torch.cat([row, twin]), torch.float64))
+    holds = bool(decision.differ(now, now_twin))
+    if int(one.origin) == NO_SEED:
+        where, origin = "the pilot", "It was found from a random row."
+    else:
+        where = f"seed {int(one.origin)}"
+        seed = domain.clip(run.seeds[one.origin])
+        origin = f"Changed from its row of the table: {changed(domain, seed[0], row[0]) or 'nothing'}."
+    lines = [
+        f"Finding {number} of {run.folder}: {where}, step {int(one.step)}.",
+        f"  {domain.describe(row[0])}",
+        f"  is decided {decided(domain, decision, now)};",
+        f"with only {changed(domain, row[0], twin[0])} the decision is",
+        f"  {decided(domain, decision, now_twin)}.",
+        origin,
+        f"With {'the weights it was found with' if same_weights else 'other weights'}, "
+        + ("it still holds." if holds else "it no longer holds: both are decided alike."),
+    ]
+    return Group(*(Text(line) for line in lines))

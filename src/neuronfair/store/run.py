@@ -1,0 +1,286 @@
+"""A run is a folder that survives a kill: manifest, append-only journal, Parquet parts, and the walkers' last state.
+
+Every checkpoint writes its files under temporary names, renames them, and only then adds a line to the journal. What
+the journal does not name does not exist; so a run that is killed at any moment goes on from its last line and finds
+what an undisturbed run finds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from neuronfair.atomic import replacing, write_text
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import format_domain, read_domain
+from neuronfair.errors import RunError
+from neuronfair.generation.campaign import Count
+from neuronfair.generation.engine import Checkpoint
+from neuronfair.generation.findings import Findings
+from neuronfair.store.tables import read_findings, write_findings
+
+MANIFEST, JOURNAL, DOMAIN, SEEDS = "manifest.json", "journal.jsonl", "domain.toml", "seeds.npy"
+
+_FILES = ("part", "keys", "misses", "state")
+_MANIFEST_KEYS = {"model", "weights", "domain", "rows", "outputs", "plan"}
+_JOURNAL_KEYS = {
+    "part": {"phase", "t", *_FILES, "findings", "tried", "judged", "rejected", "seconds", "stop"},
+    "control": {"name", "count"},
+    "done": {"summary"},
+}
+_PART_FILE = re.compile(r"(global|local)-\d{5,}\.(parquet|keys\.npy|misses\.npy|state\.safetensors)")
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.(parquet|npy|safetensors|json|jsonl|toml)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """An open run folder. It is the recorder of one campaign."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    domain: TableDomain
+    outputs: int
+
+    @staticmethod
+    def create_or_open(folder: Path, manifest: dict[str, Any], domain: TableDomain, outputs: int) -> Run:
+        """Make a run folder, or open the one that is there if it belongs to the same search."""
+        folder = Path(folder)
+        run = Run(folder, manifest, domain, outputs)
+        if (folder / MANIFEST).exists():
+            _check_same(folder, _read_manifest(folder), manifest)
+        elif folder.exists() and (not folder.is_dir() or any(not _temporary(p.name) for p in folder.iterdir())):
+            raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            run._remove_strays()
+            # The manifest comes first: from then on the folder is known to be ours.
+            if not (folder / MANIFEST).exists():
+                write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+            if not (folder / DOMAIN).exists():
+                write_text(folder / DOMAIN, format_domain(domain))
+        return run
+
+    @staticmethod
+    def open(folder: Path) -> Run:
+        """Open a run folder to look at it."""
+        folder = Path(folder)
+        manifest = _read_manifest(folder)
+        domain = read_domain(folder / DOMAIN)
+        return Run(folder, manifest, domain, int(manifest["outputs"]))
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The journal, without a last line that a kill has cut off."""
+        return list(_read_journal(self.folder / JOURNAL))
+
+    def findings(self) -> Findings:
+        """Return everything the run has found, phase by phase."""
+        parts = [self._joined(phase) for phase in ("pilot", "global", "local")]
+        return Findings.join(parts)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The figures of the finished run; None while it is unfinished."""
+        done = [line["summary"] for line in self.lines if line["event"] == "done"]
+        return done[-1] if done else None
+
+    @property
+    def seeds(self) -> Tensor:
+        """The rows that the walkers started from, by the origin of a finding."""
+        return torch.from_numpy(_load_array(self.folder / SEEDS)).long().to(self.domain.device)
+
+    # What a campaign asks of a recorder
+
+    def begin(self, seeds: Tensor) -> None:
+        """Keep the rows that the walkers start from."""
+        with _writing(self.folder):
+            # Walkers start within the bounds; a code beyond them may not even fit the compact type.
+            self._save_array(SEEDS, self.domain.clip(seeds).to(self.domain.compact))
+
+    def resume(self, phase: str) -> Checkpoint | None:
+        """Return where a phase stood, with all it had found."""
+        lines = self._of(phase)
+        if not lines:
+            return None
+        last = lines[-1]
+        state = _load_state(self.folder / last["state"], self.domain.device)
+        keys = [torch.from_numpy(_load_array(self.folder / line["keys"])) for line in lines]
+        return Checkpoint(
+            last["t"], state, self._joined(phase), torch.cat(keys).to(self.domain.device), last["seconds"], last["stop"]
+        )
+
+    def checkpoint(self, phase: str, where: Checkpoint) -> None:
+        """Keep what was found since the last checkpoint, and the walkers as they are."""
+        before = self._of(phase)
+        stem = f"{phase}-{len(before):05d}"
+        names = {
+            "part": f"{stem}.parquet",
+            "keys": f"{stem}.keys.npy",
+            "misses": f"{stem}.misses.npy",
+            "state": f"{stem}.state.safetensors",
+        }
+        with _writing(self.folder):
+            write_findings(self.folder / names["part"], where.findings, self.domain)
+            self._save_array(names["keys"], where.keys)
+            self._save_array(names["misses"], where.findings.misses)
+            with replacing(self.folder / names["state"]) as temporary:
+                temporary.write_bytes(to_bytes({name: t.cpu().contiguous() for name, t in where.state.items()}))
+        counts = {"tried": where.findings.tried, "judged": where.findings.judged, "rejected": where.findings.rejected}
+        self._write(
+            {
+                "event": "part",
+                "phase": phase,
+                "t": where.t,
+                **names,
+                "findings": len(where.findings),
+                **counts,
+                "seconds": where.seconds,
+                "stop": where.stop,
+            }
+        )
+        if before:
+            (self.folder / before[-1]["state"]).unlink(missing_ok=True)
+
+    def control(self, name: str) -> Count | None:
+        """Return a control that is already done."""
+        done = [line for line in self.lines if line["event"] == "control" and line["name"] == name]
+        return Count(**done[-1]["count"]) if done else None
+
+    def keep_control(self, name: str, count: Count) -> None:
+        """Keep the figures of a control."""
+        self._write({"event": "control", "name": name, "count": asdict(count)})
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Keep the figures of the whole run."""
+        if self.summary != summary:
+            self._write({"event": "done", "summary": summary})
+
+    def _of(self, phase: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["event"] == "part" and line["phase"] == phase]
+
+    def _joined(self, phase: str) -> Findings:
+        parts = [Findings.empty(self.domain, self.outputs)]
+        for line in self._of(phase):
+            part = read_findings(self.folder / line["part"], self.domain, self.outputs)
+            if len(part) != line["findings"]:
+                raise RunError(
+                    f"{self.folder / line['part']}: holds {len(part):,} findings, but the journal says "
+                    f"{line['findings']:,}. The other parts of the run are untouched"
+                )
+            misses = torch.from_numpy(_load_array(self.folder / line["misses"])).to(self.domain.device)
+            parts.append(
+                replace(part, misses=misses, tried=line["tried"], judged=line["judged"], rejected=line["rejected"])
+            )
+        return Findings.join(parts)
+
+    def _save_array(self, name: str, tensor: Tensor) -> None:
+        with replacing(self.folder / name) as temporary, temporary.open("wb") as file:
+            np.save(file, tensor.cpu().numpy())
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with _writing(self.folder), (self.folder / JOURNAL).open("ab") as journal:
+            journal.write(json.dumps(line).encode() + b"\n")
+            journal.flush()
+            os.fsync(journal.fileno())
+
+    def _remove_strays(self) -> None:
+        """Remove what a kill left behind: a cut-off journal line and files that no line names."""
+        journal = self.folder / JOURNAL
+        lines = self.lines
+        if journal.exists():
+            whole = "".join(json.dumps(line) + "\n" for line in lines)
+            if journal.read_text(encoding="utf-8", errors="replace") != whole:
+                write_text(journal, whole)
+        parts = [line for line in lines if line["event"] == "part"]
+        named = {line[key] for line in parts for key in ("part", "keys", "misses")}
+        named |= {line["phase"]: line["state"] for line in parts}.values()  # the last state of each phase
+        for path in self.folder.iterdir():
+            if (_temporary(path.name) or _PART_FILE.fullmatch(path.name)) and path.name not in named and path.is_file():
+                path.unlink()
+
+
+def _temporary(name: str) -> bool:
+    """Return whether a file has a name that `replacing` gives until it is complete."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say what it means for the run when its folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{folder}: cannot be written ({error.strerror or error}). What was found before is kept: the same command "
+            "goes on from there"
+        ) from error
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or not _MANIFEST_KEYS <= set(manifest) or not isinstance(manifest["plan"], dict):
+        raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
+    return manifest
+
+
+def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse to go on with a run that was begun on something else."""
+    for key, what in (("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")):
+        if there[key] != now[key]:
+            raise RunError(f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out")
+    for key, value in now["plan"].items():
+        was = there["plan"].get(key)
+        if was != value:
+            raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")
+
+
+def _read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    *lines, end = path.read_bytes().split(b"\n")
+    for number, line in enumerate([*lines, end], 1):
+        try:
+            entry = json.loads(line)
+            whole = _JOURNAL_KEYS[entry["event"]] <= set(entry)
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if whole:
+            yield entry
+        elif number <= len(lines):
+            raise RunError(f"{path}: line {number} is damaged. The files named before it can still be read")
+        # What comes after the last line break was being written when the run was killed.
+
+
+def _load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
+    try:
+        return load_file(path, device=str(device))
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"{path}: the walkers' last state is damaged or gone ({error}). What was found is still there"
+        ) from None
+
+
+def _load_array(path: Path) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise RunError(f"{path}: damaged or gone ({error}). The other parts of the run are untouched") from None

@@ -1,0 +1,100 @@
+"""Findings as tables that pandas, Polars, DuckDB and people can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from neuronfair.atomic import replacing
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError, RunError
+from neuronfair.generation.findings import Findings
+
+ORIGIN, STEP = "origin", "step"
+TWIN = "twin_{}"  # the value of a sensitive attribute in the twin
+SCORE, TWIN_SCORE = "score_{}", "twin_score_{}"
+
+
+def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
+    """Write findings to a Parquet file, one column per attribute in human words, whole or not at all."""
+    packed, twins = findings.packed.cpu(), findings.twin_values.cpu()
+    columns: dict[str, pa.Array] = {
+        _own(ORIGIN, domain): pa.array(findings.origin.cpu().numpy()),
+        _own(STEP, domain): pa.array(findings.step.cpu().numpy()),
+    }
+    for i, attribute in enumerate(domain.attributes):
+        columns[attribute.name] = _values(attribute, packed[:, i])
+    for i, column in enumerate(domain.sensitive_columns):
+        columns[_own(TWIN.format(domain.names[column]), domain)] = _values(domain.attributes[column], twins[:, i])
+    for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
+        for i in range(scores.shape[1]):
+            columns[_own(name.format(i), domain)] = pa.array(scores[:, i].cpu().numpy())
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd", write_page_checksum=True)
+
+
+def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
+    """Read findings back from a Parquet file."""
+    try:
+        # Not read_table: it would take a folder named a=1 for a column.
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+        packed = torch.stack([_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
+        sensitive = [domain.attributes[c] for c in domain.sensitive_columns]
+        return Findings(
+            packed=packed.to(domain.device),
+            twin_values=torch.stack([_codes(a, table[_own(TWIN.format(a.name), domain)]) for a in sensitive], 1).to(
+                domain.device
+            ),
+            scores=_scores(table, [_own(SCORE.format(i), domain) for i in range(outputs)]).to(domain.device),
+            twin_scores=_scores(table, [_own(TWIN_SCORE.format(i), domain) for i in range(outputs)]).to(domain.device),
+            origin=torch.from_numpy(table[_own(ORIGIN, domain)].to_numpy().copy()).to(domain.device),
+            step=torch.from_numpy(table[_own(STEP, domain)].to_numpy().copy()).to(domain.device),
+            misses=packed[:0].to(domain.device),
+        )
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, DomainError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(
+            f"{path}: damaged or not a findings file ({reason}). The other parts of the run are untouched"
+        ) from None
+
+
+def _own(name: str, domain: TableDomain) -> str:
+    """Return a name for a column of ours that is not the name of an attribute."""
+    while name in domain.names:
+        name += "_"
+    return name
+
+
+def _values(attribute: Attribute, codes: Tensor) -> pa.Array:
+    if attribute.values:
+        return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values)))
+    # Twelve digits, as in Attribute.value: the number that a person would have written.
+    distinct, inverse = np.unique(codes.numpy(), return_inverse=True)
+    # One type for all parts of a run, whatever numbers a part holds: readers of several files insist on it.
+    whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
+    numbers = np.asarray([attribute.value(int(c)) for c in distinct], dtype=np.int64 if whole else np.float64)
+    return pa.array(numbers[inverse])
+
+
+def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
+    encoded = column.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    cells = encoded.dictionary.to_pylist()
+    if attribute.values:  # as they are: a cell of a user's table would be stripped of blanks
+        known = {label: code for code, label in enumerate(attribute.values)}
+        codes = np.asarray([known[cell] for cell in cells], dtype=np.int64)
+    else:
+        codes = attribute.codes(cells)
+    return torch.from_numpy(codes[encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)])
+
+
+def _scores(table: pa.Table, names: list[str]) -> Tensor:
+    return torch.from_numpy(np.stack([table[name].to_numpy() for name in names], 1))
