@@ -1,4 +1,4 @@
-# make demo   a fresh clone -> a trained classifier, the layer table, a picture of its bias, one sentence
+# make demo   a fresh clone -> a trained classifier, whom it discriminates, where its bias lives, a picture
 # make test   a fresh clone -> style, types and tests
 # Both make .venv and install what they need; a second call does not install again.
 
@@ -15,8 +15,12 @@ endif
 
 demo: .venv/installed
 	@mkdir -p $(OUT)
-	$(BIN)/neuronfair interpret adult --sensitive sex --plot $(OUT)/as_curves.png --json $(OUT)/interpretation.json
-	@echo "Figures: $(OUT)/interpretation.json"
+	$(BIN)/neuronfair train adult --out $(OUT)/adult.safetensors
+	$(BIN)/neuronfair search adult --sensitive sex --model $(OUT)/adult.safetensors --seeds 200 --steps 200 \
+		--out $(OUT)/run --json $(OUT)/search.json
+	$(BIN)/neuronfair interpret adult --sensitive sex --model $(OUT)/adult.safetensors \
+		--plot $(OUT)/as_curves.png --json $(OUT)/interpretation.json
+	@echo "Figures: $(OUT)/search.json and $(OUT)/interpretation.json"
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -22,8 +22,6 @@ from pathlib import Path
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-import torch
-
 from neuronfair.domain.data import load
 from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.profile import interpret
@@ -31,6 +29,8 @@ from neuronfair.network import weights
 from neuronfair.network.adapter import Network
 from neuronfair.network.judge import families
 from neuronfair.network.zoo import fully_connected
+
+import torch
 
 SIZES = (10_000, 100_000, 1_000_000)
 

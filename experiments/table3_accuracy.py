@@ -21,6 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from neuronfair.atomic import write_text
+from neuronfair.domain.data import DATASETS, ENCODINGS, Data, Split, load
+from neuronfair.network.fit import fit
+from neuronfair.network.train import TrainingSettings
+
 import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
@@ -28,11 +33,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-
-from neuronfair.atomic import write_text
-from neuronfair.domain.data import DATASETS, ENCODINGS, Data, Split, load
-from neuronfair.network.fit import fit
-from neuronfair.network.train import TrainingSettings
 
 PAPER = Path(__file__).with_name("paper.toml")
 QUICK = TrainingSettings(epochs=20, patience=5, restarts=1)

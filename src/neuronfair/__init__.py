@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from neuronfair.domain.rules import Rule, Span
     from neuronfair.domain.table import TableDomain, Target
     from neuronfair.domain.toml import read_domain
-    from neuronfair.errors import DataError, DomainError, ModelError, NeuronFairError
+    from neuronfair.errors import DataError, DomainError, ModelError, NeuronFairError, RunError
+    from neuronfair.generation.campaign import Outcome, Plan, find
+    from neuronfair.generation.findings import Findings
+    from neuronfair.generation.shrink import shrink
     from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import BiasProfile, interpret
     from neuronfair.network.adapter import Network
+    from neuronfair.network.fit import fit, read_model
     from neuronfair.network.judge import Decision, judge
+    from neuronfair.store.run import Run
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
@@ -34,19 +39,28 @@ _HOME = {
     "Decision": "network.judge",
     "DomainError": "errors",
     "ModelError": "errors",
+    "Findings": "generation.findings",
     "Network": "network.adapter",
     "NeuronFairError": "errors",
+    "Outcome": "generation.campaign",
+    "Plan": "generation.campaign",
     "Rule": "domain.rules",
+    "Run": "store.run",
+    "RunError": "errors",
     "Span": "domain.rules",
     "TableDomain": "domain.table",
     "Target": "domain.table",
     "ablate": "interpretation.ablate",
+    "find": "generation.campaign",
+    "fit": "network.fit",
     "infer_domain": "domain.infer",
     "interpret": "interpretation.profile",
     "judge": "network.judge",
     "load": "domain.data",
     "read_domain": "domain.toml",
+    "read_model": "network.fit",
     "read_table": "domain.data",
+    "shrink": "generation.shrink",
 }
 
 __all__ = [
@@ -56,20 +70,29 @@ __all__ = [
     "DataError",
     "Decision",
     "DomainError",
+    "Findings",
     "ModelError",
     "Network",
     "NeuronFairError",
+    "Outcome",
+    "Plan",
     "Rule",
+    "Run",
+    "RunError",
     "Span",
     "TableDomain",
     "Target",
     "ablate",
+    "find",
+    "fit",
     "infer_domain",
     "interpret",
     "judge",
     "load",
     "read_domain",
+    "read_model",
     "read_table",
+    "shrink",
 ]
 
 

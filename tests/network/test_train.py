@@ -107,6 +107,18 @@ def test_retraining_goes_on_from_exactly_the_given_function(data) -> None:
     assert not torch.allclose(fresh.module(x), trained(x), rtol=0.1)
 
 
+def test_a_flag_hardly_ever_seen_decides_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, held_x = (torch.rand(rows, 32, generator=generator).round() for rows in (400, 100))
+    y, held_y = x[:, 0].long(), held_x[:, 0].long()
+    x[:, 20:] = held_x[:, 20:] = 0
+    x[range(6), range(20, 26)] = 1  # six flags seen once each, six never
+    settings = TrainingSettings(epochs=30, batch=32, restarts=1)
+    module = train(lambda: fully_connected(32), x, y, validation=(held_x, held_y), settings=settings).module
+    held_x[:, 20:] = 1
+    assert accuracy(module, held_x, held_y) == 1.0  # 0.57 with plain standardisation and He's first layer
+
+
 class Frozen(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -115,6 +127,39 @@ class Frozen(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.dropout(torch.relu(self.body(x / 200))))
+
+
+def test_the_mean_of_the_last_weights_is_kept(data) -> None:
+    x, y, held = data
+    built: list[Frozen] = []
+    weights: list[Tensor] = []
+    settings = TrainingSettings(epochs=5, batch=len(x), lr=0.01, restarts=1)  # one step an epoch: half of it counts
+    result = train(
+        lambda: built.append(Frozen()) or built[-1],
+        x,
+        y,
+        validation=held,
+        settings=settings,
+        progress=lambda restart, epoch, loss: weights.append(built[0].head.weight.detach().clone()),
+    )
+    assert result.best_epoch > 1
+    mean = weights[0]
+    for weight in weights[1 : result.best_epoch]:
+        mean = (mean + weight) / 2
+    torch.testing.assert_close(result.module.head.weight.detach(), mean)
+
+
+def test_layers_with_running_statistics_are_averaged_too(data) -> None:
+    x, y, (held_x, held_y) = data
+    result = train(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)),
+        x,
+        y,
+        validation=(held_x, held_y),
+        settings=QUICK,
+    )
+    again = float(functional.cross_entropy(result.module(held_x), held_y).detach())
+    assert math.isclose(again, result.validation_loss, rel_tol=1e-3)
 
 
 def test_frozen_parts_stay_as_they_are(data) -> None:

@@ -32,6 +32,7 @@ from neuronfair.cli.options import (
     on_device,
     write_json,
 )
+from neuronfair.errors import ModelError, RunError
 
 if TYPE_CHECKING:
     from neuronfair.domain.data import Data
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from neuronfair.network.adapter import Network
 
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
+LOOK = 1000  # rows of the table that a network must give a score to
 
 
 @app.command()
@@ -68,21 +70,22 @@ def search(
 
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
-    from neuronfair.generation.campaign import Plan
-    from neuronfair.generation.campaign import run as run_campaign
+    from neuronfair.generation.campaign import Plan, find
     from neuronfair.network.weights import save
     from neuronfair.report.console import make_console, progress_bar
     from neuronfair.report.search import search_report
-    from neuronfair.store.run import Run
+    from neuronfair.store.run import Run, check_folder
 
     check_out(json_file, or_stdout=True)
     check_device(device)
+    check_folder(out)
     console = make_console(quiet=quiet or is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
     table = load_data(data, encoding, domain, sensitive, target)
     own = out / WEIGHTS
     module, card = make_module(model or (own if own.exists() else None), table, console, seed)
     network, table = on_device(module, table, device)
+    _check_network(network, table, plan)
     manifest = _manifest(plan, table, network, str(model.absolute()) if model else WEIGHTS)
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
     if card is not None:  # trained just now: the run folder keeps it
@@ -94,7 +97,7 @@ def search(
             rate = found / max(1e-9, time.perf_counter() - begun)
             show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
 
-        outcome = run_campaign(plan, network, table.domain, table.rows, recorder=run, progress=note)
+        outcome = find(network, table.domain, table.rows, plan, recorder=run, progress=note)
     result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
     result |= outcome.summary()
     if not outcome.interrupted:
@@ -114,7 +117,6 @@ def replay(
 
     Example: `neuronfair replay run 17 --model retrained.safetensors`
     """
-    from neuronfair.errors import RunError
     from neuronfair.network.adapter import Network
     from neuronfair.network.fit import read_model
     from neuronfair.network.weights import fingerprint
@@ -129,9 +131,19 @@ def replay(
     path = model or run_folder / str(run.manifest["model"])  # an absolute path stays as it is
     module = read_model(path, run.domain)
     network = Network(module, run.domain.encode(findings.rows[:1])).double()
+    if network.outputs != run.outputs:
+        raise RunError(f"{path}: has {network.outputs} outputs, but {run_folder} was made with {run.outputs}")
     same = fingerprint(module) == run.manifest["weights"]
     console = make_console()
     console.print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
+
+
+def _check_network(network: Network, table: Data, plan: Plan) -> None:
+    """Refuse a network that cannot be searched, before a run folder is made for it."""
+    plan.decision.check(network.outputs)
+    scores = network.scores(table.domain.encode(table.rows[:LOOK], network.dtype))
+    if not scores.isfinite().all():
+        raise ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
 
 
 def _manifest(plan: Plan, table: Data, network: Network, model: str) -> dict[str, Any]:

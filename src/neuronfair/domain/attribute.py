@@ -92,8 +92,8 @@ class Attribute:
             if self.missing == code:
                 return "missing"
             return next((label for label, extra in self.extra.items() if extra == code), f"code {code}")
-        # Twelve digits hide the rounding of low + step * code (0.1 * 3) and keep every declared grid apart.
-        number = float(f"{self.low + self.step * code:.12g}")
+        # Fifteen digits hide the rounding of low + step * code (0.1 * 3) and keep every sensible grid apart.
+        number = float(f"{self.low + self.step * code:.15g}")
         return int(number) if number.is_integer() else number
 
     def codes(self, cells: Sequence[Any] | npt.NDArray[Any], *, outside: Outside = "error") -> npt.NDArray[np.int64]:

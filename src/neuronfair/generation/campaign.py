@@ -34,7 +34,7 @@ NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
 class Plan:
     """What a search is to do; the defaults are the paper's budget."""
 
-    method: str = "neuronfair"
+    method: str = "frontier"
     seeds: int = 1000
     steps: int = 1000  # of the local phase
     global_steps: int = 40
@@ -86,7 +86,8 @@ class Outcome:
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search early."""
-        return "interrupted" in (self.first.stop, self.local.stop)
+        missing = self.plan.controls and (self.random is None or self.random_direction is None)
+        return missing or "interrupted" in (self.first.stop, self.local.stop)
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -148,11 +149,11 @@ Progress = Callable[[str, int, int, int], None]
 """Called with the phase, the steps done, the steps in all and the findings so far."""
 
 
-def run(
-    plan: Plan,
+def find(
     network: Network,
     domain: TableDomain,
     rows: Tensor,
+    plan: Plan | None = None,
     *,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
@@ -161,6 +162,7 @@ def run(
 
     With a recorder the search can be killed at any time and goes on from there when it is run again.
     """
+    plan = plan or Plan()
     plan.decision.check(network.outputs)
     profile = interpret(network, domain, rows)
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
@@ -170,10 +172,12 @@ def run(
         recorder.begin(seeds)
     first, local = _both_phases(plan, world, seeds, recorder, progress, "")
     outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
-    if not plan.controls or outcome.interrupted:
+    if not plan.controls or "interrupted" in (first.stop, local.stop):
         return outcome
     judged = first.findings.judged + local.findings.judged
     random = _control("random", lambda: _random(plan, world, judged, progress), recorder)
+    if random is None:  # Ctrl-C
+        return outcome
     direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
     return replace(outcome, random=random, random_direction=direction)
 
@@ -193,12 +197,14 @@ def _both_phases(
 ) -> tuple[PhaseResult, PhaseResult]:
     """Run a method's pilot, if it has one, and its two phases; what the pilot finds counts in the global phase."""
     seen = KeySet(world.domain.device)
-    method = phases(plan.method, Setting(world, plan.seeds, seen))
-    nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), "interrupted", 0.0)
+    method = phases(plan.method, Setting(world, seen, plan.seeds * plan.steps))
+    nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
     pilot = method.pilot or replace(nobody, stop="steps")
     pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
 
-    def phase(name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget) -> PhaseResult:
+    def phase(
+        name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
+    ) -> PhaseResult:
         return search(
             replace(world, draws=Draws(plan.seed, name)),
             rule,
@@ -206,6 +212,7 @@ def _both_phases(
             budget=budget,
             origin=origin,
             seen=seen,
+            keep=keep,
             resume=recorder.resume(name) if recorder is not None else None,
             checkpoint=(lambda where: recorder.checkpoint(name, where)) if recorder is not None else None,
             progress=(lambda *figures: progress(label + name, *figures)) if progress is not None else None,
@@ -213,9 +220,14 @@ def _both_phases(
 
     if pilot.stop == "interrupted":
         return pilot, nobody
-    if recorder is not None and recorder.resume("pilot") is None:
-        # A pilot is short and made anew after a kill: only what it found is kept.
-        recorder.checkpoint("pilot", Checkpoint(0, {}, pilot.findings, seeds.new_empty(0), pilot.seconds, pilot.stop))
+    if recorder is not None:
+        # A pilot is short and made anew after a kill: only what it found, and how long it took, is kept.
+        before = recorder.resume("pilot")
+        if before is None:
+            where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0), pilot.seconds, pilot.stop)
+            recorder.checkpoint("pilot", where)
+        else:
+            pilot = replace(pilot, seconds=before.seconds)
     left = None if plan.seconds is None else max(0.0, plan.seconds - pilot.seconds)
     first = phase("global", method.first, seeds, None, Budget(plan.global_steps, findings_per_seed=1, seconds=left))
     both = replace(
@@ -227,7 +239,9 @@ def _both_phases(
     # The first step of the local phase looks at its seeds once more, which are findings already.
     steps = plan.steps + 1 if plan.steps else 0
     found = first.findings
-    return both, phase("local", method.local, found.rows, found.origin, Budget(steps, seconds=left))
+    # A control is a count only.
+    control = world.blind
+    return both, phase("local", method.local, found.rows, found.origin, Budget(steps, seconds=left), keep=not control)
 
 
 def _random(plan: Plan, world: World, judged: int, progress: Progress | None) -> Count | None:
@@ -240,6 +254,7 @@ def _random(plan: Plan, world: World, judged: int, progress: Progress | None) ->
         Uniform(),
         nobody,
         budget=Budget(steps),
+        keep=False,
         progress=(lambda *figures: progress("control: random rows", *figures)) if progress is not None else None,
     )
     return _count(result)
@@ -254,5 +269,5 @@ def _blind(plan: Plan, world: World, seeds: Tensor, progress: Progress | None) -
 def _count(*results: PhaseResult) -> Count | None:
     if any(result.stop == "interrupted" for result in results):
         return None
-    found = [result.findings for result in results]
-    return Count(sum(f.tried for f in found), sum(len(f) for f in found), sum(f.judged for f in found))
+    parts = [result.findings for result in results]
+    return Count(sum(p.tried for p in parts), sum(r.found for r in results), sum(p.judged for p in parts))

@@ -39,9 +39,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """The findings of one phase, why it ended, and how long it took."""
+    """The findings of one phase, how many there are, why it ended, and how long it took."""
 
     findings: Findings
+    found: int
     stop: Stop
     seconds: float
 
@@ -57,6 +58,7 @@ def search(
     resume: Checkpoint | None = None,
     checkpoint: Callable[[Checkpoint], None] | None = None,
     every: int = 50,
+    keep: bool = True,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> PhaseResult:
     """Let one walker start from every seed and return the discriminatory instances they find.
@@ -65,10 +67,10 @@ def search(
     number and its seed only, so a search may be split into batches. `seen` holds people judged by earlier phases, who
     do not count again. Every finding is judged once more, in float64, before it is returned or given to `checkpoint`.
     `resume` goes on from a checkpoint that holds all findings and keys up to it. Ctrl-C ends the phase and keeps what
-    was found; a second Ctrl-C ends it at once.
+    was found; a second Ctrl-C ends it at once. With `keep=False` findings are confirmed and counted, but not kept.
     """
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
-    tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device))
+    tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device), keep)
     if resume is None:
         rows = world.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
@@ -78,7 +80,7 @@ def search(
         tally.take(resume)
     saved, stop = t, tally.stop
     if resume is not None and resume.stop not in (None, "interrupted"):
-        return PhaseResult(tally.findings(), resume.stop, resume.seconds)
+        return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     with _ctrl_c() as pressed:
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
@@ -98,24 +100,26 @@ def search(
                 t, stop = t + 1, tally.stop
                 if progress is not None:
                     progress(t, budget.steps, tally.found)
-                if checkpoint is not None and t - saved >= every and stop is None:
-                    checkpoint(Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock))
+                if (checkpoint is not None or not keep) and t - saved >= every and stop is None:
+                    where = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock)
                     saved = t
+                    if checkpoint is not None:
+                        checkpoint(where)
     last = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock, stop)
     if checkpoint is not None:
         checkpoint(last)
-    return PhaseResult(tally.findings(), stop, last.seconds)
+    return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
 
 
 class _Tally:
     """Who was judged and who was found, counted once each and never beyond the budget."""
 
-    def __init__(self, world: World, budget: Budget, seen: KeySet) -> None:
-        self._world, self._budget, self._seen = world, budget, seen
+    def __init__(self, world: World, budget: Budget, seen: KeySet, keep: bool) -> None:
+        self._world, self._budget, self._seen, self._keep = world, budget, seen, keep
         self._parts: list[Findings] = []
         self._keys: list[Tensor] = []
         self._saved = 0
-        self.tried = self.found = 0
+        self.tried = self.found = self.confirmed = 0
 
     @property
     def stop(self) -> Stop | None:
@@ -130,7 +134,8 @@ class _Tally:
         """Start from what an interrupted run has left."""
         self._parts, self._saved = [before.findings], 1
         self._seen.add(before.keys)
-        self.tried, self.found = before.findings.tried, len(before.findings) + before.findings.rejected
+        self.tried, self.confirmed = before.findings.tried, len(before.findings)
+        self.found = self.confirmed + before.findings.rejected
 
     def record(self, origin: Tensor, rows: Tensor, judgement: Judgement, t: int) -> None:
         """Count a judged batch and keep its findings."""
@@ -180,8 +185,9 @@ class _Tally:
         recent = Findings.join(self._parts[self._saved :] or [Findings.empty(world.domain, world.network.outputs)])
         recent = confirmed(world, recent)
         keys = torch.cat(self._keys) if self._keys else torch.empty(0, dtype=torch.int64, device=world.domain.device)
-        self._parts[self._saved :] = [recent]
+        self._parts[self._saved :] = [recent if self._keep else replace(recent[:0], misses=recent.misses[:0])]
         self._saved, self._keys = len(self._parts), []
+        self.confirmed += len(recent)
         return recent, keys
 
     def findings(self) -> Findings:

@@ -13,6 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
 from neuronfair.generation.campaign import NO_SEED, Outcome
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.shrink import shrink
@@ -96,7 +97,7 @@ def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
 def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
     """Return a decision in words, with the scores it rests on."""
     figures = ", ".join(f"{score:.3g}" for score in scores.tolist())
-    if decision.kind == "argmax" and domain.target is not None:
+    if decision.kind == "argmax" and domain.target is not None and len(domain.target.classes) == len(scores):
         return f"{domain.target.classes[int(scores.argmax())]} (scores {figures})"
     if decision.kind == "argmax":
         return f"class {int(scores.argmax())} (scores {figures})"
@@ -109,6 +110,8 @@ def replay_report(run: Run, network: Network, number: int, *, same_weights: bool
     one: Findings = findings[number : number + 1]
     row, twin = one.rows, one.twins(domain)
     now, now_twin = network.scores(domain.encode(torch.cat([row, twin]), torch.float64))
+    if not (now.isfinite().all() and now_twin.isfinite().all()):
+        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
     holds = bool(decision.differ(now, now_twin))
     if int(one.origin) == NO_SEED:
         where, origin = "the pilot", "It was found from a random row."

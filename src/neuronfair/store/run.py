@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -36,13 +37,13 @@ from neuronfair.store.tables import read_findings, write_findings
 MANIFEST, JOURNAL, DOMAIN, SEEDS = "manifest.json", "journal.jsonl", "domain.toml", "seeds.npy"
 
 _FILES = ("part", "keys", "misses", "state")
-_MANIFEST_KEYS = {"model", "weights", "domain", "rows", "outputs", "plan"}
+_ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict}  # of a manifest
 _JOURNAL_KEYS = {
-    "part": {"phase", "t", *_FILES, "findings", "tried", "judged", "rejected", "seconds", "stop"},
+    "part": {"phase", "t", *_FILES, "crc32", "findings", "tried", "judged", "rejected", "seconds", "stop"},
     "control": {"name", "count"},
     "done": {"summary"},
 }
-_PART_FILE = re.compile(r"(global|local)-\d{5,}\.(parquet|keys\.npy|misses\.npy|state\.safetensors)")
+_PART_FILE = re.compile(r"(pilot|global|local)-\d{5,}\.(parquet|keys\.npy|misses\.npy|state\.safetensors)")
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.(parquet|npy|safetensors|json|jsonl|toml)")
 
 
@@ -60,10 +61,9 @@ class Run:
         """Make a run folder, or open the one that is there if it belongs to the same search."""
         folder = Path(folder)
         run = Run(folder, manifest, domain, outputs)
+        check_folder(folder)
         if (folder / MANIFEST).exists():
             _check_same(folder, _read_manifest(folder), manifest)
-        elif folder.exists() and (not folder.is_dir() or any(not _temporary(p.name) for p in folder.iterdir())):
-            raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             run._remove_strays()
@@ -117,8 +117,8 @@ class Run:
         if not lines:
             return None
         last = lines[-1]
-        state = _load_state(self.folder / last["state"], self.domain.device)
-        keys = [torch.from_numpy(_load_array(self.folder / line["keys"])) for line in lines]
+        state = _load_state(self._intact(last, "state"), self.domain.device)
+        keys = [torch.from_numpy(_load_array(self._intact(line, "keys"))) for line in lines]
         return Checkpoint(
             last["t"], state, self._joined(phase), torch.cat(keys).to(self.domain.device), last["seconds"], last["stop"]
         )
@@ -138,7 +138,8 @@ class Run:
             self._save_array(names["keys"], where.keys)
             self._save_array(names["misses"], where.findings.misses)
             with replacing(self.folder / names["state"]) as temporary:
-                temporary.write_bytes(to_bytes({name: t.cpu().contiguous() for name, t in where.state.items()}))
+                # Copies: two names may stand for one tensor, which the format does not allow.
+                temporary.write_bytes(to_bytes({name: t.cpu().contiguous().clone() for name, t in where.state.items()}))
         counts = {"tried": where.findings.tried, "judged": where.findings.judged, "rejected": where.findings.rejected}
         self._write(
             {
@@ -146,6 +147,7 @@ class Run:
                 "phase": phase,
                 "t": where.t,
                 **names,
+                "crc32": {kind: _crc32(self.folder / name) for kind, name in names.items()},
                 "findings": len(where.findings),
                 **counts,
                 "seconds": where.seconds,
@@ -175,17 +177,23 @@ class Run:
     def _joined(self, phase: str) -> Findings:
         parts = [Findings.empty(self.domain, self.outputs)]
         for line in self._of(phase):
-            part = read_findings(self.folder / line["part"], self.domain, self.outputs)
-            if len(part) != line["findings"]:
-                raise RunError(
-                    f"{self.folder / line['part']}: holds {len(part):,} findings, but the journal says "
-                    f"{line['findings']:,}. The other parts of the run are untouched"
-                )
-            misses = torch.from_numpy(_load_array(self.folder / line["misses"])).to(self.domain.device)
+            part = read_findings(self._intact(line, "part"), self.domain, self.outputs)
+            misses = torch.from_numpy(_load_array(self._intact(line, "misses"))).to(self.domain.device)
             parts.append(
                 replace(part, misses=misses, tried=line["tried"], judged=line["judged"], rejected=line["rejected"])
             )
         return Findings.join(parts)
+
+    def _intact(self, line: dict[str, Any], kind: str) -> Path:
+        """Return the path of a file that a journal line names, after a look at whether it is as it was written."""
+        path: Path = self.folder / line[kind]
+        try:
+            if _crc32(path) == line["crc32"][kind]:
+                return path
+            what = "damaged: it is not as it was written"
+        except OSError as error:
+            what = f"damaged or gone ({error.strerror})"
+        raise RunError(f"{path}: {what}. The other files of the run are untouched")
 
     def _save_array(self, name: str, tensor: Tensor) -> None:
         with replacing(self.folder / name) as temporary, temporary.open("wb") as file:
@@ -207,10 +215,14 @@ class Run:
                 write_text(journal, whole)
         parts = [line for line in lines if line["event"] == "part"]
         named = {line[key] for line in parts for key in ("part", "keys", "misses")}
-        named |= {line["phase"]: line["state"] for line in parts}.values()  # the last state of each phase
+        named |= set({line["phase"]: line["state"] for line in parts}.values())  # the last state of each phase
         for path in self.folder.iterdir():
             if (_temporary(path.name) or _PART_FILE.fullmatch(path.name)) and path.name not in named and path.is_file():
                 path.unlink()
+
+
+def _crc32(path: Path) -> int:
+    return zlib.crc32(path.read_bytes())
 
 
 def _temporary(name: str) -> bool:
@@ -230,6 +242,14 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than a run."""
+    if (folder / MANIFEST).exists() or not folder.exists():
+        return
+    if not folder.is_dir() or any(not _temporary(p.name) for p in folder.iterdir()):
+        raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -237,7 +257,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
-    if not isinstance(manifest, dict) or not _MANIFEST_KEYS <= set(manifest) or not isinstance(manifest["plan"], dict):
+    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
     return manifest
 

@@ -36,14 +36,14 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
         for i in range(scores.shape[1]):
             columns[_own(name.format(i), domain)] = pa.array(scores[:, i].cpu().numpy())
     with replacing(path) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd", write_page_checksum=True)
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
 
 
 def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
     """Read findings back from a Parquet file."""
     try:
         # Not read_table: it would take a folder named a=1 for a column.
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(path) as file:
             table = file.read()
         packed = torch.stack([_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
         sensitive = [domain.attributes[c] for c in domain.sensitive_columns]

@@ -28,8 +28,8 @@ class Setting:
     """What a method is made ready for."""
 
     world: World
-    seeds: int
     seen: KeySet  # people that are judged on the way count once
+    rows: int  # how many the search may judge, about
 
 
 def _neuronfair(_: Setting) -> Phases:
@@ -43,9 +43,7 @@ def _neuronfair_paper(_: Setting) -> Phases:
 
 
 def _frontier(setting: Setting) -> Phases:
-    # A pilot of a quarter of the seeds, within what a table needs and what more would not improve.
-    walkers = min(256, max(32, setting.seeds // 4)) if setting.seeds else 0
-    method, pilot = Frontier().prepared(setting.world, walkers=walkers, seen=setting.seen)
+    method, pilot = Frontier().prepared(setting.world, rows=setting.rows // 20, seen=setting.seen)
     return Phases(method, method, pilot)
 
 

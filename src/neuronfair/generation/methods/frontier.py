@@ -23,7 +23,7 @@ from neuronfair.network.judge import Judgement
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 BINS = len(EDGES) + 1
 DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
-PILOT_STEPS = 160
+PILOT_STEPS, MIN_PILOT, MAX_PILOT = 160, 16, 256  # of the pilot: steps, and least and most walkers
 SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
 SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
 
@@ -41,17 +41,20 @@ class Frontier:
     table: Tensor | None = None  # (attributes * bins * distances,)
     gradients: bool = True
 
-    def prepared(self, world: World, *, walkers: int = 256, seen: KeySet | None = None) -> tuple[Frontier, PhaseResult]:
+    def prepared(self, world: World, *, rows: int = 40_000, seen: KeySet | None = None) -> tuple[Frontier, PhaseResult]:
         """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
 
+        The pilot judges about `rows` rows, within what a table needs and what more would not improve.
         The pilot depends on the network, the domain and the run's seed only. So does the table, and no walker learns
         from another one: a search split into batches finds the same.
         """
         domain = world.domain
         scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
+        walkers = min(MAX_PILOT, max(MIN_PILOT, rows // PILOT_STEPS)) if rows else 0
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        pilot = _Pilot(torch.zeros(2, len(domain.names), BINS, DISTANCES, dtype=torch.float64, device=domain.device))
+        counts = torch.zeros(2, len(domain.names), BINS, DISTANCES, dtype=torch.float64, device=domain.device)
+        pilot = _Pilot(counts, replace(self, candidates=1, table=None))
         result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
         return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result
 
@@ -146,7 +149,7 @@ class _Pilot:
     """Frontier with random moves, and a count of how many of them stay inside: (2, attributes, bins, distances)."""
 
     counts: Tensor
-    walk: Frontier = Frontier(candidates=1)
+    walk: Frontier
     gradients: bool = True
 
     def start(self, world: World, state: State) -> State:

@@ -1,0 +1,149 @@
+"""Speed and memory of the search, on Adult in the paper's encoding with the published weights.
+
+    python benchmarks/search.py
+
+Speed: judged rows per second and seconds per 1,000 unique findings, duplicates and second judgement included, for more
+and more seeds at about a million judged rows each. Beside each stands the same engine with a single walker, measured
+right after it: on a machine that other work shares the ratio says more than seconds do. Preparation is what is not in
+those seconds: interpretation, clustering of the seeds, health checks. Memory: the peak of a whole `neuronfair search`
+of ten million judged rows, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
+
+# isort: split
+from neuronfair.domain.data import Data, load
+from neuronfair.generation.budget import Budget
+from neuronfair.generation.campaign import Outcome, Plan, find
+from neuronfair.generation.draws import Draws
+from neuronfair.generation.engine import search
+from neuronfair.generation.keys import KeySet
+from neuronfair.generation.method import World
+from neuronfair.generation.methods import Setting, phases
+from neuronfair.network import weights
+from neuronfair.network.adapter import Network
+
+import torch
+
+METHODS = ("frontier", "neuronfair", "uniform")
+SIZES = ((100, 10_000), (1_000, 1_000), (10_000, 100), (100_000, 10))  # seeds and steps
+SINGLE_STEPS = 300
+# Seeds for ten million judged rows in 1,000 steps: walkers that find nothing in the global phase go no further.
+MEMORY_SEEDS = {"frontier": 11_000, "neuronfair": 15_000, "neuronfair-paper": 15_000, "uniform": 29_000}
+MEMORY_STEPS = 1_000
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one search took."""
+
+    outcome: Outcome
+    preparation: float
+    single: float  # judged rows per second of one walker alone
+
+
+def published() -> Path:
+    path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
+    if not path.is_file():
+        sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
+    return path
+
+
+def measure(method: str, seeds: int, steps: int, network: Network, data: Data) -> Speed:
+    plan = Plan(method=method, seeds=seeds, steps=steps, global_steps=min(40, steps), controls=False)
+    start = time.perf_counter()
+    outcome = find(network, data.domain, data.rows, plan)
+    whole = time.perf_counter() - start
+    return Speed(outcome, whole - outcome.first.seconds - outcome.local.seconds, single(outcome, network, data))
+
+
+def single(outcome: Outcome, network: Network, data: Data) -> float:
+    """Return the judged rows per second of one walker that starts from a finding."""
+    world = World(network, data.domain, outcome.plan.decision, Draws(0, "local"), outcome.profile)
+    rule = phases(outcome.plan.method, Setting(world, outcome.plan.seeds, KeySet())).local
+    start = outcome.findings.rows[:1]
+    search(world, rule, start, budget=Budget(steps=20))  # warm up
+    result = search(world, rule, start, budget=Budget(steps=SINGLE_STEPS))
+    return result.findings.judged / result.seconds
+
+
+def speed(methods: list[str]) -> None:
+    data = load("adult", "paper", sensitive=["sex"])
+    module, _ = weights.load(published())
+    network = Network(module, data.domain.encode(data.rows[:1]))
+    find(network, data.domain, data.rows, Plan(seeds=100, steps=50, controls=False))  # warm up
+    print(
+        "| method | seeds | steps | judged rows | findings | rows per second | one walker | ratio | "
+        "seconds per 1,000 findings | preparation | load |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        flush=True,
+    )
+    for method in methods:
+        for seeds, steps in SIZES:
+            load_now = os.getloadavg()[0]
+            result = measure(method, seeds, steps, network, data)
+            figures = result.outcome.summary()
+            rate = figures["rows_judged"] / figures["seconds"]
+            print(
+                f"| {method} | {seeds:,} | {steps:,} | {figures['rows_judged']:,} | {figures['findings']:,} | "
+                f"{rate:,.0f} | {result.single:,.0f} | {rate / result.single:,.0f} | "
+                f"{figures['seconds_per_1000'] or 0:.4f} | {result.preparation:.1f} s | {load_now:.1f} |",
+                flush=True,
+            )
+
+
+def memory(methods: list[str], *, controls: bool) -> None:
+    print(
+        "\n| method | judged rows | findings | controls | peak memory | time |\n"
+        "| --- | ---: | ---: | --- | ---: | ---: |",
+        flush=True,
+    )
+    for method in methods:
+        with tempfile.TemporaryDirectory() as folder:
+            seeds, steps = MEMORY_SEEDS[method], MEMORY_STEPS
+            words = ["search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", str(published())]
+            words += ["--method", method, "--seeds", str(seeds), "--steps", str(steps), "--json", "-"]
+            words += ["--controls" if controls else "--no-controls", "--out", str(Path(folder) / "run")]
+            output = Path(folder) / "figures.json"
+            start = time.perf_counter()
+            with output.open("wb") as out:
+                process = subprocess.Popen([sys.executable, "-m", "neuronfair.cli", *words], stdout=out)
+                _, status, usage = os.wait4(process.pid, 0)
+            if status != 0:
+                sys.exit(f"neuronfair {' '.join(words)} ended with status {os.waitstatus_to_exitcode(status)}")
+            figures = json.loads(output.read_text(encoding="utf-8"))
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            print(
+                f"| {method} | {figures['rows_judged']:,} | {figures['findings']:,} | {'yes' if controls else 'no'} | "
+                f"{peak / 1e6:,.0f} MB | {time.perf_counter() - start:.0f} s |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--method", action="append", help=f"may be given several times; default: {', '.join(METHODS)}")
+    parser.add_argument("--part", choices=("speed", "memory"), help="default: both")
+    parser.add_argument("--controls", action="store_true", help="measure the memory with the two controls")
+    options = parser.parse_args()
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {os.cpu_count()} cores\n", flush=True)
+    if options.part != "memory":
+        speed(options.method or list(METHODS))
+    if options.part != "speed":
+        memory(options.method or ["neuronfair", "uniform"], controls=options.controls)
+
+
+if __name__ == "__main__":
+    main()

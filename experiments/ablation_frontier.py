@@ -1,0 +1,151 @@
+"""What each part of frontier is worth: the method as it is, and with one part taken away at a time.
+
+python experiments/ablation_frontier.py --models FOLDER --cases adult-sex bank-age
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+from neuronfair.domain.data import load
+from neuronfair.generation.campaign import Plan, find
+from neuronfair.generation.method import State, World
+from neuronfair.generation.methods import METHODS, Phases, Setting, frontier
+from neuronfair.generation.methods.frontier import BINS, DISTANCES, Frontier
+from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.network.adapter import Network
+from neuronfair.network.fit import read_model
+from neuronfair.network.judge import Judgement
+
+import torch
+from torch import Tensor
+
+from table4_totals import CASES
+
+FAR = 1e6
+
+
+class NoPrediction(Frontier):
+    """The table does not know what the gradient predicts."""
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(world, state, columns, codes)
+        return high, low, columns * BINS * DISTANCES + cells % DISTANCES
+
+
+class NoAttribute(Frontier):
+    """The table does not know which attribute moves."""
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(world, state, columns, codes)
+        return high, low, cells % (BINS * DISTANCES)
+
+
+class NoDistance(Frontier):
+    """The table does not know how far an attribute moves."""
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(world, state, columns, codes)
+        return high, low, cells - cells % DISTANCES
+
+
+class UniformDistance(Frontier):
+    """Inside, too, any value is as likely as any other."""
+
+    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
+        return super()._moves(world, state | {"inside": torch.zeros_like(state["inside"])}, t)
+
+
+class RandomOutside(Frontier):
+    """Outside, any move is taken."""
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(world, state, columns, codes)
+        inside = state["inside"][:, None]
+        return torch.where(inside, high, 0.0), torch.where(inside, low, 0.0), cells
+
+
+class WidenOutside(Frontier):
+    """Outside, moves that widen the family count as much as moves that centre it: the largest predicted w - |c|."""
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(world, state, columns, codes)
+        far = FAR - world.decision.safety(high, low)
+        inside = state["inside"][:, None]
+        return torch.where(inside, high, far), torch.where(inside, low, far), cells
+
+
+class WalkOn(Frontier):
+    """A finding is given up for a miss."""
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Forget what was found before."""
+        forgetful = {name: torch.zeros_like(state[name]) for name in ("inside", "slope_high", "slope_low")}
+        return super().tell(world, state | forgetful, rows, judgement, t)
+
+
+VARIANTS: dict[str, Frontier] = {
+    "frontier": Frontier(),
+    "no table: the most central move": Frontier(trust=-1.0),
+    "table without prediction": NoPrediction(),
+    "table without attribute": NoAttribute(),
+    "table without distance": NoDistance(),
+    "uniform instead of log distance": UniformDistance(),
+    "random moves outside": RandomOutside(),
+    "widening outside": WidenOutside(),
+    "no scatter": Frontier(),
+    "no redraw on plateaus": Frontier(),
+    "walk on after a miss": WalkOn(),
+    "8 candidates": Frontier(candidates=8),
+    "64 candidates": Frontier(candidates=64),
+    "trust 0.8": Frontier(trust=0.8),
+    "trust 0.97": Frontier(trust=0.97),
+}
+PATCHES = {
+    "no scatter": ("SCATTER", 0.0),
+    "no redraw on plateaus": ("_sloping", lambda s: torch.ones_like(s["inside"])),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", default=["adult-sex", "german-sex", "bank-age", "compas-race"])
+    parser.add_argument("--models", type=Path, required=True, help="folder of the published weights")
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300)
+    options = parser.parse_args()
+    print("| case | variant | findings | success rate | of the seeds, found | mean distance | regions |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for case in options.cases:
+        name, sensitive, weights, _ = CASES[case]
+        data = load(name, "paper", sensitive=[sensitive])
+        module = read_model(options.models / "neuronfair" / str(weights), data.domain)
+        network = Network(module, data.domain.encode(data.rows[:1]))
+        for label, method in VARIANTS.items():
+            METHODS["frontier"] = lambda setting, method=method: ready(setting, method)
+            attribute, value = PATCHES.get(label, ("SCATTER", frontier.SCATTER))
+            with patch.object(frontier, attribute, value):
+                plan = Plan("frontier", options.seeds, options.steps, controls=False)
+                outcome = find(network, data.domain, data.rows, plan)
+            found, rows = outcome.summary(), outcome.findings.packed
+            reached = len(outcome.first.findings.origin.unique()) - 1
+            print(
+                f"| {case} | {label} | {found['findings']:,} | {found['gsr']:.3f} | "
+                f"{reached / options.seeds:.2f} | {mean_distance(data.domain, rows):.3f} | "
+                f"{regions(data.domain, rows):,} |",
+                flush=True,
+            )
+
+
+def ready(setting: Setting, method: Frontier) -> Phases:
+    prepared, pilot = method.prepared(setting.world, rows=setting.rows // 20, seen=setting.seen)
+    if method.trust < 0:
+        prepared = replace(prepared, table=None)
+    return Phases(prepared, prepared, pilot)
+
+
+if __name__ == "__main__":
+    main()

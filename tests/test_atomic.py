@@ -1,0 +1,97 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from neuronfair.atomic import replacing, write_text
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_file_and_one_in_the_place_of_another(tmp_path):
+    path = tmp_path / "a.txt"
+    for text in ("first", "zweitens: ü 中"):
+        write_text(path, text)
+        assert path.read_text(encoding="utf-8") == text
+    assert listing(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), ValueError("no")])
+def test_an_error_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def fail() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half of the n")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert path.read_text() == "old"
+    assert listing(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_an_error_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, call):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert listing(tmp_path) == ["a.txt"]
+
+
+def test_the_content_is_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    order = []
+    for call in ("fsync", "replace"):
+        real = getattr(os, call)
+        monkeypatch.setattr(os, call, lambda *v, real=real, call=call: (order.append(call), real(*v))[1])
+    write_text(tmp_path / "a.txt", "new")
+    assert order == ["fsync", "replace"]
+
+
+def test_the_temporary_file_lies_beside_the_real_one_under_a_hidden_name(tmp_path):
+    with replacing(tmp_path / "a.npy") as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.name.startswith(".a.npy.")
+        assert temporary.suffix == ".npy"  # some writers add what is missing
+        assert not (tmp_path / "a.npy").exists()
+
+
+def test_a_new_file_may_be_read_by_whom_the_umask_allows(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a.txt", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(tmp_path):
+    real, link = tmp_path / "real.txt", tmp_path / "link.txt"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+
+
+def test_a_folder_is_not_replaced(tmp_path):
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(FileExistsError, match="not a file"):
+        write_text(tmp_path / "a.txt", "new")
+    with pytest.raises(FileNotFoundError):
+        write_text(tmp_path / "no" / "a.txt", "new")
+    assert listing(tmp_path) == ["a.txt"]
