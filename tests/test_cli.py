@@ -11,61 +11,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from neuronfair import cli
 from neuronfair.domain.toml import read_domain
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
+from tests.conftest import Result
 
 HEADER = "age,sex,race,job,income"
 INFER = ("--sensitive", "sex", "--target", "income")
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Call `neuronfair …` in this process, inside an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*words: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["neuronfair", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        code = stop.value.code
-        return Result(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def refused(run, tmp_path):
-    """Call `neuronfair …`, expect one line of error that holds all the words, and no new file."""
-
-    def call(*words: object, says: tuple[str, ...]) -> str:
-        before = sorted(tmp_path.rglob("*"))
-        result = run(*words)
-        assert result.status == 2, result
-        assert result.out == ""
-        assert result.err.startswith("neuronfair: error: ")
-        assert result.err.count("\n") == 1
-        for word in says:
-            assert word in result.err
-        assert sorted(tmp_path.rglob("*")) == before
-        return result.err
-
-    return call
 
 
 def people(n: int = 120) -> list[str]:

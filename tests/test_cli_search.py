@@ -18,7 +18,8 @@ from neuronfair import cli
 from neuronfair.generation import engine
 from neuronfair.network.zoo import fully_connected
 from neuronfair.store.run import Run
-from tests.test_cli import HEADER, Result, people, write
+from tests.conftest import Result
+from tests.test_cli import HEADER, people, write
 
 KEYS = {
     *("method", "findings", "findings_global", "findings_local", "tried", "gsr", "random", "lift", "random_direction"),
@@ -46,41 +47,11 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path, folder):
-    """Call `neuronfair …` in this process, inside a folder with the table, its domain and its model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.fixture(autouse=True)
+def copies(folder, tmp_path):
+    """Every test has its own table, domain and model."""
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-
-    def call(*words: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["neuronfair", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        code = stop.value.code
-        return Result(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def refused(run, tmp_path):
-    """Call `neuronfair …`, expect one line of error that holds all the words, and no new file."""
-
-    def call(*words: object, says: tuple[str, ...]) -> None:
-        before = sorted(tmp_path.rglob("*"))
-        result = run(*words)
-        assert result.status == 2, result
-        assert result.out == ""
-        assert result.err.startswith("neuronfair: error: ")
-        assert result.err.count("\n") == 1
-        for word in says:
-            assert word in result.err
-        assert sorted(tmp_path.rglob("*")) == before
-
-    return call
 
 
 SEARCH = ("search", "table.csv", "--domain", "table.toml", "--model", "model.safetensors")

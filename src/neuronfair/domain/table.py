@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.encode import Encoder
+from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.errors import DomainError, did_you_mean
 
 MAX_TWINS = 100_000
 _CPU = torch.device("cpu")
-_KEY_SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in every process
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,12 @@ class TableDomain:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of everything that decides which rows exist (not of the sensitive choice)."""
-        return _digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules)
+        return digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules)
 
     @cached_property
     def input_fingerprint(self) -> str:
         """A digest of what a network sees and answers: attributes, their encoding, and classes; rules play no part."""
-        return _digest(self.target, *self.attributes)
+        return digest(self.target, *self.attributes)
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes."""
@@ -270,27 +269,16 @@ class TableDomain:
     @cached_property
     def keys_are_exact(self) -> bool:
         """Whether `key` numbers the rows without any chance of a collision."""
-        return self._other_combinations < 2**63
+        return exact(self._key_sizes)
 
     @property
-    def _other_combinations(self) -> int:
-        return math.prod(a.size for i, a in enumerate(self.attributes) if i not in self.sensitive_columns)
+    def _key_sizes(self) -> list[int]:
+        """How many values each column contributes to the key: one for a sensitive column, which does not count."""
+        return [1 if i in self.sensitive_columns else a.size for i, a in enumerate(self.attributes)]
 
     @cached_property
     def _key_coefficients(self) -> Tensor:
-        coefficients = torch.zeros(len(self.attributes), dtype=torch.int64)
-        if self.keys_are_exact:
-            radix = 1
-            for column, attribute in enumerate(self.attributes):
-                if column not in self.sensitive_columns:
-                    coefficients[column] = radix
-                    radix *= attribute.size
-        else:
-            generator = torch.Generator().manual_seed(_KEY_SEED)
-            halves = torch.randint(2**32, (2, len(self.attributes)), generator=generator)
-            coefficients = (halves[0] << 32) | halves[1] | 1
-            coefficients[list(self.sensitive_columns)] = 0
-        return coefficients.to(self.device)
+        return key_coefficients(self._key_sizes).to(self.device)
 
     # What the network sees
 
@@ -353,8 +341,3 @@ class TableDomain:
     def describe(self, row: Tensor) -> str:
         """Return one row in human words."""
         return ", ".join(f"{name} {values[0]}" for name, values in self.to_table(row[None]).items())
-
-
-def _digest(*parts: object) -> str:
-    # A dataclass of plain values prints all of them, in the order of its fields.
-    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()

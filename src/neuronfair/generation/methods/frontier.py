@@ -23,7 +23,7 @@ from neuronfair.network.judge import Judgement
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 BINS = len(EDGES) + 1
 DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
-PILOT_STEPS, MIN_PILOT, MAX_PILOT = 160, 16, 256  # of the pilot: steps, and least and most walkers
+PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most walkers
 SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
 SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
 
@@ -33,24 +33,28 @@ class Frontier:
     """Both phases of frontier: outside it heads for the boundary, inside it roams without leaving.
 
     Each step weighs `candidates` random moves. Inside, the first one is taken whose chance to stay inside is at least
-    `trust`. The chance comes from `table`, which a pilot fills; without one, the first possible move is taken.
+    `trust`. The chance comes from `table`, which a pilot fills; without one, the most central move is taken.
     """
 
-    candidates: int = 24
+    candidates: int = 30
     trust: float = 0.9
     table: Tensor | None = None  # (attributes * bins * distances,)
     gradients: bool = True
 
-    def prepared(self, world: World, *, rows: int = 40_000, seen: KeySet | None = None) -> tuple[Frontier, PhaseResult]:
+    def prepared(
+        self, world: World, *, rows: int = 20_000, seen: KeySet | None = None
+    ) -> tuple[Frontier, PhaseResult | None]:
         """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
 
-        The pilot judges about `rows` rows, within what a table needs and what more would not improve.
-        The pilot depends on the network, the domain and the run's seed only. So does the table, and no walker learns
-        from another one: a search split into batches finds the same.
+        The pilot judges at most `rows` rows; where these are too few to learn from there is no pilot and no table. It
+        depends on the network, the domain and the run's seed only. So does the table, and no walker learns from
+        another one: a search split into batches finds the same.
         """
+        walkers = min(MAX_PILOT, rows // PILOT_STEPS)
+        if walkers < MIN_PILOT:
+            return self, None
         domain = world.domain
         scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
-        walkers = min(MAX_PILOT, max(MIN_PILOT, rows // PILOT_STEPS)) if rows else 0
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         counts = torch.zeros(2, len(domain.names), BINS, DISTANCES, dtype=torch.float64, device=domain.device)
