@@ -245,3 +245,26 @@ def test_ctrl_c_goes_through(data) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, progress=interrupt)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_network_that_decides_every_row_alike_is_the_last_choice(monkeypatch) -> None:
+    # One row in twenty is of the second class: the safest bet is to say no to all, unless one looks at the input.
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 1.6).long()
+    built: list[nn.Module] = []
+
+    def build() -> nn.Module:
+        module = fully_connected(2, (8, 4))
+        if not built:  # the first start says no, and its scores differ a little from row to row
+            with torch.no_grad():
+                module.output.weight.mul_(1e-3)
+                module.output.bias.copy_(torch.tensor([3.0, -3.0]))
+        built.append(module)
+        return module
+
+    settings = TrainingSettings(epochs=1, restarts=2, lr=1e-5)
+    result = train(build, x, y, validation=(x, y), settings=settings)
+    assert len(built) > 2  # the first one did not count
+    assert result.restart != 1
+    decided = result.module(x).argmax(1)
+    assert 0 < int(decided.sum()) < len(x)

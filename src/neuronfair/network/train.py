@@ -91,8 +91,8 @@ def train(
 
     Adam on the cross entropy. What is validated is the mean of the weights over the last steps: training stops when
     its loss has not fallen for `patience` epochs, and the best mean is kept. `settings.restarts` initialisations are
-    trained and the one with the smallest validation loss is returned; one that ends up giving every row the same
-    scores (all units of a narrow layer dead) is replaced by another. The same seed gives the same weights, and
+    trained and the one with the smallest validation loss is returned; one that ends up deciding every row alike (all
+    units of a narrow layer dead, say) is replaced by another. The same seed gives the same weights, and
     torch's own random state is left as it was.
 
     A module that begins with a linear layer is trained on standardised inputs and starts with that layer's weights
@@ -109,6 +109,7 @@ def train(
     held = (validation[0].to(x.device), validation[1].to(x.device))
     attempts = settings.restarts + REPLACEMENTS
     alive: list[TrainingResult[M]] = []
+    useful = 0
     for restart in range(1, attempts + 1):
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             # Every (seed, restart) has its own stream, so that more restarts never change the earlier ones.
@@ -117,14 +118,16 @@ def train(
             result = _train_once(module, (x, y.to(x.device)), held, settings, shuffle, fresh, restart, progress)
         if math.isfinite(result.validation_loss) and not _constant(result.module, x):
             alive.append(result)
-        if len(alive) == settings.restarts:
+            useful += _decides(result.module, x)
+        if useful == settings.restarts:
             break
     if not alive:
         raise ModelError(
             f"all {attempts} initialisations ended with the same scores for every row: check that the inputs carry "
             "information, or use wider layers, a smaller lr or a smaller weight_decay"
         )
-    return min(alive, key=lambda result: result.validation_loss)
+    # A network that decides every row alike has learned little, whatever its loss; it is the last choice.
+    return min(alive, key=lambda result: (not _decides(result.module, x), result.validation_loss))
 
 
 def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
@@ -248,6 +251,11 @@ def _seeded(stream: int, device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         torch.cuda.manual_seed(stream)
     return torch.Generator().manual_seed(stream)
+
+
+def _decides(module: nn.Module, x: Tensor) -> bool:
+    chosen = _scores(module, x).argmax(dim=1)
+    return bool((chosen != chosen[0]).any())
 
 
 def _constant(module: nn.Module, x: Tensor) -> bool:
