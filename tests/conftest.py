@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 
 from neuronfair import cli
@@ -12,6 +13,11 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 
 ROOT = Path(__file__).parent.parent
+
+# Continuous integration tries the same examples every time; people at work try new ones.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 PEOPLE = """
 name = "people"

@@ -105,7 +105,9 @@ class Attribute:
         codes: dict[Any, int] = {}
         for cell in dict.fromkeys(cells):  # the distinct cells in order of appearance: far fewer than the cells
             try:
-                codes[cell] = self._code(_text(cell), outside)
+                # A label may have blanks at its ends; anything else is read without them.
+                label = self._label_codes.get(cell) if isinstance(cell, str) else None
+                codes[cell] = self._code(_text(cell), outside) if label is None else label
             except DomainError as error:
                 raise CellError(list(cells).index(cell), str(error)) from None
         return np.fromiter(map(codes.__getitem__, cells), dtype=np.int64, count=len(cells))
