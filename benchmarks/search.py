@@ -72,7 +72,7 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Data) -
 def single(outcome: Outcome, network: Network, data: Data) -> float:
     """Return the judged rows per second of one walker that starts from a finding."""
     world = World(network, data.domain, outcome.plan.decision, Draws(0, "local"), outcome.profile)
-    rule = phases(outcome.plan.method, Setting(world, outcome.plan.seeds, KeySet())).local
+    rule = phases(outcome.plan.method, Setting(world, KeySet(), outcome.plan.seeds * outcome.plan.steps)).local
     start = outcome.findings.rows[:1]
     search(world, rule, start, budget=Budget(steps=20))  # warm up
     result = search(world, rule, start, budget=Budget(steps=SINGLE_STEPS))

@@ -23,6 +23,7 @@ from neuronfair.network.judge import BATCH, Judgement, judge
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
 MISS_SHARE = 64  # one in so many misses is kept as a sample
+FEW_WALKERS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def search(
     saved, stop = t, tally.stop
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
-    with _ctrl_c() as pressed:
+    with _ctrl_c() as pressed, _enough_threads(world, len(state["origin"])):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
                 stop = "walkers"
@@ -218,6 +219,18 @@ def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
 def _scramble(keys: Tensor) -> Tensor:
     """Spread keys evenly, so that a remainder of them is a fair sample."""
     return ((keys * -7046029254386353131) >> 33) & 0x7FFFFFFF
+
+
+@contextmanager
+def _enough_threads(world: World, walkers: int) -> Iterator[None]:
+    """Let small batches run on one thread of the CPU, and restore the number of threads afterwards."""
+    before = torch.get_num_threads()
+    if world.domain.device.type == "cpu" and walkers <= FEW_WALKERS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
