@@ -345,3 +345,18 @@ def test_a_damaged_part_is_named(run, refused):
     part.write_bytes(part.read_bytes()[:100])
     refused("replay", "run", 0, says=("local-00000.parquet", "damaged"))
     refused(*SEARCH, *SMALL, says=("local-00000.parquet", "damaged"))
+
+
+def test_other_rows_to_start_from(run, refused, folder):
+    def found(*words: object) -> dict:
+        return figures(run(*SEARCH, "--seeds", 10, "--steps", 5, "--no-controls", "--json", "-", *words))
+
+    assert found("--out", "first", "--start", "uniform")["findings"] > 0
+    assert found("--out", "second", "--start", "first")["findings"] > 0
+    seeds = Run.open(Path("second")).seeds
+    assert torch.equal(seeds, Run.open(Path("first")).findings().rows[:10])
+    lines = Path("table.csv").read_text(encoding="utf-8").splitlines()
+    write("few.csv", *lines[:4])
+    assert found("--out", "third", "--start", "few.csv")["findings_global"] <= 3
+    assert len(Run.open(Path("third")).seeds) == 3
+    refused(*SEARCH, "--out", "fourth", "--start", "nowhere", says=("--start nowhere", "kmeans, uniform"))

@@ -1,4 +1,4 @@
-"""Fairness testing of neural networks: where bias lives, whom it hits, how to repair it."""
+"""Fairness testing of neural networks: where bias lives and whom it hits."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from neuronfair import __version__
 from neuronfair.errors import NeuronFairError
 
 app = typer.Typer(
-    help="Fairness testing of neural networks: where bias lives, whom it hits, how to repair it.",
+    help="Fairness testing of neural networks: where bias lives and whom it hits.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

@@ -35,6 +35,8 @@ from neuronfair.cli.options import (
 from neuronfair.errors import ModelError, RunError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from neuronfair.domain.data import Data
     from neuronfair.generation.campaign import Plan
     from neuronfair.network.adapter import Network
@@ -54,6 +56,9 @@ def search(
     target: TargetOption = None,
     method: Annotated[str, typer.Option(help="frontier, neuronfair, neuronfair-paper or uniform.")] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,
+    start: Annotated[
+        str, typer.Option(help="Rows to start from: kmeans, uniform, a table (CSV, Parquet) or another run folder.")
+    ] = "kmeans",
     steps: Annotated[int, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = 1000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
     controls: Annotated[
@@ -86,7 +91,9 @@ def search(
     module, card = make_module(model or (own if own.exists() else None), table, console, seed)
     network, table = on_device(module, table, device)
     _check_network(network, table, plan)
+    starts = _starts(start, table, plan)
     manifest = _manifest(plan, table, network, str(model.absolute()) if model else WEIGHTS)
+    manifest["plan"]["start"] = start
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
     if card is not None:  # trained just now: the run folder keeps it
         save(own, module, card)
@@ -97,7 +104,7 @@ def search(
             rate = found / max(1e-9, time.perf_counter() - begun)
             show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
 
-        outcome = find(network, table.domain, table.rows, plan, recorder=run, progress=note)
+        outcome = find(network, table.domain, table.rows, plan, seeds=starts, recorder=run, progress=note)
     result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
     result |= outcome.summary()
     if not outcome.interrupted:
@@ -144,6 +151,28 @@ def _check_network(network: Network, table: Data, plan: Plan) -> None:
     scores = network.scores(table.domain.encode(table.rows[:LOOK], network.dtype))
     if not scores.isfinite().all():
         raise ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
+
+
+def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
+    """Return the rows to start from; None for those that the search itself takes from the clusters of the table."""
+    from neuronfair.domain.data import read_table
+    from neuronfair.errors import DataError
+    from neuronfair.generation.seeds import given_seeds, uniform_seeds
+    from neuronfair.store.run import MANIFEST, Run
+
+    if start == "kmeans":
+        return None
+    if start == "uniform":
+        return uniform_seeds(table.domain, plan.seeds, seed=plan.seed)
+    path = Path(start)
+    if (path / MANIFEST).exists():
+        other = Run.open(path)
+        if other.domain.fingerprint != table.domain.fingerprint:
+            raise RunError(f"--start {start}: that run was made for another domain, so its rows mean something else")
+        return given_seeds(other.findings().rows, plan.seeds).to(table.domain.device)
+    if not path.is_file():
+        raise DataError(f"--start {start}: expected kmeans, uniform, a table, or a run folder")
+    return given_seeds(read_table(path, table.domain).rows, plan.seeds)
 
 
 def _manifest(plan: Plan, table: Data, network: Network, model: str) -> dict[str, Any]:

@@ -155,19 +155,22 @@ def find(
     rows: Tensor,
     plan: Plan | None = None,
     *,
+    seeds: Tensor | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Search a network for discriminatory instances, starting from the rows of a table.
 
+    The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
     With a recorder the search can be killed at any time and goes on from there when it is run again.
     """
     plan = plan or Plan()
     plan.decision.check(network.outputs)
     profile = interpret(network, domain, rows)
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
-    seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
-    health = check_health(world, seeds, rows) if plan.seeds else ()
+    if seeds is None:
+        seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
+    health = check_health(world, seeds, rows) if len(seeds) else ()
     if recorder is not None:
         recorder.begin(seeds)
     first, local = _both_phases(plan, world, seeds, recorder, progress, "")
@@ -197,7 +200,7 @@ def _both_phases(
 ) -> tuple[PhaseResult, PhaseResult]:
     """Run a method's pilot, if it has one, and its two phases; what the pilot finds counts in the global phase."""
     seen = KeySet(world.domain.device)
-    method = phases(plan.method, Setting(world, seen, plan.seeds * plan.steps))
+    method = phases(plan.method, Setting(world, seen, len(seeds) * plan.steps))
     nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
     pilot = method.pilot or replace(nobody, stop="steps")
     pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))

@@ -32,3 +32,15 @@ def cluster_seeds(domain: TableDomain, rows: Tensor, count: int, *, seed: int = 
         turn[mine] = torch.arange(int(mine.sum()))
     round_robin = order[torch.argsort(turn * clusters + labels)]
     return rows[round_robin[torch.arange(count) % len(rows)].to(rows.device)]
+
+
+def uniform_seeds(domain: TableDomain, count: int, *, seed: int = 0) -> Tensor:
+    """Return seed rows drawn uniformly from the valid rows of the domain."""
+    return domain.sample(count, torch.Generator().manual_seed(seed))
+
+
+def given_seeds(rows: Tensor, count: int) -> Tensor:
+    """Return the first `count` of the given rows, or all of them if they are fewer."""
+    if len(rows) == 0:
+        raise NeuronFairError("no rows to start from")
+    return rows[:count]
