@@ -31,7 +31,7 @@ UNTIMED = ("seconds", "seconds_per_1000")
 
 
 def make_command(method: str, seeds: int, steps: int, model: Path) -> list[str]:
-    words = ["search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", str(model), "--quiet"]
+    words = ["search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", str(model), "--quiet", "--no-controls"]
     words += ["--method", method, "--seeds", str(seeds), "--steps", str(steps)]
     return [sys.executable, "-m", "neuronfair.cli", *words]
 
