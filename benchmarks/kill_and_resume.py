@@ -31,8 +31,8 @@ UNTIMED = ("seconds", "seconds_per_1000")
 
 
 def make_command(method: str, seeds: int, steps: int, model: Path) -> list[str]:
-    words = ["search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", str(model), "--quiet", "--no-controls"]
-    words += ["--method", method, "--seeds", str(seeds), "--steps", str(steps)]
+    words = ["search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", str(model), "--quiet"]
+    words += ["--method", method, "--seeds", str(seeds), "--steps", str(steps), "--no-controls"]
     return [sys.executable, "-m", "neuronfair.cli", *words]
 
 
