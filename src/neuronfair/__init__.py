@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import BiasProfile, interpret
     from neuronfair.network.adapter import Network
+    from neuronfair.network.blackbox import BlackBox
     from neuronfair.network.fit import fit, read_model
     from neuronfair.network.judge import Decision, judge
     from neuronfair.store.run import Run
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Attribute": "domain.attribute",
     "BiasProfile": "interpretation.profile",
+    "BlackBox": "network.blackbox",
     "Data": "domain.data",
     "DataError": "errors",
     "Decision": "network.judge",
@@ -66,6 +68,7 @@ _HOME = {
 __all__ = [
     "Attribute",
     "BiasProfile",
+    "BlackBox",
     "Data",
     "DataError",
     "Decision",

@@ -19,11 +19,12 @@ from neuronfair.generation.findings import Findings
 from neuronfair.generation.health import HealthNote, check_health
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, World
-from neuronfair.generation.methods import Setting, check_method, phases
+from neuronfair.generation.methods import METHODS, Setting, check_method, phases
 from neuronfair.generation.methods.uniform import Uniform
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import BATCH, Decision
 
 RANDOM_WALKERS = 4096  # rows that the random control judges at a time
@@ -37,15 +38,16 @@ class Plan:
     method: str = "frontier"
     seeds: int = 1000
     steps: int = 1000  # of the local phase
-    global_steps: int = 40
+    global_steps: int = 40  # 0: the seeds go straight into the local phase
+    instances: int | None = None  # different people judged, at most, in each phase
     seconds: float | None = None  # for both phases together
     seed: int = 0
     decision: Decision = field(default_factory=Decision)
     controls: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "global_steps"):
-            if getattr(self, name) < 0:
+        for name in ("seeds", "steps", "global_steps", "instances"):
+            if (getattr(self, name) or 0) < 0:
                 raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
         check_method(self.method)
 
@@ -71,7 +73,7 @@ class Outcome:
     plan: Plan
     domain: TableDomain
     seeds: Tensor
-    profile: BiasProfile
+    profile: BiasProfile | None  # a black box has none
     first: PhaseResult
     local: PhaseResult
     random: Count | None
@@ -86,7 +88,8 @@ class Outcome:
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search early."""
-        missing = self.plan.controls and (self.random is None or self.random_direction is None)
+        guided = METHODS[self.plan.method].gradients
+        missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
         return missing or "interrupted" in (self.first.stop, self.local.stop)
 
     def summary(self) -> dict[str, Any]:
@@ -150,7 +153,7 @@ Progress = Callable[[str, int, int, int], None]
 
 
 def find(
-    network: Network,
+    network: Model,
     domain: TableDomain,
     rows: Tensor,
     plan: Plan | None = None,
@@ -159,14 +162,15 @@ def find(
     recorder: Recorder | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Search a network for discriminatory instances, starting from the rows of a table.
+    """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
     The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
     With a recorder the search can be killed at any time and goes on from there when it is run again.
     """
     plan = plan or Plan()
     plan.decision.check(network.outputs)
-    profile = interpret(network, domain, rows)
+    check_method(plan.method, network)
+    profile = interpret(network, domain, rows) if isinstance(network, Network) else None
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
     if seeds is None:
         seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
@@ -179,8 +183,8 @@ def find(
         return outcome
     judged = first.findings.judged + local.findings.judged
     random = _control("random", lambda: _random(plan, world, judged, progress), recorder)
-    if random is None:  # Ctrl-C
-        return outcome
+    if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
+        return replace(outcome, random=random)
     direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
     return replace(outcome, random=random, random_direction=direction)
 
@@ -232,7 +236,8 @@ def _both_phases(
         else:
             pilot = replace(pilot, seconds=before.seconds)
     left = None if plan.seconds is None else max(0.0, plan.seconds - pilot.seconds)
-    first = phase("global", method.first, seeds, None, Budget(plan.global_steps, findings_per_seed=1, seconds=left))
+    limit = Budget(plan.global_steps, plan.instances, findings_per_seed=1, seconds=left)
+    first = phase("global", method.first, seeds, None, limit)
     both = replace(
         first, findings=Findings.join([pilot.findings, first.findings]), seconds=pilot.seconds + first.seconds
     )
@@ -241,10 +246,10 @@ def _both_phases(
     left = None if plan.seconds is None else max(0.0, plan.seconds - both.seconds)
     # The first step of the local phase looks at its seeds once more, which are findings already.
     steps = plan.steps + 1 if plan.steps else 0
-    found = first.findings
+    limit = Budget(steps, plan.instances, seconds=left)
+    starts, origin = (first.findings.rows, first.findings.origin) if plan.global_steps else (seeds, None)
     # A control is a count only.
-    control = world.blind
-    return both, phase("local", method.local, found.rows, found.origin, Budget(steps, seconds=left), keep=not control)
+    return both, phase("local", method.local, starts, origin, limit, keep=not world.blind)
 
 
 def _random(plan: Plan, world: World, judged: int, progress: Progress | None) -> Count | None:

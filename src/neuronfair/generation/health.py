@@ -11,6 +11,7 @@ from torch import Tensor
 
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.generation.method import World
+from neuronfair.network.adapter import Network
 from neuronfair.network.judge import Judgement, judge
 
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
@@ -86,6 +87,8 @@ def _constant_decision(look: _Look) -> _Note:
 
 def _zero_gradient(look: _Look) -> _Note:
     world, seeds, judgement = look.world, look.seeds, look.judgement
+    if not isinstance(world.network, Network):
+        return None
     family = torch.cat([seeds[:, None], judgement.twins], 1)
     scores = torch.cat([judgement.scores[:, None], judgement.twin_scores], 1)
     valid = torch.cat([torch.ones_like(judgement.valid[:, :1]), judgement.valid], 1)
@@ -108,7 +111,7 @@ def _zero_gradient(look: _Look) -> _Note:
 
 def _dead_biased_neurons(look: _Look) -> _Note:
     world = look.world
-    if world.profile is None or len(look.seeds) == 0:
+    if world.profile is None or not isinstance(world.network, Network) or len(look.seeds) == 0:
         return None
     layer = world.profile.worst
     people = torch.cat([look.seeds, look.judgement.twins[look.judgement.valid]])
@@ -124,7 +127,8 @@ def _dead_biased_neurons(look: _Look) -> _Note:
 
 
 def _train_mode(look: _Look) -> _Note:
-    if not look.world.network.module.training:
+    network = look.world.network
+    if not isinstance(network, Network) or not network.module.training:
         return None
     return (
         "The module is in train mode. It is judged in eval mode, without dropout and with stored batch statistics: "

@@ -13,6 +13,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.generation.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, Judgement
 
 State = dict[str, Tensor]
@@ -23,7 +24,7 @@ State = dict[str, Tensor]
 class World:
     """What a method may look at."""
 
-    network: Network
+    network: Model
     domain: TableDomain
     decision: Decision
     draws: Draws
@@ -31,8 +32,8 @@ class World:
     blind: bool = False  # the control: random numbers in the place of every gradient
 
     @cached_property
-    def exact(self) -> Network:
-        """The network in float64, for the second judgement of findings."""
+    def exact(self) -> Model:
+        """The model in float64, for the second judgement of findings."""
         return self.network.double()
 
     def gradient(
@@ -47,15 +48,12 @@ class World:
             blocks, width = len(rows) // len(state["origin"]), self.domain.width
             noise = self.draws.normal(t, state["origin"], blocks * width, use="blind")
             return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
+        assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
         return self.network.gradient(self.domain.encode(rows, self.network.dtype), objective, layer=layer)
 
 
 class Method(Protocol):
     """One phase of a search method: what the engine asks of it."""
-
-    @property
-    def gradients(self) -> bool:
-        """Whether it needs gradients, and so a network rather than a black box."""
 
     def start(self, world: World, state: State) -> State:
         """Return the state before the first step, given one with `origin` and `rows` (the seeds)."""

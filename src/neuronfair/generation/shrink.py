@@ -9,12 +9,12 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
-from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, families, judge
 
 
 def shrink(
-    network: Network, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None
+    network: Model, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None
 ) -> Tensor:
     """Return for each finding a row as near to its seed as one can get that still discriminates: (n, d).
 

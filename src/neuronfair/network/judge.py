@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
 
 BATCH = 1 << 15  # network rows per forward pass: large enough to be fast, small enough to keep memory flat
 
@@ -112,8 +112,13 @@ class Judgement:
         gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
         return gaps.argmax(1)
 
+    @cached_property
+    def twin(self) -> Tensor:
+        """The row of that partner: (n, d)."""
+        return self.twins[torch.arange(len(self.twins), device=self.twins.device), self.partner]
 
-def judge(network: Network, domain: TableDomain, rows: Tensor, decision: Decision | None = None) -> Judgement:
+
+def judge(network: Model, domain: TableDomain, rows: Tensor, decision: Decision | None = None) -> Judgement:
     """Score rows and all their twins in one forward pass and compare the decisions (Definition 1)."""
     decision = decision or Decision()
     decision.check(network.outputs)

@@ -10,9 +10,14 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.generation.engine import PhaseResult
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, World
+from neuronfair.generation.methods.adf import Adf
+from neuronfair.generation.methods.aequitas import Aequitas
+from neuronfair.generation.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.generation.methods.frontier import Frontier
 from neuronfair.generation.methods.neuronfair import NeuronFair
 from neuronfair.generation.methods.uniform import Uniform
+from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
 
 
 class Phases(NamedTuple):
@@ -47,25 +52,36 @@ def _frontier(setting: Setting) -> Phases:
     return Phases(method, method, pilot)
 
 
-def _uniform(_: Setting) -> Phases:
-    return Phases(Uniform(), Uniform())
+class Entry(NamedTuple):
+    """A method in the list: how to make it ready, and whether it needs gradients, which a black box has none of."""
+
+    make: Callable[[Setting], Phases]
+    gradients: bool = True
 
 
-METHODS: dict[str, Callable[[Setting], Phases]] = {
-    "frontier": _frontier,
-    "neuronfair": _neuronfair,
-    "neuronfair-paper": _neuronfair_paper,
-    "uniform": _uniform,
+METHODS: dict[str, Entry] = {
+    "frontier": Entry(_frontier),
+    "neuronfair": Entry(_neuronfair),
+    "neuronfair-paper": Entry(_neuronfair_paper),
+    "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5))),
+    "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None))),
+    "adf": Entry(lambda _: Phases(Adf(), Adf(local=True))),
+    "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
+    "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
+    "aequitas-random": Entry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),
+    "uniform": Entry(lambda _: Phases(Uniform(), Uniform()), gradients=False),
 }
 
 
 def phases(name: str, setting: Setting) -> Phases:
     """Return the two phases of a method, made ready for a network and a domain."""
-    check_method(name)
-    return METHODS[name](setting)
+    return METHODS[name].make(setting)
 
 
-def check_method(name: str) -> None:
-    """Refuse a method that does not exist."""
+def check_method(name: str, model: Model | None = None) -> None:
+    """Refuse a method that does not exist, or that cannot search this model."""
     if name not in METHODS:
         raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
+    if model is not None and METHODS[name].gradients and not isinstance(model, Network):
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.gradients)
+        raise NeuronFairError(f"method '{name}' follows gradients, and a black box has none. Methods that can: {able}")

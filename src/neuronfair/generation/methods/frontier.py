@@ -17,6 +17,7 @@ from neuronfair.generation.draws import Draws
 from neuronfair.generation.engine import PhaseResult, search
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import State, World
+from neuronfair.generation.steps import where
 from neuronfair.network.judge import Judgement
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
@@ -39,7 +40,6 @@ class Frontier:
     candidates: int = 30
     trust: float = 0.9
     table: Tensor | None = None  # (attributes * bins * distances,)
-    gradients: bool = True
 
     def prepared(
         self, world: World, *, rows: int = 20_000, seen: KeySet | None = None
@@ -145,7 +145,7 @@ class Frontier:
         new |= {"slope_high": slopes[0], "slope_low": slopes[1]}
         # A finding is never given up for a miss, nor a slope for a plateau.
         better = new["inside"] | (~state["inside"] & (_sloping(new) | ~_sloping(state)))
-        return {name: torch.where(better.view(-1, *[1] * (x.dim() - 1)), x, state[name]) for name, x in new.items()}
+        return where(better, new, state)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,6 @@ class _Pilot:
 
     counts: Tensor
     walk: Frontier
-    gradients: bool = True
 
     def start(self, world: World, state: State) -> State:
         return self.walk.start(world, state)

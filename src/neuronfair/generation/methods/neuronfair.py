@@ -15,11 +15,10 @@ from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.method import State, World
+from neuronfair.generation.steps import FLOOR, inverse_influence, metropolis, one_attribute, random_neighbours, where
 from neuronfair.network.judge import Judgement
 
 LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
-INVERSE_FLOOR = 1e-9  # stands for 1/|g| where g = 0: attributes without influence share the probability
-TEMPERATURE = 1.0  # of the Metropolis test in the authors' optimiser, where a miss after a finding costs 1
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ class NeuronFair:
     after_miss: Literal["walk", "metropolis", "reset"] = "walk"
     sign: Literal["gradient", "random"] = "gradient"
     choice: Literal["softmax", "inverse"] = "softmax"
-    gradients: bool = True
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers with no momentum yet."""
@@ -55,12 +53,8 @@ class NeuronFair:
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Choose where to go on from, update the gradients there, and take a step."""
         accepted = self._accepted(world, state, judgement.discriminates, t)
-        twin = judgement.twins[torch.arange(len(rows), device=rows.device), judgement.partner]
-        state = state | {
-            "base": torch.where(accepted[:, None], rows, state["base"]),
-            "twin": torch.where(accepted[:, None], twin, state["twin"]),
-            "missed": torch.where(accepted, ~judgement.discriminates, state["missed"]),
-        }
+        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates}
+        state = state | where(accepted, new, state)
         state = state | self._momentum(world, state, t)
         step = self._local_step if self.local else self._global_step
         return state | {"rows": world.domain.move(state["base"], step(world, state, t))}
@@ -70,9 +64,7 @@ class NeuronFair:
             return torch.ones_like(found)
         if self.after_miss == "reset":
             return found
-        chance = torch.exp(torch.tensor(-1.0 / TEMPERATURE))
-        u = world.draws.uniform(t, state["origin"], 1, use="metropolis")[:, 0]
-        return found | state["missed"] | (u < chance)
+        return metropolis(world, state, found, t)
 
     def _momentum(self, world: World, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
@@ -100,20 +92,12 @@ class NeuronFair:
         return world.domain.uphill(state["g"] + state["g_twin"], state["base"])
 
     def _local_step(self, world: World, state: State, t: int) -> Tensor:
-        domain, base, origin = world.domain, state["base"], state["origin"]
-        if self.sign == "gradient":
-            codes = domain.uphill(state["g"] + state["g_twin"], base)
-        else:
-            codes = domain.neighbours(base, world.draws.uniform(t, origin, base.shape[1], use="sign"))
-        if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
-            size = domain.influence(state["g"] + state["g_twin"], base).double()
-            inverse = (1 / size.clamp(min=INVERSE_FLOOR)).masked_fill(~domain.free, -torch.inf)
-            moves = world.draws.uniform(t, origin, base.shape[1], use="choice") < inverse.softmax(1)
-        else:  # one attribute, with probability proportional to 1 / (|g| + |g'|)
-            size = domain.influence(state["g"], base).double() + domain.influence(state["g_twin"], base)
-            weights = (1 / size.clamp(min=INVERSE_FLOOR)) * domain.free
-            ends = weights.cumsum(1)
-            u = world.draws.uniform(t, origin, 1, use="choice") * ends[:, -1:]
-            chosen = torch.searchsorted(ends, u, right=True).clamp(max=base.shape[1] - 1)
-            moves = torch.zeros_like(base, dtype=torch.bool).scatter_(1, chosen, True)
-        return torch.where(moves, codes, base)
+        domain, base, g, g_twin = world.domain, state["base"], state["g"], state["g_twin"]
+        codes = domain.uphill(g + g_twin, base) if self.sign == "gradient" else random_neighbours(world, state, base, t)
+        if self.choice == "inverse":
+            return one_attribute(world, state, base, codes, inverse_influence(world, base, g, g_twin), t)
+        # Algorithm 3, lines 10 to 16: every attribute for itself.
+        size = domain.influence(g + g_twin, base).double()
+        inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~domain.free, -torch.inf)
+        u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
+        return torch.where(u < inverse.softmax(1), codes, base)
