@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from neuronfair.generation.shrink import shrink
     from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import BiasProfile, interpret
+    from neuronfair.measure.compare import Comparison, compare
+    from neuronfair.measure.rate import Rate, discrimination_rate
     from neuronfair.network.adapter import Network
     from neuronfair.network.blackbox import BlackBox
     from neuronfair.network.fit import fit, read_model
@@ -36,6 +38,7 @@ _HOME = {
     "Attribute": "domain.attribute",
     "BiasProfile": "interpretation.profile",
     "BlackBox": "network.blackbox",
+    "Comparison": "measure.compare",
     "Data": "domain.data",
     "DataError": "errors",
     "Decision": "network.judge",
@@ -46,6 +49,7 @@ _HOME = {
     "NeuronFairError": "errors",
     "Outcome": "generation.campaign",
     "Plan": "generation.campaign",
+    "Rate": "measure.rate",
     "Rule": "domain.rules",
     "Run": "store.run",
     "RunError": "errors",
@@ -53,6 +57,8 @@ _HOME = {
     "TableDomain": "domain.table",
     "Target": "domain.table",
     "ablate": "interpretation.ablate",
+    "compare": "measure.compare",
+    "discrimination_rate": "measure.rate",
     "find": "generation.campaign",
     "fit": "network.fit",
     "infer_domain": "domain.infer",
@@ -69,6 +75,7 @@ __all__ = [
     "Attribute",
     "BiasProfile",
     "BlackBox",
+    "Comparison",
     "Data",
     "DataError",
     "Decision",
@@ -79,6 +86,7 @@ __all__ = [
     "NeuronFairError",
     "Outcome",
     "Plan",
+    "Rate",
     "Rule",
     "Run",
     "RunError",
@@ -86,6 +94,8 @@ __all__ = [
     "TableDomain",
     "Target",
     "ablate",
+    "compare",
+    "discrimination_rate",
     "find",
     "fit",
     "infer_domain",

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import cosine_distances
 
-from neuronfair import Attribute, TableDomain
-from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair import Attribute, DomainError, NeuronFairError, TableDomain
+from neuronfair.measure import diversity
+from neuronfair.measure.diversity import clusters, coverage_rates, generation_diversity, mean_distance, regions
 
 DOMAIN = TableDomain(
     "d",
@@ -39,3 +43,105 @@ def test_regions_by_hand():
 def test_the_corners_are_far_apart():
     rows = torch.tensor([[0, 0, 0], [8, 1, 0]])
     assert mean_distance(DOMAIN, rows) == 1.0
+
+
+def test_a_walk_is_many_clusters_and_a_heap_is_one():
+    walk = torch.tensor([[a, 0, 0] for a in range(9)])
+    # Along the first of two attributes the ends are 0.5 apart: balls of radius 0.25 about the ends hold all.
+    assert clusters(DOMAIN, walk, radius=0.5) == 1
+    assert clusters(DOMAIN, walk, radius=0.25) == 2
+    # About 0, 8 and 4, then 2 and 6; each reaches one step.
+    assert clusters(DOMAIN, walk, radius=1 / 16) == 5
+    assert clusters(DOMAIN, walk, radius=0.0) == 9
+    assert clusters(DOMAIN, torch.tensor([[3, 1, 0], [3, 1, 1]] * 50), radius=0.0) == 1
+    assert clusters(DOMAIN, walk[:0]) == 0
+
+
+def test_a_finding_on_the_rim_belongs_to_the_ball():
+    line = TableDomain("line", (Attribute("a", "ordinal", low=0, high=10), Attribute("s", "flag")), ("s",))
+    for steps in range(1, 11):
+        rows = torch.tensor([[0, 0], [steps, 0]])
+        assert clusters(line, rows, radius=steps / 10) == 1
+        assert clusters(line, rows, radius=steps / 10 - 1e-9) == 2
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=20).map(
+    torch.tensor
+)
+
+
+@given(ROWS, st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+def test_clusters_fall_with_the_radius_and_ignore_the_order(rows, one, other, seed):
+    few, many = (clusters(DOMAIN, rows, radius=r) for r in (max(one, other), min(one, other)))
+    assert 1 <= few <= many <= len(torch.unique(rows[:, :2], dim=0))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    assert clusters(DOMAIN, rows[order], radius=one) == clusters(DOMAIN, rows, radius=one)
+
+
+PLANE = TableDomain("p", tuple(Attribute(n, "ordinal", low=0, high=9) for n in "xys"), ("s",))
+
+
+def test_coverage_and_diversity_by_hand():
+    ours = torch.tensor([[1, 0, 0], [0, 2, 0]])  # along both axes
+    theirs = torch.tensor([[3, 0, 0], [4, 3, 0], [5, 0, 0], [9, 0, 0]])
+    # Theirs lie at 0, at 1 - 4/5 from the first axis, at 0 and at 0; ours at 0 and, the second, at 1 - 3/5.
+    radii = (0.0, 0.19, 0.21, 0.39, 0.41)
+    assert coverage_rates(PLANE, ours, theirs, radii) == (0.75, 0.75, 1.0, 1.0, 1.0)
+    assert coverage_rates(PLANE, theirs, ours, radii) == (0.5, 0.5, 0.5, 0.5, 1.0)
+    assert generation_diversity(PLANE, ours, theirs, radii) == (1.5, 1.5, 2.0, 2.0, 1.0)
+
+
+def test_no_ratio_where_the_baseline_covers_nothing():
+    one, other = torch.tensor([[1, 0, 0]]), torch.tensor([[0, 1, 0]])
+    assert generation_diversity(PLANE, one, other, (0.5, 1.0)) == (None, 1.0)
+    assert coverage_rates(PLANE, one, other[:0], (0.5,)) == (0.0,)
+    assert coverage_rates(PLANE, one[:0], other, (0.5,)) == (0.0,)
+    assert generation_diversity(PLANE, one, other[:0], (0.5,)) == (None,)
+
+
+def test_a_row_of_zeros_is_near_itself_only():
+    zero, other = torch.tensor([[0, 0, 0]]), torch.tensor([[1, 0, 0]])
+    assert coverage_rates(PLANE, zero, zero, (0.0,)) == (1.0,)
+    assert coverage_rates(PLANE, zero, other, (0.99, 1.0)) == (0.0, 1.0)
+
+
+@given(ROWS, ROWS, st.lists(st.floats(0, 2), min_size=1, max_size=6).map(sorted))
+def test_coverage_grows_with_the_radius_and_with_the_centres(first, second, radii):
+    rates = coverage_rates(DOMAIN, first, second, radii)
+    assert list(rates) == sorted(rates)
+    more = coverage_rates(DOMAIN, torch.cat([first, second[:1]]), second, radii)
+    assert all(a <= b for a, b in zip(rates, more, strict=True))
+    assert generation_diversity(DOMAIN, first, first, radii) == (1.0,) * len(radii)
+    assert generation_diversity(DOMAIN, first, second, (2.0,)) == (1.0,)
+
+
+def test_coverage_is_that_of_sklearn_in_any_batches(people, monkeypatch):
+    first, second = (people.sample(n, torch.Generator().manual_seed(n)) for n in (200, 300))
+    x, y = (people.encode(rows, torch.float64).numpy() for rows in (first, second))
+    nearest = cosine_distances(y, x).min(1)
+    radii = (1e-4, 1e-3, 0.01, 0.1)
+    monkeypatch.setattr(diversity, "BLOCK", 1000)
+    assert coverage_rates(people, first, second, radii) == tuple((nearest <= r).mean() for r in radii)
+
+
+def test_rows_of_another_domain_and_bad_radii_are_refused():
+    rows, narrow = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64)
+    for call in (
+        lambda: coverage_rates(DOMAIN, rows, narrow, (0.1,)),
+        lambda: coverage_rates(DOMAIN, narrow, rows, (0.1,)),
+        lambda: generation_diversity(DOMAIN, rows, narrow, (0.1,)),
+        lambda: clusters(DOMAIN, narrow),
+        lambda: regions(DOMAIN, narrow),
+        lambda: mean_distance(DOMAIN, narrow),
+    ):
+        with pytest.raises(DomainError, match=r"3 columns of 'd', got shape \(2, 2\)"):
+            call()
+    with pytest.raises(NeuronFairError, match=r"radius must be 0 or more, got -0\.1"):
+        coverage_rates(DOMAIN, rows, rows, (-0.1,))
+    with pytest.raises(NeuronFairError, match="radius"):
+        clusters(DOMAIN, rows, radius=float("nan"))
+
+
+def test_nothing_found_has_no_diversity():
+    nobody = torch.empty(0, 3, dtype=torch.int8)
+    assert (mean_distance(DOMAIN, nobody), regions(DOMAIN, nobody), clusters(DOMAIN, nobody)) == (0.0, 0, 0)

@@ -38,7 +38,7 @@ class Plan:
     method: str = "frontier"
     seeds: int = 1000
     steps: int = 1000  # of the local phase
-    global_steps: int = 40  # 0: the seeds go straight into the local phase
+    global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
     instances: int | None = None  # different people judged, at most, in each phase
     seconds: float | None = None  # for both phases together
     seed: int = 0
@@ -247,7 +247,10 @@ def _both_phases(
     # The first step of the local phase looks at its seeds once more, which are findings already.
     steps = plan.steps + 1 if plan.steps else 0
     limit = Budget(steps, plan.instances, seconds=left)
-    starts, origin = (first.findings.rows, first.findings.origin) if plan.global_steps else (seeds, None)
+    starts, origin = first.findings.rows, first.findings.origin
+    if plan.global_steps == 0:
+        starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
+        seen.add(world.domain.key(world.domain.clip(seeds)))
     # A control is a count only.
     return both, phase("local", method.local, starts, origin, limit, keep=not world.blind)
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+from neuronfair.measure.rows import check_rows
 
 BINS = 4  # per ordered attribute, for counting regions
 SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000
+BLOCK = 1 << 22  # cosines held at a time: 32 MiB
+ROUNDING = 1e-12  # of a distance in float64, so that equal rows lie within radius 0
 
 
 def mean_distance(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> float:
@@ -17,20 +24,10 @@ def mean_distance(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> float:
     Sensitive attributes do not count. An ordered attribute counts with the share of its range between the two, a
     nominal one with 1 where they differ. At most 2,000 findings are compared, drawn at random.
     """
-    columns = domain.free.nonzero()[:, 0]
-    sample = _sample(rows, SAMPLE_PAIRS, seed)[:, columns]
+    check_rows(domain, rows, "mean distance")
+    sample = _sample(rows, SAMPLE_PAIRS, seed)
     n = len(sample)
-    if n < 2:
-        return 0.0
-    total = torch.zeros((), dtype=torch.float64, device=rows.device)
-    for i, column in enumerate(columns.tolist()):
-        codes = sample[:, i].double()
-        apart = (codes[:, None] - codes).abs()
-        if domain.ordered[column]:
-            total += apart.sum() / max(1, int(domain.sizes[column]) - 1)
-        else:
-            total += (apart > 0).sum()
-    return float(total / (n * (n - 1) * len(columns)))
+    return float(_distances(domain, sample).sum() / (n * (n - 1))) if n > 1 else 0.0
 
 
 def regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
@@ -38,10 +35,93 @@ def regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
 
     A region is a combination of nominal values and quarters of the ordered ranges; sensitive attributes do not count.
     """
+    check_rows(domain, rows, "regions")
     columns = domain.free.nonzero()[:, 0]
     sample, sizes = _sample(rows, SAMPLE_REGIONS, seed)[:, columns], domain.sizes[columns]
     coarse = torch.where(domain.ordered[columns] & (sizes > BINS), sample * BINS // sizes, sample)
     return len(torch.unique(coarse, dim=0))
+
+
+def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: int = 0) -> int:
+    """Return how many balls hold all findings, among at most 2,000 of them drawn at random.
+
+    Distance and radius are those of `mean_distance`. The first centre is any finding, each next one the finding that is
+    farthest from all centres, until none is farther than the radius (Gonzalez, 1985). So many balls of this radius hold
+    all findings, and fewer balls of half the radius cannot. The number falls as the radius grows and, up to 2,000
+    findings, does not depend on their order. Joining all neighbours instead, as DBSCAN does, would make one cluster of
+    every walk however far it goes; k-means would have to be told the number.
+    """
+    check_rows(domain, rows, "clusters")
+    _check_radii((radius,))
+    if len(rows) == 0:
+        return 0
+    sample = _sample(rows, SAMPLE_PAIRS, seed)
+    sample[:, list(domain.sensitive_columns)] = 0
+    # Sorted and each once, so that the same findings in another order give the same clusters.
+    apart = _distances(domain, torch.unique(sample, dim=0))
+    count, nearest = 1, apart[0]
+    while float(nearest.max()) > radius + ROUNDING:
+        count, nearest = count + 1, torch.minimum(nearest, apart[nearest.argmax()])
+    return count
+
+
+def coverage_rates(domain: TableDomain, centres: Tensor, rows: Tensor, radii: Sequence[float]) -> tuple[float, ...]:
+    """Return the share of `rows` that lie within each radius of the nearest of `centres`: CR(centres - rows).
+
+    In the paper's words, below its equation of GD, CR_{NF-bl} is the share of the baseline's findings that fall into
+    the area with NeuronFair's findings as centres and a cosine distance as radius: `centres` are NeuronFair's then,
+    `rows` the baseline's. The cosine distance, from 0 to 2, is that of whole rows as the network sees them, sensitive
+    attributes included, since the paper says no more. It ignores the length of a row, and it depends on the encoding.
+    All pairs are compared. 0 where there are no rows or no centres.
+    """
+    check_rows(domain, centres, "centres")
+    check_rows(domain, rows, "rows")
+    _check_radii(radii)
+    if len(rows) == 0 or len(centres) == 0:
+        return (0.0,) * len(radii)
+    towards = _directions(domain, centres).T
+    parts = torch.split(_directions(domain, rows), max(1, BLOCK // len(centres)))
+    nearest = 1 - torch.cat([(part @ towards).amax(1) for part in parts])
+    return tuple(float((nearest <= radius + ROUNDING).double().mean()) for radius in radii)
+
+
+def generation_diversity(
+    domain: TableDomain, ours: Tensor, baseline: Tensor, radii: Sequence[float]
+) -> tuple[float | None, ...]:
+    """Return how much better our findings cover those of a baseline than the other way round, for each radius (GD).
+
+    GD = CR(ours - baseline) / CR(baseline - ours), Eq. GD of the paper. Above 1 ours are the more diverse; with a large
+    radius each covers the other and it is 1. None where the baseline covers none of ours, so that there is no ratio.
+    It favours the larger set of findings: compare equally many.
+    """
+    over = coverage_rates(domain, ours, baseline, radii)
+    under = coverage_rates(domain, baseline, ours, radii)
+    return tuple(a / b if b else None for a, b in zip(over, under, strict=True))
+
+
+def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
+    """Return the distances between all pairs of rows, from 0 to 1, without the sensitive attributes: (n, n)."""
+    columns = domain.free.nonzero()[:, 0].tolist()
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for column in columns:  # one after the other, for memory's sake
+        apart = (rows[:, None, column] - rows[:, column]).abs()
+        if domain.ordered[column]:
+            total += apart.double() / max(1, int(domain.sizes[column]) - 1)
+        else:
+            total += apart > 0
+    return total / max(1, len(columns))
+
+
+def _directions(domain: TableDomain, rows: Tensor) -> Tensor:
+    """Return the network inputs scaled to length 1, in float64: (n, width + 1)."""
+    x = domain.encode(rows.long(), torch.float64)
+    # A row of zeros has no direction: it gets one of its own, at a right angle to all others.
+    return normalize(torch.cat([x, (x == 0).all(1, keepdim=True)], 1), dim=1)
+
+
+def _check_radii(radii: Sequence[float]) -> None:
+    if not all(radius >= 0 for radius in radii):
+        raise NeuronFairError(f"a radius must be 0 or more, got {', '.join(map(str, radii))}")
 
 
 def _sample(rows: Tensor, count: int, seed: int) -> Tensor:

@@ -1,0 +1,124 @@
+"""The command that puts methods side by side."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuronfair import __version__
+from neuronfair.cli.app import app
+from neuronfair.cli.options import (
+    DataArgument,
+    DeviceOption,
+    DomainOption,
+    EncodingOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SeedOption,
+    SensitiveOption,
+    TargetOption,
+    check_device,
+    check_out,
+    is_stdout,
+    load_data,
+    make_module,
+    names,
+    on_device,
+    write_json,
+)
+
+
+class _Phase(StrEnum):
+    both = "both"
+    first = "global"
+    local = "local"
+
+
+@app.command()
+def compare(
+    data: DataArgument,
+    sensitive: SensitiveOption = None,
+    encoding: EncodingOption = "default",
+    model: ModelOption = None,
+    domain: DomainOption = None,
+    target: TargetOption = None,
+    methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
+    phase: Annotated[_Phase, typer.Option(help="Both phases, or one of them alone.")] = _Phase.both,
+    seeds: Annotated[int, typer.Option(min=1, help="How many rows to start from.")] = 100,
+    steps: Annotated[int, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = 100,
+    instances: Annotated[
+        int | None, typer.Option(min=0, help="Different people judged, at most, in each phase.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Time for each method.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95 % intervals.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Draw the comparison (.png, .svg or .pdf).")] = None,
+    json_file: JsonOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Search one model with several methods: same seeds, same budget, same judge.
+
+    Examples:
+
+    `neuronfair compare adult --sensitive sex --model adult.safetensors --plot methods.png`
+
+    `neuronfair compare adult --methods neuronfair,adf,eidig5 --phase global --seeds 1000 --repeats 10 --json -`
+
+    `neuronfair compare adult --phase local --seeds 100 --steps 1000`
+    """
+    from neuronfair.generation.campaign import Plan
+    from neuronfair.generation.methods import check_method
+    from neuronfair.measure.compare import able
+    from neuronfair.measure.compare import compare as run
+    from neuronfair.network.weights import fingerprint
+    from neuronfair.report.compare import compare_report, plot_comparison
+    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.report.plots import PICTURES
+
+    check_out(plot, PICTURES)
+    check_out(json_file, or_stdout=True)
+    check_device(device)
+    chosen = None if methods == "all" else names(methods) or []
+    for method in chosen or ():
+        check_method(method)
+    console = make_console(quiet=quiet or is_stdout(json_file))
+    plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed)
+    table = load_data(data, encoding, domain, sensitive, target)
+    module, _ = make_module(model, table, console, seed)
+    network, table = on_device(module, table, device)
+    with progress_bar("Comparing methods", quiet=console.quiet) as show:
+
+        def note(phase: str, done: int, total: int, found: int) -> None:
+            show(done, total, f"{found:,} findings", what=phase)
+
+        chosen = able(network) if chosen is None else chosen
+        result = run(network, table.domain, table.rows, chosen, plan, phase=phase.value, repeats=repeats, progress=note)
+    console.print(compare_report(result, table.domain))
+    if plot is not None:
+        title = f"{table.name}, {' and '.join(table.domain.sensitive)}: {result.seeds:,} seeds"
+        plot_comparison(result, plot, title=title)
+        console.print(f"Picture: {plot}", soft_wrap=True)
+    if json_file is not None:
+        random = result.random
+        figures = {
+            "version": __version__,
+            "data": table.name,
+            "encoding": table.domain.encoding,
+            "sensitive": list(table.domain.sensitive),
+            "model_fingerprint": fingerprint(network.module),
+            "phase": phase.value,
+            "seeds": result.seeds,
+            "steps": result.plan.steps,
+            "global_steps": result.plan.global_steps,
+            "instances": instances,
+            "run_seeds": list(range(seed, seed + repeats)),
+            "random": random and {"rate": random.rate, "interval": random.interval, "sampled": random.sampled},
+            "interrupted": result.interrupted,
+            "methods": result.methods(),
+        }
+        write_json(json_file, figures)

@@ -1,0 +1,120 @@
+"""The command that says how often a network discriminates."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from neuronfair import __version__
+from neuronfair.cli.app import app
+from neuronfair.cli.options import (
+    DataArgument,
+    DeviceOption,
+    DomainOption,
+    EncodingOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SeedOption,
+    SensitiveOption,
+    TargetOption,
+    check_device,
+    check_out,
+    is_stdout,
+    load_data,
+    make_module,
+    on_device,
+    write_json,
+)
+
+
+class _Distribution(StrEnum):
+    valid = "valid"
+    domain = "domain"
+    data = "data"
+
+
+PEOPLE = {
+    "valid": "drawn uniformly from all people the domain allows",
+    "domain": "drawn uniformly, rules ignored",
+    "data": "taken from the table",
+}
+
+
+@app.command()
+def rate(
+    data: DataArgument,
+    sensitive: SensitiveOption = None,
+    encoding: EncodingOption = "default",
+    model: ModelOption = None,
+    domain: DomainOption = None,
+    target: TargetOption = None,
+    distribution: Annotated[
+        _Distribution, typer.Option(help="Whom to judge: valid people, all combinations, or the rows of the table.")
+    ] = _Distribution.valid,
+    error: Annotated[float, typer.Option(help="Go on until the rate is known to this much, up or down.")] = 0.001,
+    confidence: Annotated[float, typer.Option(help="… with this confidence.")] = 0.95,
+    samples: Annotated[int, typer.Option(min=1, help="People to judge, at most.")] = 1_000_000,
+    json_file: JsonOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Estimate how many people are decided otherwise when only the sensitive attribute changes (Themis).
+
+    Random people are judged until the error bound holds at the confidence asked for. The rate speaks of the people it
+    was drawn from: name them with --distribution.
+
+    Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --distribution data`
+    """
+    from neuronfair.measure.rate import discrimination_rate
+    from neuronfair.network.weights import fingerprint
+    from neuronfair.report.console import make_console, progress_bar
+
+    check_out(json_file, or_stdout=True)
+    check_device(device)
+    console = make_console(quiet=quiet or is_stdout(json_file))
+    table = load_data(data, encoding, domain, sensitive, target)
+    module, _ = make_module(model, table, console, seed)
+    network, table = on_device(module, table, device)
+    with progress_bar("Judging random people", quiet=console.quiet) as show:
+        result = discrimination_rate(
+            network,
+            table.domain,
+            distribution=distribution.value,
+            rows=table.rows if distribution is _Distribution.data else None,
+            samples=samples,
+            error=error,
+            confidence=confidence,
+            seed=seed,
+            progress=show,
+        )
+    low, high = result.interval
+    named = " and ".join(table.domain.sensitive)
+    console.print(
+        f"{result.found:,} of {result.sampled:,} people {PEOPLE[distribution.value]} would be decided otherwise if "
+        f"only their {named} changed: {result.rate:.3%}, between {low:.3%} and {high:.3%} at {confidence:.0%} "
+        "confidence."
+    )
+    if result.error > error:
+        console.print(f"The error of {result.error:.3%} is above the {error:.3%} asked for: there were no more people.")
+    if json_file is not None:
+        write_json(
+            json_file,
+            {
+                "version": __version__,
+                "data": table.name,
+                "encoding": table.domain.encoding,
+                "sensitive": list(table.domain.sensitive),
+                "model_fingerprint": fingerprint(network.module),
+                "distribution": distribution.value,
+                "rate": result.rate,
+                "interval": [low, high],
+                "confidence": confidence,
+                "error": result.error,
+                "found": result.found,
+                "sampled": result.sampled,
+            },
+        )

@@ -1,0 +1,73 @@
+"""How a network treats the groups of a table: what it decides for them, and how often it is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DataError, ModelError
+from neuronfair.measure.rows import check_rows
+from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import BATCH, Decision
+
+
+@dataclass(frozen=True)
+class Group:
+    """The people of a table who share their sensitive values, and what is decided for them."""
+
+    codes: tuple[int, ...]  # the sensitive values, in the order of the domain's sensitive attributes
+    rows: int
+    selection: tuple[float, ...]  # the share that each class is decided for; they add up to 1
+    accuracy: float | None  # the share decided as labelled; None without labels
+
+
+def groups(
+    network: Model,
+    domain: TableDomain,
+    rows: Tensor,
+    labels: Tensor | None = None,
+    *,
+    decision: Decision | None = None,
+) -> tuple[Group, ...]:
+    """Return the selection rates and the accuracy for each combination of sensitive values that the rows hold.
+
+    With a threshold there are two classes, below it and from it on. These are figures about groups: equal rates do not
+    mean that no single person is discriminated, nor the other way round.
+    """
+    decision = decision or Decision()
+    decision.check(network.outputs)
+    if decision.kind == "tolerance":
+        raise ModelError("a tolerance compares two scores and decides nothing by itself. Use argmax or a threshold")
+    check_rows(domain, rows, "groups")
+    classes = network.outputs if decision.kind == "argmax" else 2
+    if labels is not None and (len(labels) != len(rows) or bool(((labels < 0) | (labels >= classes)).any())):
+        raise DataError(
+            f"expected one label from 0 to {classes - 1} for each of {len(rows)} rows. Leave the labels out where they "
+            "are not known"
+        )
+    if len(rows) == 0:
+        return ()
+    decided = torch.cat([_decided(network, domain, part, decision) for part in torch.split(rows, BATCH)])
+    codes, group = torch.unique(rows[:, list(domain.sensitive_columns)].cpu(), dim=0, return_inverse=True)
+    cells = torch.bincount(group * classes + decided, minlength=len(codes) * classes).view(len(codes), classes)
+    sizes = cells.sum(1)
+    selection = (cells / sizes[:, None].double()).tolist()
+    right: list[float | None] = [None] * len(codes)
+    if labels is not None:
+        correct = (decided == labels.cpu()).double()
+        right = list((torch.bincount(group, correct, minlength=len(codes)) / sizes).tolist())
+    return tuple(
+        Group(tuple(c), n, tuple(shares), hit)
+        for c, n, shares, hit in zip(codes.tolist(), sizes.tolist(), selection, right, strict=True)
+    )
+
+
+def _decided(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Tensor:
+    """Return the class decided for each row, on the CPU: (n,)."""
+    scores = network.scores(domain.encode(rows.long(), network.dtype))
+    if decision.kind == "argmax":
+        return scores.argmax(1).cpu()
+    return (scores[:, -1] >= decision.value).long().cpu()

@@ -1,0 +1,145 @@
+"""How often a network discriminates: the share of people with a twin decided otherwise, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.measure.rows import check_rows
+from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import Decision, families, judge
+
+DISTRIBUTIONS = ("valid", "domain", "data")
+FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; each look doubles them
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of discriminatory instances among sampled people (DM-RS), under a named distribution.
+
+    `looks` says at how many sample sizes the sampling might have stopped. The interval spends an equal part of
+    1 - confidence on each, so it holds with the stated confidence wherever the sampling did stop.
+
+    >>> Rate(3, 100, "valid")
+    Rate(found=3, sampled=100, distribution='valid', confidence=0.95, looks=1)
+    >>> [round(end, 4) for end in Rate(3, 100, "valid").interval]
+    [0.0062, 0.0852]
+    """
+
+    found: int
+    sampled: int
+    distribution: str
+    confidence: float = 0.95
+    looks: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.found <= self.sampled or self.sampled < 1:
+            raise NeuronFairError(f"a rate needs 0 <= found <= sampled >= 1, got {self.found} of {self.sampled}")
+        if not 0 < self.confidence < 1:
+            raise NeuronFairError(f"confidence must lie between 0 and 1, got {self.confidence}")
+
+    @property
+    def rate(self) -> float:
+        """The share found."""
+        return self.found / self.sampled
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The exact interval of Clopper and Pearson (1934): it holds the true share with the stated confidence."""
+        from scipy.stats import beta
+
+        tail = (1 - self.confidence) / self.looks / 2
+        misses = self.sampled - self.found
+        low = float(beta.ppf(tail, self.found, misses + 1)) if self.found else 0.0
+        high = float(beta.isf(tail, self.found + 1, misses)) if misses else 1.0
+        return low, high
+
+    @property
+    def error(self) -> float:
+        """Half the width of the interval."""
+        low, high = self.interval
+        return (high - low) / 2
+
+
+def discrimination_rate(
+    network: Model,
+    domain: TableDomain,
+    *,
+    distribution: str = "valid",
+    rows: Tensor | None = None,
+    samples: int = 10_000,
+    error: float | None = None,
+    confidence: float = 0.95,
+    decision: Decision | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Rate:
+    """Estimate the share of people who have a twin that is decided otherwise (DM-RS; the score of Themis).
+
+    A rate means nothing without its distribution:
+
+    - "valid" draws uniformly from the valid rows of the domain;
+    - "domain" draws every attribute uniformly and ignores the rules, as the published tools do;
+    - "data" takes `rows`, the people of a table, in random order and each once. The interval then speaks of the
+      population that the table is a sample of.
+
+    People without a valid twin count as not discriminated. With an `error`, sampling stops as soon as half the width of
+    the interval is at most that, or at `samples`; `Rate.error` tells which. This is the stopping rule of Themis
+    (Galhotra, Brun and Meliou, FSE 2017). Looking again and again would spoil the confidence, so the interval is looked
+    at only at 1,000 samples, 2,000, 4,000, … and each look gets an equal part of 1 - confidence (Bonferroni).
+    """
+    if samples < 1:
+        raise NeuronFairError(f"samples must be 1 or more, got {samples}")
+    if error is not None and not error > 0:
+        raise NeuronFairError(f"error must be more than 0, got {error}")
+    draw, total = _source(domain, distribution, rows, samples, seed)
+    looks = (total,) if error is None else _looks(total)
+    found = sampled = 0
+    for look in looks:
+        for (part,) in zip(*families(domain, torch.arange(sampled, look)), strict=True):
+            found += int(judge(network, domain, draw(part), decision).discriminates.sum())
+            sampled += len(part)
+            if progress:
+                progress(sampled, total)
+        rate = Rate(found, sampled, distribution, confidence, len(looks))
+        if error is not None and rate.error <= error:
+            break
+    return rate
+
+
+def _looks(total: int) -> tuple[int, ...]:
+    """Return the sample sizes at which the error is looked at: doubling, and the last is all of them."""
+    doublings = max(0, math.ceil(math.log2(total / FIRST_LOOK)))
+    return (*(FIRST_LOOK << i for i in range(doublings)), total)
+
+
+def _source(
+    domain: TableDomain, distribution: str, rows: Tensor | None, samples: int, seed: int
+) -> tuple[Callable[[Tensor], Tensor], int]:
+    """Return what gives the people with consecutive numbers, and how many there are."""
+    if distribution not in DISTRIBUTIONS:
+        raise NeuronFairError(f"no distribution '{distribution}'. {did_you_mean(distribution, DISTRIBUTIONS)}")
+    if (rows is not None) != (distribution == "data"):
+        raise NeuronFairError("rows belong to the distribution 'data' and to no other: give both or neither")
+    generator = torch.Generator().manual_seed(seed)
+    if rows is not None:
+        check_rows(domain, rows, "discrimination rate")
+        if len(rows) == 0:
+            raise NeuronFairError("no rows to judge. Give the rows of a table, or another distribution")
+        order = torch.randperm(len(rows), generator=generator)
+        return lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
+    if distribution == "valid":
+        return lambda numbers: domain.sample(len(numbers), generator), samples
+
+    def any_row(numbers: Tensor) -> Tensor:
+        u = torch.rand(len(numbers), len(domain.attributes), dtype=torch.float64, generator=generator)
+        return (u.to(domain.device) * domain.sizes).long()
+
+    return any_row, samples

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from neuronfair import DataError, Decision, DomainError, ModelError
+from neuronfair.measure import groups as module
+from neuronfair.measure.groups import Group, groups
+from tests.planted import networks
+
+DOMAIN = networks.domain()
+# The second class wins when the digits add up to less than 18.5, or 20.5 where s is 1.
+NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)
+ROWS = torch.tensor(
+    [[9, 9, 0, 0, 0], [9, 9, 1, 0, 0], [9, 9, 1, 0, 1], [9, 9, 9, 0, 1], [0, 0, 0, 0, 1], [1, 0, 0, 0, 1]]
+)
+
+
+def test_rates_by_hand(monkeypatch):
+    labels = torch.tensor([1, 1, 1, 0, 0, 0])
+    expected = (Group((0,), 2, (0.5, 0.5), 0.5), Group((1,), 4, (0.25, 0.75), 0.5))
+    assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
+    monkeypatch.setattr(module, "BATCH", 2)
+    assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
+    labels[1] = 0
+    assert [g.accuracy for g in groups(NETWORK, DOMAIN, ROWS, labels)] == [1.0, 0.5]
+    assert [g.accuracy for g in groups(NETWORK, DOMAIN, ROWS)] == [None, None]
+
+
+def test_a_threshold_makes_two_classes():
+    # The scores are 0.1 times the sum, and a0 - 6 on top where s is 1: 1.8, 1.9 and 4.9, 5.7, 0, 0.1.
+    network = networks.network(networks.biased_score(), DOMAIN)
+    decided = groups(network, DOMAIN, ROWS, decision=Decision("threshold", 1.85))
+    assert [g.selection for g in decided] == [(0.5, 0.5), (0.5, 0.5)]
+    decided = groups(network, DOMAIN, ROWS, decision=Decision("threshold", 5.0))
+    assert [g.selection for g in decided] == [(1.0, 0.0), (0.75, 0.25)]
+
+
+def test_every_combination_of_sensitive_values_is_a_group():
+    domain = networks.sex_and_race()
+    network = networks.network(networks.one_biased_pair(), domain)
+    rows = domain.sample(3000, torch.Generator().manual_seed(0))
+    labels = network.scores(domain.encode(rows)).argmax(1)
+    result = groups(network, domain, rows, labels)
+    assert [g.codes for g in result] == [(sex, race) for sex in range(2) for race in range(5)]
+    assert sum(g.rows for g in result) == 3000
+    assert {g.accuracy for g in result} == {1.0}
+    assert all(sum(g.selection) == pytest.approx(1) for g in result)
+    mine = (rows[:, 4] == 1) & (rows[:, 5] == 3)
+    assert result[8].selection[1] == pytest.approx(float(labels[mine].double().mean()))
+
+
+def test_three_classes():
+    network = networks.network(networks.three_classes(), DOMAIN)
+    # z = sum + 2 s against 12.25 and 24.25: 18, 19, 21, 29, 2, 3.
+    assert [g.selection for g in groups(network, DOMAIN, ROWS)] == [(0.0, 1.0, 0.0), (0.5, 0.25, 0.25)]
+
+
+def test_bad_input_is_refused():
+    assert groups(NETWORK, DOMAIN, ROWS[:0]) == ()
+    for labels in (torch.tensor([0, 1]), torch.tensor([0, 1, 0, 1, 0, 2]), torch.tensor([0, 1, 0, 1, 0, -1])):
+        with pytest.raises(DataError, match="one label from 0 to 1 for each of 6 rows"):
+            groups(NETWORK, DOMAIN, ROWS, labels)
+    with pytest.raises(ModelError, match="tolerance"):
+        groups(NETWORK, DOMAIN, ROWS, decision=Decision("tolerance", 0.1))
+    with pytest.raises(DomainError, match="5 columns"):
+        groups(NETWORK, DOMAIN, ROWS[:, :4])

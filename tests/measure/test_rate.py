@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from neuronfair import Decision, DomainError, NeuronFairError, Rule, Span
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.network import judge as judging
+from tests.planted import networks
+
+DOMAIN = networks.domain()
+NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)
+EVERYBODY = torch.tensor(list(itertools.product(*[range(10)] * 4, range(2))))
+# A row discriminates when its four digits add up to 19 (660 of 10,000) or to 20 (633).
+TRUTH = 0.1293
+
+
+@given(st.integers(1, 3000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
+def test_the_interval_is_that_of_scipy_and_contains_the_rate(counts, confidence):
+    found, sampled = counts
+    rate = Rate(found, sampled, "valid", confidence)
+    expected = binomtest(found, sampled).proportion_ci(confidence, method="exact")
+    assert rate.interval == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert rate.interval[0] <= rate.rate <= rate.interval[1]
+    assert rate.error == pytest.approx((expected.high - expected.low) / 2, abs=1e-9)
+
+
+def test_the_interval_of_none_and_of_all_by_hand():
+    # None of n: the upper end solves (1 - p)^n = 0.025.
+    assert Rate(0, 50, "valid").interval == (0.0, pytest.approx(1 - 0.025 ** (1 / 50)))
+    assert Rate(50, 50, "valid").interval == (pytest.approx(0.025 ** (1 / 50)), 1.0)
+
+
+def test_several_looks_share_the_risk():
+    assert Rate(7, 90, "valid", 0.95, looks=5).interval == pytest.approx(Rate(7, 90, "valid", 0.99).interval)
+
+
+def test_everybody_gives_the_rate_exactly():
+    rate = discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=EVERYBODY, samples=10**6)
+    assert (rate.found, rate.sampled, rate.rate) == (2586, 20_000, TRUTH)
+
+
+@pytest.mark.parametrize("distribution", ["valid", "domain"])
+def test_a_sample_comes_near_the_known_rate(distribution):
+    rate = discrimination_rate(NETWORK, DOMAIN, distribution=distribution, samples=40_000)
+    assert (rate.sampled, rate.distribution) == (40_000, distribution)
+    assert rate.rate == pytest.approx(TRUTH, abs=0.006)
+    assert rate.interval[0] < TRUTH < rate.interval[1]
+
+
+def test_rules_count_in_valid_and_not_in_domain():
+    # Nobody with a0 of 1 or more exists: the other three digits must add up to 19 (45 of 1,000) or to 20 (36).
+    domain = replace(DOMAIN, rules=(Rule("small", {"a0": Span(1, 9)}, {}),))
+    assert discrimination_rate(NETWORK, domain, samples=40_000).rate == pytest.approx(0.081, abs=0.006)
+    rate = discrimination_rate(NETWORK, domain, distribution="domain", samples=40_000)
+    assert rate.rate == pytest.approx(TRUTH, abs=0.006)
+
+
+def test_people_without_a_twin_count_as_not_discriminated():
+    domain = replace(DOMAIN, rules=(Rule("no such s", {"a0": Span(5, 9), "s": Span(1, 1)}, {}),))
+    rows = EVERYBODY[domain.valid(EVERYBODY)]
+    hit = torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20])) & (rows[:, 0] < 5)
+    rate = discrimination_rate(NETWORK, domain, distribution="data", rows=rows, samples=10**6)
+    assert (rate.found, rate.sampled) == (int(hit.sum()), 15_000)
+
+
+def test_part_of_a_table_is_drawn_without_replacement():
+    rows = EVERYBODY[torch.isin(EVERYBODY[:, :4].sum(1), torch.tensor([19, 20]))][:30]
+    rows = torch.cat([rows, torch.zeros(10, 5, dtype=torch.int64)])
+    found = {
+        discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=rows, samples=35, seed=s).found for s in range(9)
+    }
+    # At least 25 of the 30 are among any 35 of 40, and 30 at most.
+    assert min(found) >= 25
+    assert max(found) <= 30
+    assert len(found) > 1
+
+
+def test_sampling_stops_when_the_error_is_small_enough():
+    rate = discrimination_rate(NETWORK, DOMAIN, error=0.02, samples=100_000)
+    assert rate.sampled == 2_000 or rate.sampled == 4_000
+    assert rate.error <= 0.02
+    assert rate.looks == 8  # 1,000, 2,000, … 64,000, 100,000
+    before = Rate(round(rate.rate * rate.sampled / 2), rate.sampled // 2, "valid", looks=8)
+    assert before.error > 0.02
+
+
+def test_sampling_stops_at_the_cap():
+    rate = discrimination_rate(NETWORK, DOMAIN, error=0.001, samples=3_000)
+    assert (rate.sampled, rate.looks) == (3_000, 3)
+    assert rate.error > 0.001
+    assert discrimination_rate(NETWORK, DOMAIN, error=0.9, samples=500).sampled == 500
+
+
+def test_the_confidence_holds_although_it_is_looked_at_several_times():
+    missed = 0
+    for seed in range(100):
+        low, high = discrimination_rate(NETWORK, DOMAIN, error=0.025, samples=4_000, confidence=0.9, seed=seed).interval
+        missed += not low <= TRUTH <= high
+    assert missed <= 10
+
+
+def test_batches_do_not_change_the_rate_and_seeds_do(monkeypatch):
+    whole = discrimination_rate(NETWORK, DOMAIN, samples=1_500)
+    monkeypatch.setattr(judging, "BATCH", 64)
+    seen: list[tuple[int, int]] = []
+    assert discrimination_rate(NETWORK, DOMAIN, samples=1_500, progress=lambda *p: seen.append(p)) == whole
+    assert (seen[0], seen[-1]) == ((32, 1_500), (1_500, 1_500))
+    assert discrimination_rate(NETWORK, DOMAIN, samples=1_500, seed=1) != whole
+
+
+def test_the_decision_is_used():
+    network = networks.network(networks.biased_score(), DOMAIN)
+    # The score of s = 1 lies max(0, a0 - 6) higher: more than 1.5 for a0 of 8 and 9.
+    rate = discrimination_rate(
+        network,
+        DOMAIN,
+        distribution="data",
+        rows=EVERYBODY,
+        samples=10**6,
+        decision=Decision("tolerance", 1.5),
+    )
+    assert rate.rate == 0.2
+
+
+def test_whatever_gives_scores_can_be_measured():
+    class Answers:
+        dtype, outputs = torch.float64, 1
+
+        def scores(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :1] + x[:, -1:]  # 4.5 lies between the twins where a0 is 4
+
+    rate = discrimination_rate(
+        Answers(), DOMAIN, distribution="data", rows=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5)
+    )
+    assert rate.rate == 0.1
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(NeuronFairError, match=r"no distribution 'vald'.*Did you mean 'valid'"):
+        discrimination_rate(NETWORK, DOMAIN, distribution="vald")
+    for words in ({"distribution": "data"}, {"rows": EVERYBODY}):
+        with pytest.raises(NeuronFairError, match="rows belong to the distribution 'data'"):
+            discrimination_rate(NETWORK, DOMAIN, **words)
+    with pytest.raises(NeuronFairError, match="no rows to judge"):
+        discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=EVERYBODY[:0])
+    with pytest.raises(DomainError, match=r"5 columns of 'planted', got shape \(20000, 4\)"):
+        discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=EVERYBODY[:, :4])
+    for words, says in (({"samples": 0}, "samples"), ({"error": 0.0}, "error"), ({"confidence": 1.0}, "confidence")):
+        with pytest.raises(NeuronFairError, match=says):
+            discrimination_rate(NETWORK, DOMAIN, **words)
+    for found, sampled in ((0, 0), (3, 2), (-1, 2)):
+        with pytest.raises(NeuronFairError, match="0 <= found <= sampled"):
+            Rate(found, sampled, "valid")
