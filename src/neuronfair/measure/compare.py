@@ -109,7 +109,7 @@ def compare(
             stopped = outcome.interrupted
             if stopped:
                 break
-            lines.append(Line(method, seed, _figures(outcome)))
+            lines.append(Line(method, seed, figures(outcome)))
             judged = max(judged, int(lines[-1].figures["rows_judged"] or 0))
         if stopped:
             break
@@ -128,24 +128,25 @@ def able(network: Model) -> list[str]:
     return [name for name, entry in METHODS.items() if isinstance(network, Network) or not entry.gradients]
 
 
-def _figures(outcome: Outcome) -> dict[str, float | None]:
-    figures, findings, domain = outcome.summary(), outcome.findings, outcome.domain
+def figures(outcome: Outcome) -> dict[str, float | None]:
+    """Return how a search went; None for what cannot be said where nothing was found."""
+    summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
     gaps = severity(findings, outcome.plan.decision)
-    found = figures["findings"]
+    found = summary["findings"]
     return {
         "findings": found,
-        "findings_global": figures["findings_global"],
-        "findings_local": figures["findings_local"],
-        "tried": figures["tried"],
-        "gsr": figures["gsr"],
+        "findings_global": summary["findings_global"],
+        "findings_local": summary["findings_local"],
+        "tried": summary["tried"],
+        "gsr": summary["gsr"],
         "lift": None,
         "diversity": mean_distance(domain, findings.packed) if found > 1 else None,
         "regions": regions(domain, findings.packed),
         "severity": gaps.median if gaps else None,
-        "seconds": figures["seconds"],
-        "seconds_per_1000": figures["seconds_per_1000"],
-        "rows_judged": figures["rows_judged"],
-        "rows_per_finding": figures["rows_judged"] / found if found else None,
+        "seconds": summary["seconds"],
+        "seconds_per_1000": summary["seconds_per_1000"],
+        "rows_judged": summary["rows_judged"],
+        "rows_per_finding": summary["rows_judged"] / found if found else None,
     }
 
 

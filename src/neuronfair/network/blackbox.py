@@ -69,4 +69,4 @@ class BlackBox:
         answer = answer[:, None] if answer.ndim == 1 else answer
         if answer.ndim != 2 or len(answer) != len(x):
             raise ModelError(f"the black box must return {len(x)} scores or rows of scores, got {answer.shape}")
-        return torch.from_numpy(answer).to(x.device)
+        return torch.from_numpy(answer.copy()).to(x.device)  # it may be a view that torch cannot hold

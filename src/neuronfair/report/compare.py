@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronfair.atomic import replacing
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.compare import Comparison
+from neuronfair.report.plots import saved_figure
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
     "findings": ("findings", ",.0f"),
@@ -73,25 +73,21 @@ def _cell(entry: dict[str, Any], figure: str, form: str) -> str:
 
 def plot_comparison(comparison: Comparison, path: Path, *, title: str) -> None:
     """Draw findings, success rate and diversity of every method as bars, with the random rate as a line."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     entries = comparison.methods()[::-1]
     names = [entry["method"] for entry in entries]
-    figure = Figure(figsize=(11, 1.6 + 0.42 * len(entries)), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title)
     panels = (("findings", "findings", 1.0), ("gsr", "success rate (%)", 100.0), ("diversity", "diversity", 1.0))
-    for axes, (name, label, scale) in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
-        values = [scale * (entry[name] or 0.0) for entry in entries]
-        spread = [scale * (entry.get("plus_minus", {}).get(name) or 0.0) for entry in entries]
-        bars = axes.barh(names, values, color="#3b6ea8", xerr=spread if any(spread) else None, ecolor="0.3")
-        axes.bar_label(bars, [f"{v:,.0f}" if name == "findings" else f"{v:.3g}" for v in values], padding=4, fontsize=8)
-        axes.set_xlabel(label)
-        axes.set_xlim(0, 1.3 * max(*(v + s for v, s in zip(values, spread, strict=True)), 1e-9))
-        axes.spines[["top", "right"]].set_visible(False)
-        if name == "gsr" and comparison.random is not None:
-            axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="random people")
-            axes.legend(frameon=False, fontsize=8, loc="lower right")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+    with saved_figure(path, size=(11, 1.6 + 0.42 * len(entries))) as figure:
+        figure.suptitle(title)
+        for axes, (name, label, scale) in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
+            values = [scale * (entry[name] or 0.0) for entry in entries]
+            spread = [scale * (entry.get("plus_minus", {}).get(name) or 0.0) for entry in entries]
+            bars = axes.barh(names, values, color="#3b6ea8", xerr=spread if any(spread) else None, ecolor="0.3")
+            axes.bar_label(
+                bars, [f"{v:,.0f}" if name == "findings" else f"{v:.3g}" for v in values], padding=4, fontsize=8
+            )
+            axes.set_xlabel(label)
+            axes.set_xlim(0, 1.3 * max(*(v + s for v, s in zip(values, spread, strict=True)), 1e-9))
+            axes.spines[["top", "right"]].set_visible(False)
+            if name == "gsr" and comparison.random is not None:
+                axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="random people")
+                axes.legend(frameon=False, fontsize=8, loc="lower right")

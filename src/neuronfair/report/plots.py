@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from neuronfair.atomic import replacing
 from neuronfair.interpretation.profile import BiasProfile
@@ -10,13 +13,26 @@ from neuronfair.interpretation.profile import BiasProfile
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def plot_as_curves(profile: BiasProfile, path: Path, *, title: str) -> None:
-    """Draw the AS curve of every layer with the line y = x that cuts out the biased neurons."""
+@contextmanager
+def saved_figure(path: Path, *, size: tuple[float, float]) -> Iterator[Any]:
+    """Give an empty figure to draw into, and write it to a file when the drawing is done."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 6.2), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
+    yield figure
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)
+
+
+def plot_as_curves(profile: BiasProfile, path: Path, *, title: str) -> None:
+    """Draw the AS curve of every layer with the line y = x that cuts out the biased neurons."""
+    with saved_figure(path, size=(7.5, 6.2)) as figure:
+        _as_curves(profile, figure, title)
+
+
+def _as_curves(profile: BiasProfile, figure: Any, title: str) -> None:
     axes = figure.add_subplot()
     for layer in profile.layers:
         worst = layer is profile.worst
@@ -35,5 +51,3 @@ def plot_as_curves(profile: BiasProfile, path: Path, *, title: str) -> None:
     axes.grid(color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)

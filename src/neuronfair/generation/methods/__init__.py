@@ -15,6 +15,7 @@ from neuronfair.generation.methods.aequitas import Aequitas
 from neuronfair.generation.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.generation.methods.frontier import Frontier
 from neuronfair.generation.methods.neuronfair import NeuronFair
+from neuronfair.generation.methods.symbgen import SymbGen
 from neuronfair.generation.methods.uniform import Uniform
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import Model
@@ -66,6 +67,7 @@ METHODS: dict[str, Entry] = {
     "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5))),
     "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None))),
     "adf": Entry(lambda _: Phases(Adf(), Adf(local=True))),
+    "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
     "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
     "aequitas-random": Entry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),

@@ -51,12 +51,13 @@ class Aequitas:
             state = state | self._learned(state, found[:, None])
         base, column = state["base"], choose(world, state, state["chance"], t)
         u, v = world.draws.uniform(t, state["origin"], 2, use="direction").chunk(2, 1)
-        went_down = u < state["down"].gather(1, column)
-        # `neighbours` takes a number below one half for a step down; a nominal attribute goes anywhere.
-        way = torch.where(world.domain.ordered[column], torch.where(went_down, 0.25, 0.75), v)
-        codes = world.domain.neighbours(base, way.expand(base.shape))
-        moved = world.domain.move(base, base.scatter(1, column, codes.gather(1, column)))
-        return state | {"rows": moved, "column": column, "went_down": went_down}
+        # `neighbours` takes a number below one half for a step down, and turns round at a bound; a nominal attribute
+        # goes anywhere.
+        down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
+        way = torch.where(world.domain.ordered[column], down, v)
+        code = world.domain.neighbours(base, way.expand(base.shape)).gather(1, column)
+        moved = world.domain.move(base, base.scatter(1, column, code))
+        return state | {"rows": moved, "column": column, "went_down": code < base.gather(1, column)}
 
     def _learned(self, state: State, found: Tensor) -> State:
         column, chance, down = state["column"], state["chance"], state["down"]

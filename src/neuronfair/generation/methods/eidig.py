@@ -71,12 +71,13 @@ class EidigLocal:
             state = state | where(judgement.discriminates, onwards, again)
         if self.interval is not None:
             due = (state["run"] >= self.interval).nonzero()[:, 0]
-            some = {"origin": state["origin"][due]}
-            weights = self._weights(world, some, rows[due], judgement.twin[due], t)
-            state = state | {
-                "weights": state["weights"].index_copy(0, due, weights),
-                "run": state["run"].index_fill(0, due, 0),
-            }
+            if len(due):
+                some = {"origin": state["origin"][due]}
+                weights = self._weights(world, some, rows[due], judgement.twin[due], t)
+                state = state | {
+                    "weights": state["weights"].index_copy(0, due, weights),
+                    "run": state["run"].index_fill(0, due, 0),
+                }
         random = random_neighbours(world, state, state["base"], t)
         codes = one_attribute(world, state, state["base"], random, state["weights"], t)
         return state | {"rows": world.domain.move(state["base"], codes)}
