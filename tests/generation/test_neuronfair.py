@@ -288,3 +288,29 @@ def test_the_printed_algorithm_on_the_published_classifier(shared_models):
     assert len(found) > len(first)
     for rows in (first.rows, found.rows, found.misses.long()):
         assert ((rows >= 0) & (rows < data.domain.sizes)).all()
+
+
+def next_rows(method: NeuronFair, slope: list[float], last: list[int], walkers: int = 20_000) -> Tensor:
+    """The rows after a global step from (4, 3, 0), with this gradient and this row before."""
+    here = world()
+    state = begin(method, here, torch.tensor([[4, 3, 0]]).repeat(walkers, 1))
+    g = torch.tensor([slope], dtype=torch.float64).repeat(walkers, 1)
+    state |= {"g": g, "g_twin": 0 * g, "last": torch.tensor([last]).repeat(walkers, 1)}
+    return here.domain.move(state["base"], method._global_step(here, state, 1))
+
+
+@pytest.mark.parametrize(
+    ("slope", "last"), [([0.0, 0.0, 0.0], [3, 3, 0]), ([0.0, 0.0, 5.0], [3, 3, 0]), ([1.0, -1.0, 0.0], [5, 2, 0])]
+)
+def test_a_kick_where_the_gradient_leads_nowhere_or_back(slope, last):
+    stays = torch.tensor([5, 2, 0]) if slope[0] else torch.tensor([4, 3, 0])
+    assert (next_rows(NeuronFair(), slope, last) == stays).all()
+    kicked = next_rows(NeuronFair(kick=True), slope, last)
+    assert (kicked[:, 2] == 0).all()
+    steps = (kicked - torch.tensor([4, 3, 0]))[:, :2]
+    for way, share in ((-1, 1 / 3), (0, 1 / 3), (1, 1 / 3)):
+        assert near((steps == way).double().mean(0), [share, share])
+
+
+def test_no_kick_while_the_gradient_leads_on():
+    assert (next_rows(NeuronFair(kick=True), [1.0, -1.0, 0.0], [3, 4, 0]) == torch.tensor([5, 2, 0])).all()

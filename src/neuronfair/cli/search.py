@@ -54,7 +54,13 @@ def search(
     model: ModelOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
-    method: Annotated[str, typer.Option(help="frontier, neuronfair, neuronfair-paper or uniform.")] = "frontier",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, symbgen, aequitas, aequitas-semi, "
+            "aequitas-random or uniform."
+        ),
+    ] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,
     start: Annotated[
         str, typer.Option(help="Rows to start from: kmeans, uniform, a table (CSV, Parquet) or another run folder.")

@@ -41,7 +41,7 @@ class Setting:
 def _neuronfair(_: Setting) -> Phases:
     # The best of the switches as measured: docs/results.md.
     local = NeuronFair(local=True, momentum=0.05, refresh=50, after_miss="reset", sign="random", choice="inverse")
-    return Phases(NeuronFair(), local)
+    return Phases(NeuronFair(kick=True), local)
 
 
 def _neuronfair_paper(_: Setting) -> Phases:

@@ -18,6 +18,7 @@ from neuronfair.generation.method import State, World
 from neuronfair.generation.steps import FLOOR, inverse_influence, metropolis, one_attribute, random_neighbours, where
 from neuronfair.network.judge import Judgement
 
+KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
 LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
 
 
@@ -36,6 +37,7 @@ class NeuronFair:
     after_miss: Literal["walk", "metropolis", "reset"] = "walk"
     sign: Literal["gradient", "random"] = "gradient"
     choice: Literal["softmax", "inverse"] = "softmax"
+    kick: bool = False  # globally, a random step where the gradient leads nowhere or back
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers with no momentum yet."""
@@ -44,7 +46,7 @@ class NeuronFair:
         rows = state["rows"]
         zero = torch.zeros(len(rows), world.domain.width, dtype=world.network.dtype, device=rows.device)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed}
+        return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed, "last": rows}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
@@ -57,7 +59,7 @@ class NeuronFair:
         state = state | where(accepted, new, state)
         state = state | self._momentum(world, state, t)
         step = self._local_step if self.local else self._global_step
-        return state | {"rows": world.domain.move(state["base"], step(world, state, t))}
+        return state | {"rows": world.domain.move(state["base"], step(world, state, t)), "last": state["base"]}
 
     def _accepted(self, world: World, state: State, found: Tensor, t: int) -> Tensor:
         if self.after_miss == "walk" or t == 0:
@@ -89,7 +91,14 @@ class NeuronFair:
         return u.argsort(1).argsort(1) < count
 
     def _global_step(self, world: World, state: State, t: int) -> Tensor:
-        return world.domain.uphill(state["g"] + state["g_twin"], state["base"])
+        domain, base = world.domain, state["base"]
+        codes = domain.uphill(state["g"] + state["g_twin"], base)
+        if not self.kick:
+            return codes
+        moved = domain.move(base, codes)
+        nowhere = (moved == base).all(1, keepdim=True) | (moved == state["last"]).all(1, keepdim=True)
+        moves = world.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
+        return torch.where(nowhere, torch.where(moves, random_neighbours(world, state, base, t), base), codes)
 
     def _local_step(self, world: World, state: State, t: int) -> Tensor:
         domain, base, g, g_twin = world.domain, state["base"], state["g"], state["g_twin"]
