@@ -13,7 +13,7 @@ from unittest.mock import patch
 from neuronfair.domain.data import load
 from neuronfair.generation.campaign import Plan, find
 from neuronfair.generation.method import State, World
-from neuronfair.generation.methods import METHODS, Phases, Setting, frontier
+from neuronfair.generation.methods import METHODS, Entry, Phases, Setting, frontier
 from neuronfair.generation.methods.frontier import BINS, DISTANCES, Frontier
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.network.adapter import Network
@@ -23,7 +23,7 @@ from neuronfair.network.judge import Judgement
 import torch
 from torch import Tensor
 
-from table4_totals import CASES
+from cases import CASES
 
 FAR = 1e6
 
@@ -125,7 +125,7 @@ def main() -> None:
         module = read_model(options.models / "neuronfair" / str(weights), data.domain)
         network = Network(module, data.domain.encode(data.rows[:1]))
         for label, method in VARIANTS.items():
-            METHODS["frontier"] = lambda setting, method=method: ready(setting, method)
+            METHODS["frontier"] = Entry(lambda setting, method=method: ready(setting, method))
             attribute, value = PATCHES.get(label, ("SCATTER", frontier.SCATTER))
             with patch.object(frontier, attribute, value):
                 plan = Plan("frontier", options.seeds, options.steps, controls=False)

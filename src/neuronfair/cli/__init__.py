@@ -1,6 +1,6 @@
 """The command line: each command is a few lines around one function of the package."""
 
-from neuronfair.cli import compare, data, model, rate, search
+from neuronfair.cli import compare, data, model, rate, repair, reproduce, search
 from neuronfair.cli.app import app, main
 
-__all__ = ["app", "compare", "data", "main", "model", "rate", "search"]
+__all__ = ["app", "compare", "data", "main", "model", "rate", "repair", "reproduce", "search"]

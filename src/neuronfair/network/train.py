@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -102,8 +102,8 @@ def train(
     `progress` is called after every epoch with (restart, epoch, validation loss), counted from 1.
     """
     settings = settings or TrainingSettings()
-    _check(x, y, "training")
-    _check(*validation, "validation")
+    check_rows(x, y, "training")
+    check_rows(*validation, "validation")
     if int(y.min()) == int(y.max()):
         raise ModelError(f"every training label is {int(y[0])}: there is nothing to tell apart")
     held = (validation[0].to(x.device), validation[1].to(x.device))
@@ -113,7 +113,7 @@ def train(
     for restart in range(1, attempts + 1):
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             # Every (seed, restart) has its own stream, so that more restarts never change the earlier ones.
-            shuffle = _seeded((seed * 1_000_003 + restart) % 2**63, x.device)
+            shuffle = seeded(seed, restart, x.device)
             module = build().to(x.device)
             result = _train_once(module, (x, y.to(x.device)), held, settings, shuffle, fresh, restart, progress)
         if math.isfinite(result.validation_loss) and not _constant(result.module, x):
@@ -132,7 +132,7 @@ def train(
 
 def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
     """Return the share of rows whose largest score is that of their class, from 0 to 1."""
-    _check(x, y, "accuracy")
+    check_rows(x, y, "accuracy")
     scores = _scores(model, x)
     _check_classes(scores, y)
     return float((scores.argmax(dim=1) == y.to(scores.device)).double().mean())
@@ -148,80 +148,144 @@ def _train_once(
     restart: int,
     progress: Progress | None,
 ) -> TrainingResult[M]:
+    (x, y), (held_x, held_y) = rows, held
+    first = first_linear(module)
+    units = Units.of(x) if first is not None and x.dim() == 2 else None
+    if first is not None and units is not None:
+        units.enter(first, x, fresh=fresh)
+        x, held_x = units.standardise(x), units.standardise(held_x)
+    note = None if progress is None else (lambda epoch, losses: progress(restart, epoch, losses[0]))
+    (course,) = descend(module, (x, y), (held_x, held_y), settings, [shuffle], progress=note)
+    if first is not None and units is not None:
+        units.fold(first)
+    module.eval()
+    return TrainingResult(module, *course.figures, restart)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the training of one network went."""
+
+    best_epoch: int
+    validation_loss: float
+    history: tuple[tuple[float, float], ...]
+
+    @property
+    def figures(self) -> tuple[int, int, float, tuple[tuple[float, float], ...]]:
+        """What a `TrainingResult` says of it, in its order."""
+        return len(self.history), self.best_epoch, self.validation_loss, self.history
+
+
+def descend(
+    module: nn.Module,
+    rows: Rows,
+    held: Rows,
+    settings: TrainingSettings,
+    shuffles: Sequence[torch.Generator],
+    *,
+    chosen: Tensor | None = None,
+    progress: Callable[[int, list[float]], None] | None = None,
+) -> list[Course]:
+    """Run the training loop itself; the module ends with the mean weights of its best epoch.
+
+    A module may hold k networks as one (`network/stacked.py`): all its tensors then begin with that dimension, it
+    takes (k, n, d) and gives (k, n, classes), and `chosen`, (k, n), says which of the rows each of them learns from.
+    Each has its own order, its own best epoch and its own end, as if it were alone.
+    """
     weights = [p for p in module.parameters() if p.requires_grad]
     if not weights:
         raise ModelError("nothing to train: no parameter of the module requires a gradient")
     (x, y), (held_x, held_y) = rows, held
-    first = _first_linear(module)
-    units = _Units.of(x) if first is not None and x.dim() == 2 else None
-    if first is not None and units is not None:
-        if x.shape[1] != first.in_features:
-            raise ModelError(f"the module expects rows of width {first.in_features}, got {x.shape[1]}")
-        if fresh:
-            first.weight.data *= FIRST_SCALE
-        else:
-            units.unfold(first)
-        x, held_x = units.standardise(x), units.standardise(held_x)
     x, held_x = x.to(weights[0].dtype), held_x.to(weights[0].dtype)
-    _check_classes(_scores(module, held_x[:1]), torch.cat([y, held_y]))
-    decay = min(MAX_DECAY, PRIOR / len(x)) if settings.weight_decay is None else settings.weight_decay
+    _check_classes(_scores(module, held_x[:1]).flatten(0, -2), torch.cat([y, held_y]))
+    n = len(x) if chosen is None else chosen.shape[1]
+    decay = min(MAX_DECAY, PRIOR / n) if settings.weight_decay is None else settings.weight_decay
     optimiser = torch.optim.Adam(weights, lr=settings.lr, weight_decay=decay, fused=True)
-    memory = AVERAGED_EPOCHS * math.ceil(len(x) / settings.batch)
+    memory = AVERAGED_EPOCHS * math.ceil(n / settings.batch)
     average = get_ema_multi_avg_fn(1 - 1 / memory)  # type: ignore[no-untyped-call]
     mean = AveragedModel(module, multi_avg_fn=average, use_buffers=True)
-    history: list[tuple[float, float]] = []
-    best, best_epoch, best_state = math.inf, 0, copy.deepcopy(module.state_dict())
+    history: list[list[tuple[float, float]]] = [[] for _ in shuffles]
+    best, best_epoch = torch.full((len(shuffles),), math.inf), torch.zeros(len(shuffles), dtype=torch.int64)
+    best_state = copy.deepcopy(module.state_dict())
     for epoch in range(1, settings.epochs + 1):
-        seen = _epoch(module, mean, (x, y), optimiser, settings.batch, shuffle)
-        unseen = float(functional.cross_entropy(_scores(mean.module, held_x), held_y))
-        history.append((seen, unseen))
-        if unseen < best:
-            best, best_epoch, best_state = unseen, epoch, copy.deepcopy(mean.module.state_dict())
+        order = torch.stack([torch.randperm(n, generator=shuffle) for shuffle in shuffles]).to(x.device)
+        order = order[0] if chosen is None else chosen.gather(1, order)
+        seen = _epoch(module, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1))
+        unseen = _losses(_scores(mean.module, held_x), held_y).cpu()
+        going = epoch - 1 - best_epoch < settings.patience
+        for i in going.nonzero()[:, 0].tolist():
+            history[i].append((float(seen[i]) / n, float(unseen[i])))
+        better = going & (unseen < best)
+        best, best_epoch = torch.where(better, unseen, best), best_epoch.masked_fill(better, epoch)
+        _keep(best_state, mean.module.state_dict(), better.to(x.device))
         if progress is not None:
-            progress(restart, epoch, unseen)
-        if epoch - best_epoch >= settings.patience:
+            progress(epoch, unseen.tolist())
+        if bool((epoch - best_epoch >= settings.patience).all()):
             break
     module.load_state_dict(best_state)
-    if first is not None and units is not None:
-        units.fold(first)
-    module.eval()
-    return TrainingResult(module, len(history), best_epoch, best, tuple(history), restart)
+    return [Course(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
 
 
 def _epoch(
-    module: nn.Module, mean: AveragedModel, rows: Rows, adam: torch.optim.Adam, batch: int, shuffle: torch.Generator
-) -> float:
-    """Train on every row once, in a new order, let `mean` follow, and return the average loss on the way."""
+    module: nn.Module, mean: AveragedModel, rows: Rows, adam: torch.optim.Adam, parts: Sequence[Tensor]
+) -> Tensor:
+    """Train on every part of the rows in turn, let `mean` follow, and return the sum of the losses on the way: (k,)."""
     x, y = rows
     module.train()
-    order = torch.randperm(len(x), generator=shuffle).to(x.device)
     total = torch.zeros((), device=x.device)
-    for inputs, labels in zip(torch.split(x[order], batch), torch.split(y[order], batch), strict=True):
-        loss = functional.cross_entropy(module(inputs), labels)
+    for part in parts:  # (b,), or (k, b) for k networks
+        losses = _losses(module(x[part]), y[part])
         adam.zero_grad()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(losses.sum())
         adam.step()
         mean.update_parameters(module)
-        total += loss.detach() * len(inputs)
-    return float(total) / len(x)
+        total = total + losses.detach() * part.shape[-1]
+    return total
+
+
+def _losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross entropy of each network, (k,), from scores (n, classes) of one or (k, n, classes)."""
+    labels = labels.expand(scores.shape[:-1])
+    each = functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
+    return each.view(labels.shape).mean(-1).reshape(-1)
+
+
+def _keep(best: dict[str, Tensor], state: dict[str, Tensor], better: Tensor) -> None:
+    """Copy into `best` the weights of those networks that are better now."""
+    if not bool(better.any()):
+        return
+    for name, tensor in state.items():
+        mine = better.view(-1, *[1] * (tensor.dim() - 1)) if len(better) > 1 else better[0]
+        best[name] = torch.where(mine, tensor, best[name])
 
 
 @dataclass(frozen=True)
-class _Units:
+class Units:
     """Mean and scale (deviation) of each input, and how to move them in and out of a linear layer."""
 
     mean: Tensor
     scale: Tensor
 
     @staticmethod
-    def of(x: Tensor) -> _Units:
+    def of(x: Tensor) -> Units:
+        """Return the units of these inputs."""
         x = x.double()
         deviation, mean = torch.std_mean(x, dim=0, correction=0)
         scale = torch.maximum(deviation, MIN_DEVIATION * (x.amax(dim=0) - x.amin(dim=0)))
-        return _Units(mean, torch.where(scale > 0, scale, 1.0))  # a constant column stays 0
+        return Units(mean, torch.where(scale > 0, scale, 1.0))  # a constant column stays 0
 
     def standardise(self, x: Tensor) -> Tensor:
+        """Return inputs in these units, in float64."""
         return (x.double() - self.mean) / self.scale
+
+    def enter(self, layer: nn.Linear, x: Tensor, *, fresh: bool) -> None:
+        """Make a first layer ready for standardised inputs: a new one starts small, a trained one does what it did."""
+        if x.shape[1] != layer.in_features:
+            raise ModelError(f"the module expects rows of width {layer.in_features}, got {x.shape[1]}")
+        if fresh:
+            layer.weight.data *= FIRST_SCALE
+        else:
+            self.unfold(layer)
 
     @torch.no_grad()
     def fold(self, layer: nn.Linear) -> None:
@@ -232,11 +296,12 @@ class _Units:
 
     @torch.no_grad()
     def unfold(self, layer: nn.Linear) -> None:
+        """Let a layer that takes plain inputs take standardised ones: the inverse of `fold`."""
         layer.bias.copy_(layer.bias.double() + layer.weight.double() @ self.mean)
         layer.weight.copy_(layer.weight.double() * self.scale)
 
 
-def _first_linear(module: nn.Module) -> nn.Linear | None:
+def first_linear(module: nn.Module) -> nn.Linear | None:
     """Return the trainable linear layer that surely meets the input first, if there is one."""
     first: nn.Module = module
     while isinstance(first, nn.Sequential) and len(first):
@@ -246,7 +311,9 @@ def _first_linear(module: nn.Module) -> nn.Linear | None:
     return first if first.weight.requires_grad and first.bias.requires_grad else None
 
 
-def _seeded(stream: int, device: torch.device) -> torch.Generator:
+def seeded(seed: int, restart: int, device: torch.device) -> torch.Generator:
+    """Seed torch for one initialisation, and return the generator that shuffles its rows."""
+    stream = (seed * 1_000_003 + restart) % 2**63
     torch.default_generator.manual_seed(stream)
     if device.type == "cuda":
         torch.cuda.manual_seed(stream)
@@ -270,10 +337,11 @@ def _scores(model: nn.Module | Network, x: Tensor) -> Tensor:
         return torch.cat([model.scores(part) for part in torch.split(x, EVALUATION_ROWS)])
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with evaluating(model.modules()):
-        return torch.cat([model(part.to(dtype)) for part in torch.split(x, EVALUATION_ROWS)])
+        return torch.cat([model(part.to(dtype)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
 
 
-def _check(x: Tensor, y: Tensor, part: str) -> None:
+def check_rows(x: Tensor, y: Tensor, part: str) -> None:
+    """Refuse rows that cannot be learned from."""
     if len(x) != len(y) or y.dim() != 1 or not len(y):
         raise ModelError(f"{part}: expected one label per row, got {tuple(x.shape)} and {tuple(y.shape)}")
     if y.dtype != torch.int64 or int(y.min()) < 0:

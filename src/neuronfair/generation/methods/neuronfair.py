@@ -1,8 +1,8 @@
 """NeuronFair: walk where the biased neurons differ most between the twins.
 
-Zheng, Chen, Du, Zhu, Cheng, Ji and Wang, "NeuronFair: Interpretable White-Box Fairness Testing through Biased Neuron
-Identification", ICSE 2022, Algorithms 2 and 3. Where the text leaves a choice, or its authors' program makes another
-one, there is a switch.
+Zheng, Chen, Du, Zhang, Cheng, Ji, Wang, Yu and Chen, "NeuronFair: Interpretable White-Box Fairness Testing through
+Biased Neuron Identification", ICSE 2022, Algorithms 2 and 3. Where the text leaves a choice, or its authors' program
+makes another one, there is a switch.
 """
 
 from __future__ import annotations

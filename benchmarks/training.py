@@ -1,0 +1,53 @@
+"""What stacking gains: k small networks trained as one, against one after another, in the same run.
+
+python benchmarks/training.py --rows 10000 --epochs 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
+from neuronfair.network.stacked import train_stack
+from neuronfair.network.train import TrainingSettings, train
+from neuronfair.network.zoo import HFCN, LFCN, fully_connected
+
+import torch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--inputs", type=int, default=13)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--members", type=int, nargs="*", default=[2, 5, 10, 20])
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(options.rows, options.inputs, generator=generator).to(options.device)
+    y = (x[:, 0] > x[:, 1]).long()
+    held = x[:1000], y[:1000]
+    settings = TrainingSettings(epochs=options.epochs, restarts=1)
+    print("network | members | one after another, s | stacked, s | ratio")
+    for name, hidden in (("LFCN", LFCN), ("HFCN", HFCN)):
+
+        def build(hidden: tuple[int, ...] = hidden) -> torch.nn.Sequential:
+            return fully_connected(options.inputs, hidden)
+
+        train(build, x, y, validation=held, settings=TrainingSettings(epochs=1, restarts=1))  # warm up
+        begun = time.perf_counter()
+        for seed in range(2):
+            train(build, x, y, validation=held, settings=settings, seed=seed)
+        alone = (time.perf_counter() - begun) / 2
+        for members in options.members:
+            begun = time.perf_counter()
+            chosen = torch.arange(len(x)).expand(members, -1)
+            train_stack(build, x, y, chosen=chosen, validation=held, settings=settings)
+            together = time.perf_counter() - begun
+            serial = alone * members
+            print(f"{name} | {members} | {serial:.2f} | {together:.2f} | {serial / together:.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The eight cases of the paper, the classifiers they are tried on, and the searches that several tables look at."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from neuronfair.domain.data import Data, load
+from neuronfair.errors import ModelError
+from neuronfair.generation.campaign import Outcome, Plan, find
+from neuronfair.measure.compare import figures
+from neuronfair.measure.rate import discrimination_rate
+from neuronfair.network.adapter import Network
+from neuronfair.network.fit import fit, read_model
+from neuronfair.network.train import TrainingSettings
+from neuronfair.network.weights import save
+
+from lab import FOLDER, Job, Scale
+
+CASES = {  # case: data set, sensitive attribute, published weights, the paper's name of the case
+    "adult-sex": ("adult", "sex", "census.npz", "adult-gender"),
+    "adult-race": ("adult", "race", "census.npz", "adult-race"),
+    "adult-age": ("adult", "age", "census.npz", "adult-age"),
+    "german-sex": ("german", "sex", "credit.npz", "german-gender"),
+    "german-age": ("german", "age", "credit.npz", "german-age"),
+    "bank-age": ("bank", "age", "bank.npz", "bank-age"),
+    "compas-race": ("compas", "race", "compas.npz", "compas-race"),
+    "meps-sex": ("meps", "SEX=1", None, "meps-gender"),  # the published model cannot be fed
+}
+PUBLISHED = "published"
+WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
+METHODS = ("neuronfair", "frontier", "eidig5", "adf", "aequitas")
+SHORT = TrainingSettings(epochs=10, patience=3, restarts=1)
+PAPER: dict[str, Any] = tomllib.loads((FOLDER / "paper.toml").read_text(encoding="utf-8"))
+PAPER_METHODS = ("aequitas", "symbgen", "adf", "eidig", "neuronfair")  # the order of columns in the paper's tables
+
+
+def published(case: str) -> Path | None:
+    """Return the published weights of a case, where they are at hand (NEURONFAIR_MODELS)."""
+    name, folder = CASES[case][2], os.environ.get("NEURONFAIR_MODELS")
+    path = Path(folder or ".") / "neuronfair" / str(name)
+    return path if name is not None and folder and path.exists() else None
+
+
+def run_seeds(scale: Scale, case: str) -> range:
+    """Return the run seeds of the searches of a case: at most three for the wide tables, which take longer."""
+    return range(min(scale.repeats, 3) if case in WIDE else scale.repeats)
+
+
+def model_of(case: str) -> str | int:
+    """Return the classifier that stands for the paper's: the published one, or else our first."""
+    return PUBLISHED if published(case) is not None else 0
+
+
+@cache
+def data(name: str, encoding: str = "paper", sensitive: str | None = None) -> Data:
+    """Return a data set, read once."""
+    return load(name, encoding, sensitive=[sensitive] if sensitive else None)
+
+
+def case_data(case: str) -> Data:
+    """Return the rows of a case, with its sensitive attribute."""
+    name, sensitive, *_ = CASES[case]
+    return data(name, "paper", sensitive)
+
+
+@cache
+def network(case: str, model: str | int) -> Network:
+    """Return the published classifier, or our own of a training seed, which is trained if it was not yet."""
+    rows = case_data(case)
+    path = published(case) if model == PUBLISHED else weights_of(CASES[case][0], int(model))
+    if path is None:
+        raise ModelError(f"{case}: the published weights are not here. Set NEURONFAIR_MODELS to their folder")
+    if not path.exists():
+        train(CASES[case][0], "paper", int(model))
+    return Network(read_model(path, rows.domain), rows.domain.encode(rows.rows[:1]))
+
+
+def weights_of(name: str, seed: int) -> Path:
+    """Return where our own classifier of a data set is kept, beside the results."""
+    return Path(os.environ["NEURONFAIR_LAB"]) / "models" / f"{name}-{seed}.safetensors"
+
+
+def train(name: str, encoding: str, seed: int, quick: bool = False) -> dict[str, Any]:
+    """Train a classifier on one split, keep it, and return its accuracy on the three parts."""
+    module, card = fit(data(name, encoding), settings=SHORT if quick else None, seed=seed)
+    if encoding == "paper":
+        path = weights_of(name, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(path, module, card)
+    return {"accuracy": dict(card.accuracy)}
+
+
+def train_jobs(scale: Scale, encoding: str = "paper") -> list[Job]:
+    """Return the trainings of our own classifiers: some seeds for every data set."""
+    names = dict.fromkeys(case[0] for case in CASES.values())
+    return [
+        Job("cases:train", {"name": name, "encoding": encoding, "seed": seed, "quick": scale.quick}, first=True)
+        for seed in range(scale.trainings)
+        for name in names
+    ]
+
+
+def search_job(scale: Scale, case: str, model: str | int, method: str, seed: int, **more: Any) -> Job:
+    """Return a whole search: both phases, from the cluster seeds of the table."""
+    plan = {"method": method, "seeds": scale.seeds, "steps": scale.steps, "seed": seed}
+    return Job("cases:search", {"case": case, "model": model, **plan, **more})
+
+
+def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
+    """Search a classifier and return the figures."""
+    return figures(outcome(case, model, **plan))
+
+
+def outcome(case: str, model: str | int, **plan: Any) -> Outcome:
+    """Search a classifier without controls; a search that Ctrl-C has cut short is no result."""
+    rows = case_data(case)
+    result = find(network(case, model), rows.domain, rows.rows, Plan(controls=False, **plan))
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result
+
+
+def rate_job(scale: Scale, case: str, model: str | int) -> Job:
+    """Return the estimate of how many random people are discriminated."""
+    return Job("cases:rate", {"case": case, "model": model, "samples": scale.samples})
+
+
+def rate(case: str, model: str | int, samples: int) -> dict[str, Any]:
+    """Return the discrimination rate among people drawn uniformly (DM-RS), with its interval."""
+    result = discrimination_rate(network(case, model), case_data(case).domain, samples=samples)
+    return {"rate": result.rate, "interval": result.interval}

@@ -1,0 +1,58 @@
+"""Figure 3 of the paper: the AS curves of the Adult classifier, sex."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronfair.interpretation.profile import interpret
+from neuronfair.report.plots import plot_as_curves
+
+from cases import case_data, model_of, network
+from lab import Claim, Job, Report, Results, Scale, Table
+
+CASE = "adult-sex"
+PRINTED = {"cut of layer 1": 0.33, "share above it": 0.3281, "AUC of layer 2": 0.7513, "biased neurons of layer 2": 24}
+
+
+def profile() -> Any:
+    """Return the reaction of every layer."""
+    rows = case_data(CASE)
+    return interpret(network(CASE, model_of(CASE)), rows.domain, rows.rows)
+
+
+def layers(model: str | int) -> dict[str, Any]:
+    """Return what the figure shows, layer by layer."""
+    found = [(x.auc, x.cut, len(x.biased), len(x.act_diff)) for x in profile().layers]
+    return {"layers": found}
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Return the one interpretation."""
+    return [Job("figure3_as_curve:layers", {"model": model_of(CASE)})]
+
+
+def report(scale: Scale, results: Results) -> Report:
+    """Return the curves, and the figures that the paper prints of them."""
+    done = results(jobs(scale)[0])
+    if done is None:
+        return Report("Figure 3: AS curves of Adult", "Not done.")
+    lines = [
+        [f"layer {i}", f"{auc:.4f}", f"{cut:.3f}", f"{biased} of {size}"]
+        for i, (auc, cut, biased, size) in enumerate(done["layers"], 1)
+    ]
+    (_, cut, _, _), (auc, _, biased, _), *_ = done["layers"]
+    ours = {"cut of layer 1": cut, "AUC of layer 2": auc, "biased neurons of layer 2": biased}
+    same = abs(cut - 0.33) < 0.005 and abs(auc - 0.7513) < 0.001 and biased == 24
+    claim = Claim(
+        "Layer 2 of the Adult classifier is the most biased one, with 24 biased neurons and an AUC of 0.7513",
+        same,
+        ", ".join(f"{name}: {value:.4g} (paper {PRINTED[name]})" for name, value in ours.items()) + ".",
+    )
+
+    return Report(
+        "Figure 3: AS curves of Adult",
+        "How many neurons of each layer react more strongly than a threshold when only sex changes.",
+        {"layers": Table(["", "AUC", "cut", "biased"], lines)},
+        [claim],
+        {"as-curves": lambda path: plot_as_curves(profile(), path, title="Adult, sex: published classifier")},
+    )

@@ -1,0 +1,69 @@
+"""Figure 6 of the paper: how many biased neurons the findings activate, and how many the misses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronfair.interpretation.profile import interpret
+from neuronfair.measure.coverage import covered
+
+from cases import case_data, model_of, network, outcome
+from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean
+
+CASE = "adult-sex"
+METHODS = ("neuronfair", "eidig5", "adf", "aequitas", "frontier")
+PRINTED = {"neuronfair": 24, "eidig5": 18, "adf": 15}  # of 24; the paper prints 0 for misses
+
+
+def coverage(case: str, model: str | int, method: str, seeds: int, steps: int, seed: int) -> dict[str, Any]:
+    """Return how many biased neurons, and how much of each, findings and equally many misses activate."""
+    rows, net = case_data(case), network(case, model)
+    profile = interpret(net, rows.domain, rows.rows)
+    findings = outcome(case, model, method=method, seeds=seeds, steps=steps, seed=seed).findings
+    count = min(len(findings), len(findings.misses))
+    result: dict[str, Any] = {"biased": len(profile.worst.biased), "count": count}
+    for name, people in (("findings", findings.packed[:count]), ("misses", findings.misses[:count])):
+        seen = covered(net, rows.domain, profile, people.long())
+        result[name] = seen.covered
+        result[f"{name}_share"] = sum(seen.shares) / len(seen.shares)
+    return result
+
+
+def runs(scale: Scale, method: str) -> list[Job]:
+    """Return the searches of one method, one for each run seed."""
+    fixed = {"case": CASE, "model": model_of(CASE), "method": method}
+    budget = {"seeds": scale.seeds, "steps": min(scale.steps, 200)}
+    return [Job("figure6_coverage:coverage", {**fixed, **budget, "seed": s}) for s in range(scale.repeats)]
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Return all searches."""
+    return [job for method in METHODS for job in runs(scale, method)]
+
+
+def report(scale: Scale, results: Results) -> Report:
+    """Return the coverage of every method beside the paper's."""
+    lines, gaps, of = [], [], 0
+    for method in METHODS:
+        done = gather(results, runs(scale, method))
+        if not done:
+            continue
+        of = done[0]["biased"]
+        cells = [figure([d[name] for d in done], ".1f") for name in ("findings", "misses")]
+        shares = [figure([d[name] for d in done], ".1%") for name in ("findings_share", "misses_share")]
+        lines.append([method, str(PRINTED.get(method, "–")), *cells, *shares])
+        gaps.append(mean(d["findings"] - d["misses"] for d in done))
+    heading = ["method", "paper: findings", "findings", "misses", "active, findings", "active, misses"]
+    claim = Claim(
+        "Findings activate all biased neurons, misses none of them",
+        None if gaps and max(gaps) > 0.5 else False,
+        f"Of {of} biased neurons findings activate {max(gaps, default=0):.1f} more than equally many misses, at most; "
+        "misses activate nearly all of them, too.",
+    )
+    return Report(
+        "Figure 6: coverage of biased neurons",
+        "A biased neuron is covered when one row activates it: its activation, scaled within the layer from 0 to 1, is "
+        "above 0.5. 'Active' is the mean share of rows that activate a biased neuron.",
+        {"coverage": Table(heading, lines, f"As many misses as findings, {scale.repeats} run seeds.")},
+        [claim] if gaps else [],
+    )

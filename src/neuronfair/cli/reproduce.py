@@ -1,0 +1,104 @@
+"""The command that repeats the experiments of the paper."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import neuronfair
+from neuronfair.cli.app import app
+from neuronfair.cli.options import QuietOption
+from neuronfair.errors import NeuronFairError, did_you_mean
+
+INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAMES]…", help="Tables and figures, or 'all'. Default: all.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small budgets: does everything work?")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results, tables and pictures.")] = Path("out/reproduce"),
+    repeats: Annotated[int | None, typer.Option(min=1, help="Run seeds of every search. Default: 3.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Time of each search of Table 5. Default: 10.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    docs: Annotated[Path | None, typer.Option(help="Also write the page of results and its pictures here.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Repeat the paper's experiments on tables: ours beside theirs, with intervals.
+
+    Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on. The
+    published weights are used where NEURONFAIR_MODELS names their folder, and classifiers trained here everywhere.
+
+    Examples:
+
+    `neuronfair reproduce --quick`
+
+    `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
+    """
+    from neuronfair.atomic import write_text
+    from neuronfair.report.console import make_console, progress_bar
+
+    lab, book = _experiments()
+    chosen = _chosen(names, book.EXPERIMENTS)
+    scale = lab.QUICK if quick else lab.FULL
+    if repeats is not None:
+        scale = replace(scale, repeats=repeats)
+    if seconds is not None:
+        scale = replace(scale, seconds=seconds)
+    console = make_console(quiet=quiet)
+    modules = {name: importlib.import_module(name) for name in chosen}
+    cache = out / ("cache-quick" if quick else "cache")
+    jobs = [job for module in modules.values() for job in module.jobs(scale)]
+    interrupted = False
+    with progress_bar("Reproducing", quiet=console.quiet) as show:
+        try:
+            lab.run_jobs(jobs, cache, workers=workers, progress=lambda done, of, what: show(done, of, what))
+        except KeyboardInterrupt:
+            interrupted = True
+    results = lab.remembered(cache)
+    reports = {name: module.report(scale, results) for name, module in modules.items()}
+    pictures = {name: lab.write_report(report, name, out) for name, report in reports.items()}
+    command = "neuronfair reproduce " + " ".join(names or ["all"]) + (" --quick" if quick else "")
+    command += f" --repeats {repeats}" if repeats is not None else ""
+    places = {name: [Path(path.name) for path in paths] for name, paths in pictures.items()}
+    write_text(out / "results.md", book.page(reports, places, scale, command))
+    if docs is not None:
+        for path in (path for paths in pictures.values() for path in paths):
+            (docs / "img").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, docs / "img" / path.name)
+        places = {name: [Path("img") / path.name for path in paths] for name, paths in pictures.items()}
+        write_text(docs / "results.md", book.page(reports, places, scale, command))
+    for report in reports.values():
+        for claim in report.claims:
+            console.print(claim.line().replace("**", ""))
+    console.print(f"Results: {out / 'results.md'}", soft_wrap=True)
+    if interrupted:
+        console.print("Interrupted: what was done is kept. The same command goes on from here.")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _experiments() -> tuple[Any, Any]:
+    """Return the shared machinery and the page of the experiments, which lie beside the package or inside it."""
+    package = Path(neuronfair.__file__).parent
+    for folder in (package / "experiments", package.parent.parent / "experiments"):
+        if (folder / "lab.py").exists():
+            sys.path.insert(0, str(folder))
+            return importlib.import_module("lab"), importlib.import_module("page")
+    raise NeuronFairError("the experiments are not here: install the wheel, or run from a checkout of the source")
+
+
+def _chosen(names: list[str] | None, known: tuple[str, ...]) -> list[str]:
+    if not names or names == ["all"]:
+        return list(known)
+    for name in names:
+        if name not in known:
+            raise NeuronFairError(f"no experiment '{name}'. {did_you_mean(name, known)}")
+    return [name for name in known if name in names]

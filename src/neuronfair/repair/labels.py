@@ -1,0 +1,125 @@
+"""Which decision a discriminated person should have had: three rules that give a pair one label."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.data import Data, Split
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.generation.findings import Findings
+from neuronfair.network.adapter import Network
+from neuronfair.network.judge import families
+from neuronfair.network.stacked import Stack, train_stack
+from neuronfair.network.train import TrainingSettings
+from neuronfair.network.zoo import fully_connected
+
+RULES = ("ensemble", "seed", "twins")
+UNLABELLED = -1  # a finding for which the rule has no answer
+
+MEMBERS = 5  # of the ensemble; odd, so that two classes cannot tie
+HIDDEN = (32, 16)
+# Quicker than the training of a classifier: five voters correct each other.
+QUICK = TrainingSettings(epochs=100, batch=256, lr=0.003, patience=5)
+
+
+def check_rule(rule: str) -> None:
+    """Refuse a label rule that does not exist."""
+    if rule not in RULES:
+        raise NeuronFairError(f"no label rule '{rule}'. {did_you_mean(rule, RULES)}")
+
+
+class Ensemble:
+    """Small networks that do not see the sensitive attributes and decide by majority."""
+
+    def __init__(self, parts: Split, *, seed: int = 0) -> None:
+        self.domain = parts.train.domain
+        target = self.domain.target
+        assert target is not None
+        x, y = self._inputs(parts.train.rows), parts.train.labels
+        # Each voter learns from its own draw of the rows, so that they do not all err alike.
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(len(x), (MEMBERS, len(x)), generator=generator)
+        held = self._inputs(parts.validation.rows), parts.validation.labels
+        results = train_stack(
+            lambda: fully_connected(self.domain.width, HIDDEN, len(target.classes)),
+            x,
+            y,
+            chosen=drawn,
+            validation=held,
+            settings=QUICK,
+            seed=seed,
+        )
+        self.stack = Stack([result.module for result in results]).to(x.device).eval()
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """Return the class that most members decide for: (n,)."""
+        return torch.cat([self._votes(part) for (part,) in zip(*families(self.domain, rows), strict=True)])
+
+    @torch.no_grad()
+    def _votes(self, rows: Tensor) -> Tensor:
+        scores = self.stack(self._inputs(rows))  # (members, n, classes)
+        return _majority(scores.transpose(0, 1), torch.ones(len(rows), len(scores), device=rows.device))
+
+    def _inputs(self, rows: Tensor) -> Tensor:
+        """Return the network input of people who all have the same sensitive values."""
+        blind = rows.clone()
+        blind[:, list(self.domain.sensitive_columns)] = 0
+        return self.domain.encode(blind)
+
+
+def seed_labels(domain: TableDomain, findings: Findings, seeds: Tensor, data: Data) -> Tensor:
+    """Return the label of the table row that each finding was reached from; UNLABELLED where it was no row of it."""
+    rows = torch.cat([domain.clip(data.rows), domain.clip(seeds)])
+    _, same = torch.unique(rows, dim=0, return_inverse=True)
+    known, asked = same[: len(data)], same[len(data) :]
+    classes = int(data.labels.max()) + 1
+    # Several rows of a table may be alike and have different labels: the most frequent one counts.
+    counts = torch.bincount(known * classes + data.labels, minlength=(int(same.max()) + 1) * classes).view(-1, classes)
+    of_seed = torch.where(counts.sum(1) > 0, counts.argmax(1), UNLABELLED)[asked]
+    origin = findings.origin
+    return torch.where(origin >= 0, of_seed[origin.clamp(min=0)], UNLABELLED) if len(seeds) else origin * 0 - 1
+
+
+def twin_labels(network: Network, domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
+    """Return the decision of the majority of the twins, the person included: (n,).
+
+    Every twin weighs as much as its sensitive values are frequent in the table. With equal weights two values would
+    always tie, and a tie would have to be broken by the scores, which are all but equal where findings lie.
+    """
+    frequency = _frequencies(domain, table)
+    labels = []
+    for (part,) in zip(*families(domain, rows), strict=True):
+        twins, valid = domain.twins(part)
+        family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
+        scores = network.scores(domain.encode(family, network.dtype).flatten(0, 1)).view(*family.shape[:2], -1)
+        weight = frequency[_combination(domain, family)]
+        weight[:, 1:] *= valid
+        labels.append(_majority(scores, weight))
+    return torch.cat(labels) if labels else rows.new_empty(0)
+
+
+def _frequencies(domain: TableDomain, rows: Tensor) -> Tensor:
+    """Return how often each combination of sensitive values occurs, none of them never: (combinations,)."""
+    counts = torch.bincount(_combination(domain, domain.clip(rows)), minlength=len(domain.sensitive_values))
+    return counts.double() + 1e-3
+
+
+def _combination(domain: TableDomain, rows: Tensor) -> Tensor:
+    """Return the number of each row's sensitive values in `domain.sensitive_values`."""
+    number = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
+    for column in domain.sensitive_columns:
+        number = number * domain.attributes[column].size + rows[..., column]
+    return number
+
+
+def _majority(scores: Tensor, weight: Tensor) -> Tensor:
+    """Return the class with the most weight: scores (n, voters, classes), weight (n, voters) -> (n,).
+
+    The mean probability breaks a tie.
+    """
+    share = (weight / weight.sum(1, keepdim=True)).to(scores.dtype)[..., None]
+    decided = torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]) * share
+    belief = scores.softmax(-1) * share
+    return (decided.sum(1) + 1e-4 * belief.sum(1)).argmax(1)

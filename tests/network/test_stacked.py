@@ -1,0 +1,148 @@
+"""Several networks as one: each is what it would be alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from neuronfair.errors import ModelError
+from neuronfair.network.stacked import Stack, linear_layers, train_stack
+from neuronfair.network.train import TrainingSettings, accuracy, train
+from neuronfair.network.zoo import fully_connected
+
+QUICK = TrainingSettings(epochs=5, batch=32, patience=5, restarts=1)
+
+
+def rule(rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    x = torch.randint(0, 200, (rows, 4), generator=torch.Generator().manual_seed(seed)).float()
+    return x, (x[:, 0] > x[:, 1]).long()
+
+
+def everything(members: int, rows: int) -> Tensor:
+    return torch.arange(rows).expand(members, -1)
+
+
+def networks(count: int) -> list[nn.Sequential]:
+    torch.manual_seed(0)
+    return [fully_connected(4, (6, 3)) for _ in range(count)]
+
+
+def test_a_stack_gives_the_scores_of_its_members() -> None:
+    members = networks(3)
+    x = rule(10)[0]
+    expected = torch.stack([member(x) for member in members])
+    torch.testing.assert_close(Stack(members)(x), expected)
+    own = torch.stack([x, 2 * x, -x])
+    torch.testing.assert_close(Stack(members)(own), torch.stack([m(o) for m, o in zip(members, own, strict=True)]))
+
+
+def test_unstacking_gives_the_weights_back() -> None:
+    members, others = networks(2), networks(4)[2:]
+    Stack(members).unstack(others)
+    for a, b in zip(members, others, strict=True):
+        assert all(torch.equal(t, b.state_dict()[name]) for name, t in a.state_dict().items())
+
+
+def test_every_member_learns_as_a_restart_of_train_does() -> None:
+    (x, y), held = rule(200), rule(60, 1)
+    seen: dict[int, list[float]] = {}
+    train(
+        lambda: fully_connected(4, (6, 3)),
+        x,
+        y,
+        validation=held,
+        settings=TrainingSettings(epochs=5, batch=32, patience=5, restarts=3),
+        seed=4,
+        progress=lambda restart, epoch, loss: seen.setdefault(restart, []).append(loss),
+    )
+    stacked = train_stack(
+        lambda: fully_connected(4, (6, 3)), x, y, chosen=everything(3, 200), validation=held, settings=QUICK, seed=4
+    )
+    for number, result in enumerate(stacked, 1):
+        assert result.restart == number
+        torch.testing.assert_close([loss for _, loss in result.history], seen[number], rtol=1e-3, atol=1e-4)
+
+
+def test_members_have_their_own_rows() -> None:
+    (x, y), held = rule(400), rule(100, 1)
+    # The second half is labelled the other way round: whoever learns from it says the opposite.
+    y[200:] = 1 - y[200:]
+    chosen = torch.stack([torch.arange(200), torch.arange(200, 400)])
+    settings = TrainingSettings(epochs=60, batch=32, patience=60)
+    one, two = train_stack(
+        lambda: fully_connected(4, (16,)), x, y, chosen=chosen, validation=(x[:200], y[:200]), settings=settings
+    )
+    two_alone = train_stack(
+        lambda: fully_connected(4, (16,)), x, y, chosen=chosen[1:], validation=(x[200:], y[200:]), settings=settings
+    )[0]
+    assert accuracy(one.module, *held) > 0.9
+    assert accuracy(two_alone.module, *held) < 0.1
+    # Judged by rows that contradict its own, the second is best where it has learned nothing yet.
+    assert two.best_epoch < one.best_epoch
+
+
+def test_each_member_stops_by_itself() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 5, generator=generator)
+    y = torch.randint(0, 2, (60,), generator=generator)
+    held = torch.randn(60, 5, generator=generator), torch.randint(0, 2, (60,), generator=generator)
+    settings = TrainingSettings(epochs=200, batch=16, lr=0.01, patience=3, weight_decay=0.0)
+    results = train_stack(
+        lambda: fully_connected(5, (8,)), x, y, chosen=everything(4, 60), validation=held, settings=settings
+    )
+    assert len({result.epochs for result in results}) > 1
+    for result in results:
+        losses = [loss for _, loss in result.history]
+        assert result.epochs == len(losses) == result.best_epoch + 3
+        assert result.validation_loss == min(losses) == losses[result.best_epoch - 1]
+        again = functional.cross_entropy(result.module(held[0]), held[1]).detach()
+        torch.testing.assert_close(float(again), result.validation_loss, rtol=1e-4, atol=1e-5)
+
+
+def test_retraining_goes_on_from_exactly_the_given_function() -> None:
+    (x, y), held = rule(200), rule(60, 1)
+    (trained,) = networks(1)
+    tiny = TrainingSettings(epochs=1, batch=200, lr=1e-9)
+    for result in train_stack(
+        lambda: copy.deepcopy(trained), x, y, chosen=everything(2, 200), validation=held, settings=tiny, fresh=False
+    ):
+        torch.testing.assert_close(result.module(x), trained(x), rtol=1e-3, atol=1e-2)
+        assert not result.module.training
+
+
+def test_torch_is_left_alone() -> None:
+    (x, y), held = rule(50), rule(20, 1)
+    state = torch.get_rng_state()
+    train_stack(lambda: fully_connected(4, (6,)), x, y, chosen=everything(2, 50), validation=held, settings=QUICK)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(4, 3), nn.ReLU()),
+        nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)),
+    ],
+)
+def test_other_networks_are_refused(module: nn.Sequential) -> None:
+    with pytest.raises(ModelError, match="fully connected"):
+        linear_layers(module)
+
+
+def test_networks_of_other_sizes_are_refused() -> None:
+    with pytest.raises(ModelError, match="same sizes"):
+        Stack([fully_connected(4, (6,)), fully_connected(4, (5,))])
+
+
+def test_rows_that_cannot_be_learned_from_are_refused() -> None:
+    (x, y), held = rule(50), rule(20, 1)
+    with pytest.raises(ModelError, match="width 5, got 4"):
+        train_stack(lambda: fully_connected(5, (6,)), x, y, chosen=everything(2, 50), validation=held)
+    with pytest.raises(ModelError, match="one label per row"):
+        train_stack(lambda: fully_connected(4, (6,)), x, y[1:], chosen=everything(2, 50), validation=held)

@@ -1,0 +1,118 @@
+"""`neuronfair reproduce`: jobs are done once, survive kills, and become tables."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tomllib
+
+import pytest
+
+from neuronfair.measure.mean import mean_interval
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "experiments"
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    """The machinery of the experiments, as `reproduce` imports it."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("lab")
+
+
+@pytest.fixture
+def page(lab):
+    return importlib.import_module("page")
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch):
+    """A module of jobs that leave a trace of every call."""
+    (tmp_path / "counted.py").write_text(
+        "from pathlib import Path\n"
+        "def double(x, log):\n"
+        "    with Path(log).open('a') as file: file.write(f'{x}\\n')\n"
+        "    if x < 0: raise ValueError('negative')\n"
+        "    return {'twice': 2 * x}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "log"
+
+
+def test_a_job_is_done_once_and_remembered(lab, counted, tmp_path):
+    jobs = [lab.Job("counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 2, 3)]
+    seen = []
+    lab.run_jobs(jobs[:2], tmp_path / "cache", workers=1)
+    lab.run_jobs(jobs, tmp_path / "cache", workers=2, progress=lambda *figures: seen.append(figures))
+    assert sorted(counted.read_text().split()) == ["1", "2", "3"]
+    results = lab.remembered(tmp_path / "cache")
+    assert [results(job)["twice"] for job in jobs] == [2, 4, 4, 6]
+    assert seen[-1][:2] == (2, 3)
+    assert results(lab.Job("counted:double", {"x": 9, "log": ""})) is None
+    assert json.loads((tmp_path / "cache" / f"{jobs[0].key}.json").read_text())["_job"]["arguments"]["x"] == 1
+
+
+def test_a_job_that_fails_keeps_what_was_done_before(lab, counted, tmp_path):
+    good, bad = (lab.Job("counted:double", {"x": x, "log": str(counted)}, first=x > 0) for x in (5, -1))
+    with pytest.raises(RuntimeError, match="negative"):
+        lab.run_jobs([bad, good], tmp_path / "cache", workers=1)
+    assert lab.remembered(tmp_path / "cache")(good)["twice"] == 10
+
+
+def test_figures_and_tables(lab):
+    mean, half = mean_interval([1.0, 2.0, 6.0])
+    assert lab.figure([1.0, None, 2.0, 6.0], ".2f") == f"{mean:.2f} ± {half:.2f}"
+    assert lab.figure([1234.0]) == "1,234"
+    assert lab.figure([None]) == "–"
+    table = lab.Table(["a", "b"], [["x", "1"]], "A note.")
+    assert table.markdown() == "| a | b |\n| --- | ---: |\n| x | 1 |\n\nA note.\n"
+    assert table.csv() == "a,b\nx,1\n"
+
+
+def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
+    reports = {}
+    for name in page.EXPERIMENTS:
+        module = importlib.import_module(name)
+        assert len(module.jobs(lab.QUICK)) <= len(module.jobs(lab.FULL))
+        reports[name] = module.report(lab.QUICK, lambda job: None)
+    text = page.page(reports, {name: [] for name in reports}, lab.QUICK, "neuronfair reproduce all --quick")
+    assert all(f"neuronfair reproduce {name}" in text for name in page.EXPERIMENTS)
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"lab", "cases", "page", "ablation_frontier"}
+    assert {name for name in files if "image" not in name and "convert" not in name} == set(page.EXPERIMENTS)
+
+
+def test_the_figures_of_the_paper_are_complete():
+    paper = tomllib.loads((FOLDER / "paper.toml").read_text(encoding="utf-8"))
+    assert {len(line) for line in paper["dm_rs"].values()} == {6}
+    assert set(paper["total"]["neuronfair"]) == set(paper["dm_rs"]) == set(paper["seconds_per_1000"])
+
+
+def test_one_figure_from_the_command_line(run, shared_models, monkeypatch, tmp_path):
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    result = run("reproduce", "figure3_as_curve", "--quick", "--out", "out", "--docs", "docs", "--workers", 1)
+    assert result.status == 0, result.err
+    assert "24 (paper 24)" in " ".join(result.out.split())
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "| layer 2 | 0.7519 | 0.750 | 24 of 32 |" in page
+    assert "(img/figure3_as_curve-as-curves.png)" in page
+    assert (tmp_path / "docs" / "img" / "figure3_as_curve-as-curves.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "figure3_as_curve-layers.csv").read_text().startswith(",AUC,cut,biased\nlayer 1,")
+    assert (tmp_path / "out" / "figure3_as_curve-as-curves.svg").exists()
+
+
+def test_an_experiment_that_does_not_exist(refused):
+    refused("reproduce", "tabel4_totals", says=("no experiment 'tabel4_totals'", "table4_totals"))
+
+
+@pytest.fixture(autouse=True)
+def path_and_modules(monkeypatch):
+    """What an experiment leaves in this process is taken away again."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(FOLDER) in str(sys.modules[name].__file__):
+            del sys.modules[name]
