@@ -27,10 +27,10 @@ def phase(case: str, model: str | int, phase: Phase, seeds: int, steps: int, see
 
 
 def runs(scale: Scale, case: str, phase: Phase) -> list[Job]:
-    """Return the comparisons of one phase, one for each run seed; at most three local ones."""
+    """Return the comparisons of one phase, one for each run seed; at most two local ones."""
     seeds, steps = (scale.seeds, 0) if phase == "global" else (min(scale.seeds, LOCAL_SEEDS), scale.steps)
     fixed = {"case": case, "model": model_of(case), "phase": phase, "seeds": seeds, "steps": steps}
-    chosen = run_seeds(scale, case) if phase == "global" else range(min(3, scale.repeats))
+    chosen = run_seeds(scale, case) if phase == "global" else range(min(2, scale.repeats))
     return [Job("table6_phases:phase", {**fixed, "seed": seed}) for seed in chosen]
 
 

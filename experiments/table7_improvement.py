@@ -15,7 +15,6 @@ from lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")
-STEPS = 200
 MOST_SECONDS = 20.0  # of a search: SymbGen is slow
 ANY_LOSS = 1.0  # nothing is held back here: the table shows the accuracy
 
@@ -59,13 +58,13 @@ def _auc(net: Network, case: str) -> float:
 
 def run(scale: Scale, case: str, model: str | int, method: str) -> Job:
     """Return the retraining with the findings of one method."""
-    budget = {"seeds": scale.seeds, "steps": min(STEPS, scale.steps), "repeats": scale.retrainings}
+    budget = {"seeds": scale.seeds, "steps": scale.steps, "repeats": scale.retrainings}
     return Job("table7_improvement:improve", {"case": case, "model": model, "method": method, **budget})
 
 
 def own(scale: Scale, case: str) -> list[int]:
     """Return the training seeds of our own classifiers that are retrained: one only for wide tables."""
-    return list(range(min(1 if case in WIDE else 5, scale.trainings)))
+    return list(range(min(1 if case in WIDE else 2, scale.trainings)))
 
 
 def jobs(scale: Scale) -> list[Job]:

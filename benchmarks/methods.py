@@ -1,0 +1,53 @@
+"""How long every method takes for 1,000 seeds and 1,000 steps on Adult, sex, with the published weights.
+
+    python benchmarks/methods.py
+
+`uniform` only draws and judges rows, so a method's rows per second over those of uniform, measured in the same run, say
+what its own work costs. SymbGen, which asks the network about 500 neighbours of every row, is stopped after 60 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from neuronfair.domain.data import load
+from neuronfair.generation.campaign import Plan, find
+from neuronfair.generation.methods import METHODS
+from neuronfair.network.adapter import Network
+from neuronfair.network.fit import read_model
+
+LIMITS = {"symbgen": 60.0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1000)
+    options = parser.parse_args()
+    path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
+    if not path.is_file():
+        sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
+    data = load("adult", "paper", sensitive=["sex"])
+    network = Network(read_model(path, data.domain), data.domain.encode(data.rows[:1]))
+    find(network, data.domain, data.rows, Plan("uniform", seeds=100, steps=50, controls=False))  # warm up
+    print("| method | seconds | people judged | findings | rows per second | of uniform's | load |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    yardstick = None
+    for method in ("uniform", *(name for name in METHODS if name != "uniform")):
+        busy = os.getloadavg()[0]
+        plan = Plan(method, options.seeds, options.steps, seconds=LIMITS.get(method), controls=False)
+        figures = find(network, data.domain, data.rows, plan).summary()
+        speed = figures["rows_judged"] / figures["seconds"]
+        yardstick = yardstick or speed
+        print(
+            f"| {method} | {figures['seconds']:.1f} | {figures['tried']:,} | {figures['findings']:,} | {speed:,.0f} | "
+            f"{speed / yardstick:.2f} | {busy:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
