@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.errors import ModelError
-from neuronfair.network.train import Rows, TrainingResult, TrainingSettings, Units, check_rows, descend, seeded
+from neuronfair.network.train import Rows, TrainingResult, TrainingSettings, check_rows, descend, seeded
+from neuronfair.network.units import Units
 
 
 class Stack(nn.Module):
