@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.domain.data import Data, load
+from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.generation.campaign import Outcome, Plan, find
 from neuronfair.measure.compare import figures
@@ -20,7 +21,7 @@ from neuronfair.network.weights import save
 
 from lab import FOLDER, Job, Scale
 
-CASES = {  # case: data set, sensitive attribute, published weights, the paper's name of the case
+ALL_CASES = {  # case: data set, sensitive attribute, published weights, the paper's name of the case
     "adult-sex": ("adult", "sex", "census.npz", "adult-gender"),
     "adult-race": ("adult", "race", "census.npz", "adult-race"),
     "adult-age": ("adult", "age", "census.npz", "adult-age"),
@@ -30,6 +31,7 @@ CASES = {  # case: data set, sensitive attribute, published weights, the paper's
     "compas-race": ("compas", "race", "compas.npz", "compas-race"),
     "meps-sex": ("meps", "SEX=1", None, "meps-gender"),  # the published model cannot be fed
 }
+CASES = {case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is not None}  # whose data are at hand
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
 METHODS = ("neuronfair", "frontier", "eidig5", "adf", "aequitas")

@@ -7,10 +7,11 @@ from typing import Any
 from neuronfair.interpretation.profile import interpret
 from neuronfair.report.plots import plot_as_curves
 
-from cases import case_data, model_of, network
+from cases import PUBLISHED, case_data, model_of, network
 from lab import Claim, Job, Report, Results, Scale, Table
 
 CASE = "adult-sex"
+NAMES = ("classifier trained here", "published classifier")
 PRINTED = {"cut of layer 1": 0.33, "share above it": 0.3281, "AUC of layer 2": 0.7513, "biased neurons of layer 2": 24}
 
 
@@ -53,6 +54,10 @@ def report(scale: Scale, results: Results) -> Report:
         "Figure 3: AS curves of Adult",
         "How many neurons of each layer react more strongly than a threshold when only sex changes.",
         {"layers": Table(["", "AUC", "cut", "biased"], lines)},
-        [claim],
-        {"as-curves": lambda path: plot_as_curves(profile(), path, title="Adult, sex: published classifier")},
+        [claim] if model_of(CASE) == PUBLISHED else [],
+        {
+            "as-curves": lambda path: plot_as_curves(
+                profile(), path, title=f"Adult, sex: {NAMES[model_of(CASE) == PUBLISHED]}"
+            )
+        },
     )

@@ -46,7 +46,7 @@ def reproduce(
     from neuronfair.atomic import write_text
     from neuronfair.report.console import make_console, progress_bar
 
-    lab, book = _experiments()
+    lab, book, cases = _experiments()
     chosen = _chosen(names, book.EXPERIMENTS)
     scale = lab.QUICK if quick else lab.FULL
     if repeats is not None:
@@ -55,6 +55,10 @@ def reproduce(
         scale = replace(scale, seconds=seconds)
     console = make_console(quiet=quiet)
     modules = {name: importlib.import_module(name) for name in chosen}
+    for name in dict.fromkeys(facts[0] for case, facts in cases.ALL_CASES.items() if case not in cases.CASES):
+        console.print(f"Left out: {name}, whose data are not here. Get them with: neuronfair data get {name}")
+    if not any(map(cases.published, cases.CASES)):
+        console.print("The published weights are not here (NEURONFAIR_MODELS): classifiers trained now stand for them.")
     cache = out / ("cache-quick" if quick else "cache")
     jobs = [job for module in modules.values() for job in module.jobs(scale)]
     interrupted = False
@@ -85,13 +89,14 @@ def reproduce(
         raise typer.Exit(INTERRUPTED)
 
 
-def _experiments() -> tuple[Any, Any]:
-    """Return the shared machinery and the page of the experiments, which lie beside the package or inside it."""
+def _experiments() -> tuple[Any, Any, Any]:
+    """Return the machinery, the page and the cases of the experiments, which lie beside the package or inside it."""
     package = Path(neuronfair.__file__).parent
     for folder in (package / "experiments", package.parent.parent / "experiments"):
         if (folder / "lab.py").exists():
             sys.path.insert(0, str(folder))
-            return importlib.import_module("lab"), importlib.import_module("page")
+            lab, page, cases = map(importlib.import_module, ("lab", "page", "cases"))
+            return lab, page, cases
     raise NeuronFairError("the experiments are not here: install the wheel, or run from a checkout of the source")
 
 
