@@ -50,6 +50,7 @@ def report(scale: Scale, results: Results) -> Report:
         ", ".join(f"{name}: {value:.4g} (paper {PRINTED[name]})" for name, value in ours.items()) + ".",
     )
 
+    title = f"Adult, sex: {NAMES[model_of(CASE) == PUBLISHED]}"
     return Report(
         "Figure 3: AS curves of Adult",
         "How many neurons of each layer react more strongly than a threshold when only sex changes.",
