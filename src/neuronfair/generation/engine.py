@@ -167,7 +167,7 @@ class _Tally:
         self._parts.append(
             Findings(
                 packed=rows[found].to(domain.compact),
-                twin_values=twins[:, list(domain.sensitive_columns)],
+                twin_values=twins[:, list(domain.sensitive_columns)].long(),
                 scores=judgement.scores[found],
                 twin_scores=judgement.twin_scores[found, partner],
                 origin=origin[found],

@@ -95,14 +95,14 @@ def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """Return pictures as input, each mirrored or not and moved by up to SHIFT pixels, the edge repeated."""
     n, _, height, width = pixels.shape
     device = pixels.device
-    x = as_input(pixels)
     dx, dy = torch.randint(-SHIFT, SHIFT + 1, (2, n, 1), generator=generator, device=device)
     columns = (torch.arange(width, device=device) + dx).clamp(0, width - 1)
     mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
     columns = torch.where(mirrored, columns.flip(1), columns)
     lines = (torch.arange(height, device=device) + dy).clamp(0, height - 1)
     numbers = torch.arange(n, device=device)[:, None, None]
-    return x.permute(0, 2, 3, 1)[numbers, lines[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    moved = pixels.permute(0, 2, 3, 1)[numbers, lines[:, :, None], columns[:, None, :]]  # while a pixel is one byte
+    return as_input(moved.permute(0, 3, 1, 2))
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from neuronfair.network.judge import Judgement
 class Uniform:
     """Every step judges a fresh row, uniform over the valid rows of the domain; seeds play no part."""
 
+
     def start(self, world: World, state: State) -> State:
         """Return the walkers as they are: there is nothing to remember."""
         return state
