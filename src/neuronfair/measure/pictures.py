@@ -7,6 +7,7 @@ from torch import Tensor
 
 from neuronfair.domain.image import FLAG, PIXELS, SEED, ImageDomain
 from neuronfair.network.adapter import Network
+from neuronfair.network.judge import judge
 
 
 def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
@@ -26,6 +27,12 @@ def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
         difference = domain.encode(a, torch.float64) - domain.encode(b, torch.float64)
         norms.append(difference.flatten(1).norm(dim=1))
     return torch.cat(norms)
+
+
+def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
+    """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
+    gaps = [judge(network, domain, part).gaps[:, 0] for part in torch.split(rows, domain.rows_per_pass)]
+    return float(torch.cat(gaps).mean())
 
 
 def still_turned(classifier: Network, domain: ImageDomain, rows: Tensor) -> float | None:

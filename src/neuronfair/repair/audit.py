@@ -16,7 +16,7 @@ from neuronfair.generation.faces import STEPS, ImageSearch, search_pictures
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.shift import Shift, random_like, turn
 from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.measure.pictures import shift_norms, still_turned, walk_norms
+from neuronfair.measure.pictures import score_gap, shift_norms, still_turned, walk_norms
 from neuronfair.network.adapter import Network
 from neuronfair.network.detect import PASS, predictions
 from neuronfair.network.vision import Detector
@@ -50,6 +50,8 @@ class Subject:
     def figures(self) -> dict[str, Any]:
         """Return how many faces there are, and how large their shifts."""
         sizes = self.shift.size.double()
+        other = self.domain.with_shift(random_like(self.shift).levels)
+        look = self.domain.rows(torch.arange(min(self.turned, PROFILE_ROWS), device=self.domain.device))
         return {
             "faces": self.faces,
             "detected": self.detected,
@@ -58,6 +60,8 @@ class Subject:
             "epsilon_median": float(sizes.median()) / 255,
             "epsilon_mean": float(sizes.mean()) / 255,
             "shift_l2": float(shift_norms(self.domain, self.domain.seeds).mean()),
+            "score_gap": score_gap(self.network, self.domain, look),
+            "score_gap_random_shift": score_gap(self.network, other, look),
             "worst_layer": self.profile.worst.name,
             "auc": self.profile.worst.auc,
             "auc_by_layer": {layer.name: layer.auc for layer in self.profile.layers},
@@ -135,15 +139,8 @@ def compare(
         figures[method] = measured(subject, found[method])
         say(f"{method}: {figures[method]['idis']:,} findings, GSR {figures[method]['gsr']:.2%}")
     for name, domain, blind in (("random_direction", subject.domain, True), ("random_shift", other, False)):
-        control = search_pictures(
-            subject.network,
-            domain,
-            "neuronfair",
-            numbers[:control_seeds],
-            profile=subject.profile,
-            blind=blind,
-            **plain,
-        )
+        some = numbers[:control_seeds]
+        control = search_pictures(subject.network, domain, "neuronfair", some, blind=blind, **plain)
         figures[name] = measured(subject, control, domain)
         say(f"{name}: {figures[name]['idis']:,} findings, GSR {figures[name]['gsr']:.2%}")
     return found, figures
