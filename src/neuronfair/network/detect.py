@@ -66,7 +66,7 @@ def learn(
     device = pixels.device
     weights = [p for p in module.parameters() if p.requires_grad]
     optimiser = torch.optim.SGD(weights, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    batches = max(1, len(pixels) // BATCH)
+    batches = max(1, len(pixels) // min(BATCH, max(16, len(pixels) // 20)))  # small sets need their steps too
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, lr, total_steps=epochs * batches, pct_start=0.1, cycle_momentum=False
     )
