@@ -72,9 +72,9 @@ def audit_images(
     if int(known.sum()) < FEW:
         raise DataError(f"{source}: {int(known.sum())} faces have a '{sensitive}'. At least {FEW} are needed")
     held = _held(len(pictures), seed).to(device)
+    detector, card = _detector(model, body, weights, pixels[~held], is_face[~held], epochs, seed, console)
     for note in pictures.notes:
         console.print(f"Note: {note}")
-    detector, card = _detector(model, body, weights, pixels[~held], is_face[~held], epochs, seed, console)
     rate, _ = accuracies(detector, pixels[held], is_face[held].long())
     train, test = known & ~held, known & held
     classifier = fit_attribute(

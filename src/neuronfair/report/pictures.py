@@ -79,8 +79,10 @@ def write_page(
 
 def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
     """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
-    from PIL import Image, ImageDraw
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
 
+    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
     shown = panels(domain, findings, classes)
     side = domain.shape[-1] * ENLARGED
     height = domain.shape[-2] * ENLARGED + 20
@@ -90,7 +92,7 @@ def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Se
         for j, (picture, text) in enumerate(line):
             x, y = GAP + j * (side + GAP), GAP + i * (height + GAP)
             sheet.paste(_image(picture), (x, y))
-            draw.text((x, y + height - 16), text, fill="black")
+            draw.text((x, y + height - 16), text, fill="black", font=font)
     with replacing(path) as temporary:
         sheet.save(temporary, format="PNG")
 
