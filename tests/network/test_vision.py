@@ -11,6 +11,7 @@ from neuronfair.network.detect import (
     features,
     fit_attribute,
     fit_detector,
+    learn,
     load_body,
     load_detector,
     predictions,
@@ -132,3 +133,18 @@ def test_a_pretrained_body_in_half_precision_is_where_training_starts(tmp_path):
     load_body(tmp_path / "b.safetensors", other)
     assert other.conv1[0].weight.dtype == torch.float32
     assert torch.allclose(other.conv1[0].weight, body.conv1[0].weight, atol=1e-3)
+
+
+def test_a_pretrained_body_learns_at_a_tenth_of_the_rate(tmp_path):
+    from safetensors.torch import save_file
+
+    pictures = drawn_pictures(20, 20, side=32)
+    start = build("small", side=32)
+    save_file(start.body.state_dict(), tmp_path / "body.safetensors")
+    ours = fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, weights=tmp_path / "body.safetensors")
+    body, head = start.state_dict()["body.conv2.0.weight"], ours.state_dict()["body.conv2.0.weight"]
+    slow = float((head - body).norm())
+    again = build("small", side=32)
+    again.body.load_state_dict(start.body.state_dict())
+    learn(again, pictures.pixels, pictures.is_face.long(), epochs=1)
+    assert 0 < slow < 0.4 * float((again.state_dict()["body.conv2.0.weight"] - body).norm())

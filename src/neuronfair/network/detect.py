@@ -56,19 +56,25 @@ def learn(
     epochs: int,
     lr: float = 0.01,
     seed: int = 0,
+    pretrained: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Train a module in place to tell the classes of 8-bit pictures: SGD with momentum on the cross entropy.
 
     The learning rate rises to `lr` within the first tenth of the steps and falls to 0 along a cosine. On a GPU the
-    arithmetic is bfloat16. `progress` is called after every epoch with (epoch, epochs, mean loss).
+    arithmetic is bfloat16. A pretrained part learns at a tenth of the rate, lest it forget. `progress` is called after
+    every epoch with (epoch, epochs, mean loss).
     """
     device = pixels.device
-    weights = [p for p in module.parameters() if p.requires_grad]
-    optimiser = torch.optim.SGD(weights, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    slow = set() if pretrained is None else set(pretrained.parameters())
+    groups = [[p for p in module.parameters() if (p in slow) == part] for part in (False, True)]
+    rates = [lr, lr / 10][: 1 + bool(slow)]
+    optimiser = torch.optim.SGD(
+        [{"params": g} for g in groups[: len(rates)]], lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4
+    )
     batches = max(1, len(pixels) // min(BATCH, max(16, len(pixels) // 20)))  # small sets need their steps too
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, lr, total_steps=epochs * batches, pct_start=0.1, cycle_momentum=False
+        optimiser, rates, total_steps=epochs * batches, pct_start=0.1, cycle_momentum=False
     )
     generator = torch.Generator(device).manual_seed(seed)
     on_gpu = device.type == "cuda"
@@ -135,7 +141,8 @@ def fit_detector(
     module = _drawn(body, pixels, 2, seed)
     if weights is not None:
         load_body(weights, module.body)
-    learn(module, pixels, is_face.long(), epochs=epochs, seed=seed, progress=progress)
+    pretrained = module.body if weights is not None else None
+    learn(module, pixels, is_face.long(), epochs=epochs, seed=seed, pretrained=pretrained, progress=progress)
     return module
 
 

@@ -23,6 +23,7 @@ from neuronfair.network.vision import Detector
 from neuronfair.repair.pictures import FACE, retrained
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
+AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
 
 Say = Callable[[str], None]
 
@@ -196,7 +197,14 @@ def after(
     out = (subject.held if bool(subject.held.any()) else ~subject.held).nonzero()[:, 0]
     profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
     again = search_pictures(
-        network, domain, "neuronfair", out[seen[out]], profile=profile, steps=steps, walkers=walkers, seed=seed
+        network,
+        domain,
+        "neuronfair",
+        out[seen[out]][:AGAIN_SEEDS],
+        profile=profile,
+        steps=steps,
+        walkers=walkers,
+        seed=seed,
     )
     aucs = {layer.name: layer.auc for layer in profile.layers}
     return {
