@@ -24,7 +24,7 @@ from neuronfair.repair.audit import after, compare, improve, subject
 import torch
 
 ATTRIBUTES = ("gender", "race")
-METHODS = ("neuronfair", "adf", "eidig")
+METHODS = ("neuronfair", "adf", "eidig", "halving")
 PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
 
 
@@ -136,13 +136,13 @@ def one_attribute(
     found, figures = compare(
         under_test, options.methods, seeds=options.seeds or None, control_seeds=options.control_seeds, **shared
     )
-    print(f"  {'':16} {'IDIs':>7} {'GSR':>8} {'of seeds':>8} {'at once':>7} {'L2 bias':>7} {'L2 sens':>7} "
+    print(f"  {'':28} {'IDIs':>7} {'GSR':>8} {'of seeds':>8} {'at once':>7} {'L2 bias':>7} {'L2 sens':>7} "
           f"{'turned':>7} {'s/1000':>7}   paper")  # fmt: skip
     for method, line in figures.items():
         printed = PAPER["image_total"].get(method, {}).get(case)
         line["paper"] = printed
         beside = f"{printed['idis']:,} at {printed['gsr']:.2%}" if printed else ""
-        print(f"  {method:16} {line['idis']:7,} {line['gsr']:8.2%} {line['share_of_seeds']:8.1%} "
+        print(f"  {method:28} {line['idis']:7,} {line['gsr']:8.2%} {line['share_of_seeds']:8.1%} "
               f"{line['found_at_once']:7,} {_number(line['bias_l2'])} {_number(line['shift_l2'])} "
               f"{_percent(line['attribute_still_turned']):>7} {_number(line['seconds_per_1000'])}   {beside}",
               flush=True)  # fmt: skip

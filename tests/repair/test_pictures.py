@@ -26,23 +26,24 @@ def planted(*, reads_cast: bool):
 @pytest.fixture(scope="module")
 def biased():
     under_test = planted(reads_cast=True)
-    return under_test, *compare(under_test, ("neuronfair", "adf", "eidig"), steps=12)
+    return under_test, *compare(under_test, ("neuronfair", "adf", "eidig", "halving"), steps=12)
 
 
 def test_a_detector_that_reads_the_cast_is_found_out(biased):
     under_test, _, figures = biased
     assert under_test.profile.worst.biased == (1,)  # the neuron that reads the cast
     assert figures["neuronfair"]["idis"] >= 10
-    assert figures["neuronfair"]["idis"] > 2 * figures["random_direction"]["idis"]
-    assert figures["random_shift"]["idis"] == 0  # the size of the shift alone turns nothing
+    assert figures["neuronfair"]["idis"] > 2 * figures["neuronfair, random direction"]["idis"]
+    assert figures["neuronfair, random shift"]["idis"] == 0  # the size of the shift alone turns nothing
     assert figures["neuronfair"]["idis"] > figures["adf"]["idis"] > 0
+    assert figures["halving"]["idis"] > 2 * figures["neuronfair"]["idis"]
     gaps = under_test.figures()
     assert gaps["score_gap"] > 20 * gaps["score_gap_random_shift"]
 
 
 def test_a_detector_that_is_blind_to_the_cast_is_not():
     under_test = planted(reads_cast=False)
-    _, figures = compare(under_test, ("neuronfair", "adf", "eidig"), steps=12)
+    _, figures = compare(under_test, ("neuronfair", "adf", "eidig", "halving"), steps=12)
     assert {line["idis"] for line in figures.values()} == {0}
     assert under_test.figures()["auc"] == 0
     assert under_test.figures()["score_gap"] == 0

@@ -87,12 +87,12 @@ def audit_images(
     )
     under_test = subject(detector, classifier, pixels[known], held[known], name=pictures.name, sensitive=sensitive)
     shared: dict[str, Any] = {"steps": steps, "seed": seed, "walkers": 512 if device != "cpu" else 128}
-    found, figures = compare(under_test, ("neuronfair", "adf", "eidig"), **shared)
+    found, figures = compare(under_test, ("neuronfair", "adf", "eidig", "halving"), **shared)
     improvement: dict[str, Any] = {}
     if repair and not bool(is_face.all()):
         improvement["before"] = after(under_test, detector, pixels[held], is_face[held], **shared)
         _, improvement["after"] = improve(
-            under_test, found["neuronfair"], pixels[~held], is_face[~held], pixels[held], is_face[held],
+            under_test, found["halving"], pixels[~held], is_face[~held], pixels[held], is_face[held],
             epochs=max(1, epochs // 3), **shared,
         )  # fmt: skip
     result = {
@@ -169,7 +169,8 @@ def _detector(
 def _sentences(result: dict[str, Any]) -> list[str]:
     """Return what was found, in words."""
     figures = result["methods"]
-    ours, walk, shift = figures["neuronfair"], figures["random_direction"], figures["random_shift"]
+    ours, walk, shift = (figures[f"neuronfair{name}"] for name in ("", ", random direction", ", random shift"))
+    close, close_shift = figures["halving"], figures["halving, random shift"]
     lines = [
         f"{result['detected']:,} of {result['faces']:,} faces are detected; a shift of "
         f"{result['epsilon_mean'] * 255:.1f} grey levels in the mean turns the {result['sensitive']} of "
@@ -178,6 +179,9 @@ def _sentences(result: dict[str, Any]) -> list[str]:
         f"NeuronFair finds {ours['idis']:,} pairs that are decided otherwise, from {ours['share_of_seeds']:.1%} of the "
         f"seeds (GSR {ours['gsr']:.2%}); the same walk in random directions from {walk['share_of_seeds']:.1%} of its "
         f"seeds; with a random shift of equal size instead of the attribute from {shift['share_of_seeds']:.1%}.",
+        f"With steps that are halved at the boundary it finds {close['idis']:,} pairs, from "
+        f"{close['share_of_seeds']:.1%} of the seeds (GSR {close['gsr']:.2%}), and with the random shift from "
+        f"{close_shift['share_of_seeds']:.1%}. These pairs are shown and used for retraining.",
         f"The shift moves the scores by {result['score_gap']:.3f} in the mean, a random shift of equal size by "
         f"{result['score_gap_random_shift']:.3f}. Most biased layer: {result['worst_layer']}, AUC {result['auc']:.3f}.",
     ]
@@ -200,7 +204,7 @@ def _write_pairs(
 
     from neuronfair.report.pictures import write_page
 
-    findings, domain = found["neuronfair"].findings, under_test.domain
+    findings, domain = found["halving"].findings, under_test.domain
     numbers = under_test.numbers[findings.origin].tolist()
     np.savez_compressed(
         out / PAIRS,

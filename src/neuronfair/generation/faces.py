@@ -17,13 +17,19 @@ from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, World
 from neuronfair.generation.methods.adf import Adf
 from neuronfair.generation.methods.eidig import EidigGlobal
+from neuronfair.generation.methods.halving import Halving
 from neuronfair.generation.methods.neuronfair import NeuronFair
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.network.adapter import Network
 from neuronfair.network.judge import Decision
 
 STEPS = 40  # max_iter_g of the paper
-METHODS: dict[str, Method] = {"neuronfair": NeuronFair(), "adf": Adf(), "eidig": EidigGlobal()}
+METHODS: dict[str, Method] = {
+    "neuronfair": NeuronFair(),
+    "adf": Adf(),
+    "eidig": EidigGlobal(),
+    "halving": Halving(NeuronFair()),
+}
 
 
 @dataclass(frozen=True)

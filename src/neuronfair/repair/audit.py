@@ -23,6 +23,7 @@ from neuronfair.network.vision import Detector
 from neuronfair.repair.pictures import FACE, retrained
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
+CONTROLLED = ("neuronfair", "halving")
 AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
 
 Say = Callable[[str], None]
@@ -125,10 +126,10 @@ def compare(
     seed: int = 0,
     say: Say = lambda _: None,
 ) -> tuple[dict[str, ImageSearch], dict[str, dict[str, Any]]]:
-    """Search with each method from all seeds, and NeuronFair's controls from some; return findings and figures.
+    """Search with each method from all seeds, and with controls from some; return findings and figures.
 
-    `random_direction` is NeuronFair's walk with noise in the place of gradients; `random_shift` is NeuronFair with a
-    shift of equal size in a random direction, so that what turns there is not the attribute.
+    `…, random direction` is the same walk with noise in the place of gradients; `…, random shift` is the same walk
+    with a shift of equal size in a random direction, so that what turns there is not the attribute.
     """
     numbers = _spread(len(subject.domain.pictures), seeds, seed).to(subject.domain.device)
     other = subject.domain.with_shift(random_like(subject.shift, seed=seed).levels)
@@ -139,11 +140,13 @@ def compare(
         found[method] = search_pictures(subject.network, subject.domain, method, numbers, **plain)
         figures[method] = measured(subject, found[method])
         say(f"{method}: {figures[method]['idis']:,} findings, GSR {figures[method]['gsr']:.2%}")
-    for name, domain, blind in (("random_direction", subject.domain, True), ("random_shift", other, False)):
-        some = numbers[:control_seeds]
-        control = search_pictures(subject.network, domain, "neuronfair", some, blind=blind, **plain)
-        figures[name] = measured(subject, control, domain)
-        say(f"{name}: {figures[name]['idis']:,} findings, GSR {figures[name]['gsr']:.2%}")
+    some = numbers[:control_seeds]
+    for method in (m for m in CONTROLLED if m in methods):
+        for name, domain, blind in (("random direction", subject.domain, True), ("random shift", other, False)):
+            control = search_pictures(subject.network, domain, method, some, blind=blind, **plain)
+            name = f"{method}, {name}"
+            figures[name] = measured(subject, control, domain)
+            say(f"{name}: {figures[name]['idis']:,} findings, GSR {figures[name]['gsr']:.2%}")
     return found, figures
 
 
@@ -187,7 +190,7 @@ def after(
     walkers: int = 512,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return AUC, detection rate and a new NeuronFair search of a detector, all on held-out pictures.
+    """Return AUC, detection rate and a new search (halving) of a detector, all on held-out pictures.
 
     The shifts stay those of the detector under test, so that before and after are asked the same question.
     """
@@ -199,7 +202,7 @@ def after(
     again = search_pictures(
         network,
         domain,
-        "neuronfair",
+        "halving",
         out[seen[out]][:AGAIN_SEEDS],
         profile=profile,
         steps=steps,
