@@ -39,11 +39,12 @@ def main() -> None:
     parser.add_argument("--own-body", action="store_true", help="train a body of its own for the attribute classifier")
     parser.add_argument("--faces", type=int, help="use so many faces only, and non-faces in proportion")
     parser.add_argument("--seeds", type=int, default=0, help="seed pictures per search; 0: all detected faces")
-    parser.add_argument("--control-seeds", type=int, default=2000)
+    parser.add_argument("--control-seeds", type=int, default=500)
+    parser.add_argument("--search-seconds", type=float, help="begin no further batch of walkers after so long")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--walkers", type=int, help="that go together; default 1024 on a GPU, 128 on a CPU")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--repair-epochs", type=int, default=4)
+    parser.add_argument("--repair-epochs", type=int, default=3)
     parser.add_argument("--no-repair", action="store_true", help="leave out what Table 11 needs")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, help="folder for decoded pictures")
@@ -59,13 +60,10 @@ def main() -> None:
             pictures = pictures.some(options.faces, seed=options.seed)
         print(f"{name}: {len(pictures):,} pictures, read in {time.perf_counter() - clock:.1f} s", flush=True)
         for body in options.bodies:
-            result = one_body(pictures, body, options)
-            path = options.out / f"{name}-{body}.json"
-            path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-            print(f"written: {path}", flush=True)
+            one_body(pictures, body, options)
 
 
-def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> dict[str, Any]:
+def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None:
     """Train a detector and test it for every attribute of the set."""
     clock = time.perf_counter()
     device = torch.device(options.device)
@@ -84,6 +82,7 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> dict
         "set": pictures.name,
         "body": body,
         "pretrained": weights is not None,
+        "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "options": {key: value for key, value in vars(options).items() if isinstance(value, int | str | bool)},
         "detection_rate": rate,
@@ -97,9 +96,11 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> dict
         if any(pictures.columns.get(attribute, ())):
             data = pixels, is_face, held
             result["attributes"][attribute] = one_attribute(pictures, detector, body, attribute, data, options)
-    result["seconds"] = time.perf_counter() - clock
-    print(f"{pictures.name} {body}: {result['seconds']:.0f} s in all", flush=True)
-    return result
+            result["seconds"] = time.perf_counter() - clock
+            path = options.out / f"{pictures.name}-{body}.json"
+            path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")  # a kill loses one attribute at most
+            print(f"  {attribute}: {result['attributes'][attribute]['seconds']:.0f} s; written: {path}", flush=True)
+    print(f"{pictures.name} {body}: {time.perf_counter() - clock:.0f} s in all", flush=True)
 
 
 def one_attribute(
@@ -134,7 +135,12 @@ def one_attribute(
           f"{start['worst_layer']}", flush=True)  # fmt: skip
     shared = {"steps": options.steps, "walkers": options.walkers, "seed": options.seed}
     found, figures = compare(
-        under_test, options.methods, seeds=options.seeds or None, control_seeds=options.control_seeds, **shared
+        under_test,
+        options.methods,
+        seeds=options.seeds or None,
+        control_seeds=options.control_seeds,
+        seconds=options.search_seconds,
+        **shared,
     )
     print(f"  {'':28} {'IDIs':>7} {'GSR':>8} {'of seeds':>8} {'at once':>7} {'L2 bias':>7} {'L2 sens':>7} "
           f"{'turned':>7} {'s/1000':>7}   paper")  # fmt: skip

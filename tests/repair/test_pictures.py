@@ -73,6 +73,14 @@ def test_batches_of_walkers_do_not_change_what_is_found(biased):
     assert again.findings.tried == whole.tried
 
 
+def test_a_search_that_is_out_of_time_begins_no_further_batch(biased):
+    under_test, _, _ = biased
+    numbers = torch.arange(under_test.turned)
+    short = search_pictures(under_test.network, under_test.domain, "adf", numbers, steps=2, walkers=5, seconds=0.0)
+    assert short.seeds == 5
+    assert short.findings.tried <= 10
+
+
 def test_norms_by_hand():
     pictures = torch.full((1, 3, 2, 2), 100, dtype=torch.uint8)
     shift = torch.zeros(1, 3, 2, 2, dtype=torch.int8)

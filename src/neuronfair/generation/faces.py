@@ -58,12 +58,13 @@ def search_pictures(
     steps: int = STEPS,
     blind: bool = False,
     walkers: int = 512,
+    seconds: float | None = None,
     seed: int = 0,
 ) -> ImageSearch:
     """Walk from the seed pictures with these numbers until each has met one discriminatory picture.
 
     `walkers` go together, which bounds the memory; the batches do not change what is found. `blind` replaces every
-    gradient by noise: the same walk in random directions.
+    gradient by noise: the same walk in random directions. After so many `seconds` no further batch is begun.
     """
     if method not in METHODS:
         raise NeuronFairError(f"no method '{method}' for pictures. {did_you_mean(method, METHODS)}")
@@ -71,12 +72,12 @@ def search_pictures(
     seen = KeySet(domain.device)
     budget = Budget(steps=steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
-    seconds = 0.0
+    spent, begun = 0.0, 0
     for part in torch.split(numbers, walkers):
         result = search(world, METHODS[method], domain.rows(part), budget=budget, origin=part, seen=seen)
         parts.append(result.findings)
-        seconds += result.seconds
-        if result.stop == "interrupted":
+        spent, begun = spent + result.seconds, begun + len(part)
+        if result.stop == "interrupted" or (seconds is not None and spent >= seconds):
             break
     findings = Findings.join(parts)
-    return ImageSearch(method, findings, len(numbers), seconds, int((findings.step == 0).sum()))
+    return ImageSearch(method, findings, begun, spent, int((findings.step == 0).sum()))

@@ -133,4 +133,5 @@ def judge(network: Model, domain: Domain, rows: Tensor, decision: Decision | Non
 
 def families(domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
     """Split tensors of one length into parts whose rows, twins included, fill one batch each."""
-    return tuple(torch.split(t, max(1, min(BATCH, domain.rows_per_pass) // len(domain.sensitive_values))) for t in tensors)
+    rows = min(BATCH, domain.rows_per_pass) // len(domain.sensitive_values)
+    return tuple(torch.split(t, max(1, rows)) for t in tensors)

@@ -121,6 +121,7 @@ def compare(
     *,
     seeds: int | None = None,
     control_seeds: int = 2000,
+    seconds: float | None = None,
     steps: int = STEPS,
     walkers: int = 512,
     seed: int = 0,
@@ -129,11 +130,13 @@ def compare(
     """Search with each method from all seeds, and with controls from some; return findings and figures.
 
     `…, random direction` is the same walk with noise in the place of gradients; `…, random shift` is the same walk
-    with a shift of equal size in a random direction, so that what turns there is not the attribute.
+    with a shift of equal size in a random direction, so that what turns there is not the attribute. `seconds` bounds
+    each search, to the end of a batch of walkers.
     """
     numbers = _spread(len(subject.domain.pictures), seeds, seed).to(subject.domain.device)
     other = subject.domain.with_shift(random_like(subject.shift, seed=seed).levels)
     plain: dict[str, Any] = {"profile": subject.profile, "steps": steps, "walkers": walkers, "seed": seed}
+    plain["seconds"] = seconds
     found: dict[str, ImageSearch] = {}
     figures: dict[str, dict[str, Any]] = {}
     for method in methods:
