@@ -77,7 +77,7 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
         body, pixels[~held], is_face[~held], epochs=options.epochs, seed=options.seed, weights=weights
     )
     rate, _ = accuracies(detector, pixels[held], is_face[held].long())
-    paper = PAPER["image_accuracy"].get(pictures.name)
+    paper = PAPER["accuracy"].get(pictures.name)
     result: dict[str, Any] = {
         "set": pictures.name,
         "body": body,
@@ -123,7 +123,7 @@ def one_attribute(
         own_body=options.own_body, epochs=options.epochs, seed=options.seed,
     )  # fmt: skip
     right, balanced = accuracies(classifier, pixels[known & held], labels[known & held])
-    paper = PAPER["image_accuracy"].get(pictures.name)
+    paper = PAPER["accuracy"].get(pictures.name)
     paper_right = paper and paper[1 + ATTRIBUTES.index(attribute)]
     majority = float(torch.bincount(labels[known & held]).max() / (known & held).sum())
     print(f"  {case}: {len(classes)} classes, attribute classifier {right:.2%} held out, balanced {balanced:.2%}, "
