@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Twins
-from neuronfair.domain.identity import digest, key_coefficients
+from neuronfair.domain.identity import key_coefficients
 from neuronfair.errors import DomainError
 
 STEP = 0.15  # step_size_g of the paper for pictures, as a share of the range of a pixel
@@ -108,12 +108,6 @@ class ImageDomain:
     def ordered(self) -> Tensor:
         """Which codes have an order: the pixels, bool (d,)."""
         return self.free
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A digest of the pictures and their shifts."""
-        parts = (self.pictures.cpu().numpy().tobytes(), self.shift.cpu().numpy().tobytes())
-        return digest(self.name, tuple(self.pictures.shape), self.sensitive, *parts)
 
     @property
     def seeds(self) -> Tensor:

@@ -9,7 +9,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip wi
     "clba_in": ("celeba_faces", "tin_nonfaces"),
     "utk_in": ("utkface_faces", "tin_nonfaces"),
 }
+CAVEATS = {"lfw_in": "The race labels of LFW are predictions of another network, not annotations."}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +107,9 @@ def load_pictures(name: str, folder: str | Path | None = None, *, cache: Path | 
             raise DataError(f"{name}: set NEURONFAIR_DATA to the folder that holds images/{SETS[name][0]}.zip")
         folder = Path(home) / "images"
     folder = Path(folder)
-    return Pictures.join(
-        name, [read_pictures(folder / f"{part}.zip", folder / f"{part}.csv", cache=cache) for part in SETS[name]]
-    )
+    parts = [read_pictures(folder / f"{part}.zip", folder / f"{part}.csv", cache=cache) for part in SETS[name]]
+    joined = Pictures.join(name, parts)
+    return replace(joined, notes=(*joined.notes, *([CAVEATS[name]] if name in CAVEATS else [])))
 
 
 def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, cache: Path | None = None) -> Pictures:
