@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIGURES, PAGE, PAIRS, WEIGHTS = "figures.json", "report.html", "pairs.npz", "detector.safetensors"
 FEW = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
 SHOWN = 12  # pairs on the page
-CONTROL_SEEDS = 200  # from which the controls walk: enough to tell 5 % from 15 %, and a third of the time
+CONTROL_SEEDS = 200  # from which the controls walk: enough to tell 5 % from 15 %
 ENOUGH = 0.6  # of the way from guessing to certainty: below, an attribute classifier knows little
 COLUMNS = {"idis": "findings", "gsr": "GSR", "share_of_seeds": "of seeds", "bias_l2": "L2 of Δ bias",
            "shift_l2": "L2 of Δ attribute", "attribute_still_turned": "attribute turned"}  # fmt: skip
