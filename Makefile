@@ -1,4 +1,5 @@
 # make demo   a fresh clone -> a trained classifier, whom it discriminates, where its bias lives, a picture
+# make images-demo   500 faces (or drawn pictures, where the archives are not there) -> pairs side by side
 # make test   a fresh clone -> style, types and tests
 # Both make .venv and install what they need; a second call does not install again.
 
@@ -11,7 +12,7 @@ export NEURONFAIR_DATA ?= $(abspath ../shared/data)
 export NEURONFAIR_MODELS ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo test format clean
+.PHONY: demo images-demo test format clean
 
 demo: .venv/installed
 	@mkdir -p $(OUT)
@@ -21,6 +22,15 @@ demo: .venv/installed
 	$(BIN)/neuronfair interpret adult --sensitive sex --model $(OUT)/adult.safetensors \
 		--plot $(OUT)/as_curves.png --json $(OUT)/interpretation.json
 	@echo "Figures: $(OUT)/search.json and $(OUT)/interpretation.json"
+
+# Photographs where they lie beside the checkout, drawn pictures elsewhere: minutes on two cores.
+PICTURES := $(if $(wildcard $(NEURONFAIR_DATA)/images/utkface_faces.zip),utk_in --sensitive gender,drawn --sensitive cast)
+
+images-demo: .venv/installed
+	@mkdir -p $(OUT)
+	rm -rf $(OUT)/images
+	$(BIN)/neuronfair audit-images $(PICTURES) --faces 500 --out $(OUT)/images
+	@echo "Pairs side by side: $(OUT)/images/report.html"
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -49,16 +49,11 @@ def report(scale: Scale, results: Results) -> Report:
         same,
         ", ".join(f"{name}: {value:.4g} (paper {PRINTED[name]})" for name, value in ours.items()) + ".",
     )
-
     title = f"Adult, sex: {NAMES[model_of(CASE) == PUBLISHED]}"
     return Report(
         "Figure 3: AS curves of Adult",
         "How many neurons of each layer react more strongly than a threshold when only sex changes.",
         {"layers": Table(["", "AUC", "cut", "biased"], lines)},
         [claim] if model_of(CASE) == PUBLISHED else [],
-        {
-            "as-curves": lambda path: plot_as_curves(
-                profile(), path, title=f"Adult, sex: {NAMES[model_of(CASE) == PUBLISHED]}"
-            )
-        },
+        {"as-curves": lambda path: plot_as_curves(profile(), path, title=title)},
     )

@@ -26,8 +26,11 @@ STAGES = {
 FREE = {"errors", "atomic"}  # any stage may use these
 CORE_STAGES = {"interpretation", "generation", "measure", "certify"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "rules", "encode", "identity", "table", "toml")),
-    *(f"network/{name}.py" for name in ("adapter", "blackbox", "layers", "zoo", "train", "units", "stacked", "judge")),
+    *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "encode", "identity", "image", "table", "toml")),
+    *(
+        f"network/{name}.py"
+        for name in ("adapter", "blackbox", "layers", "zoo", "train", "units", "stacked", "judge", "vision")
+    ),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -7,18 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
+from neuronfair.domain.base import Twins
 from neuronfair.domain.encode import Encoder
 from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.errors import DomainError, did_you_mean
 
 MAX_TWINS = 100_000
+ROWS_PER_PASS = 1 << 15
 _CPU = torch.device("cpu")
 
 
@@ -28,13 +30,6 @@ class Target:
 
     column: str
     classes: tuple[str, ...]
-
-
-class Twins(NamedTuple):
-    """The same people with other sensitive values."""
-
-    rows: Tensor  # (n, k, d)
-    valid: Tensor  # (n, k): False where a rule says that no such person exists
 
 
 @dataclass(frozen=True)
@@ -105,6 +100,16 @@ class TableDomain:
         """The smallest type that holds every code, for keeping many rows."""
         largest = max(a.size for a in self.attributes)
         return next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max)
+
+    @property
+    def codes_per_row(self) -> int:
+        """How many codes a row has: one per attribute."""
+        return len(self.attributes)
+
+    @property
+    def rows_per_pass(self) -> int:
+        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
+        return ROWS_PER_PASS
 
     @cached_property
     def _rulebook(self) -> RuleBook:
@@ -310,6 +315,11 @@ class TableDomain:
         effect; codes may leave their bounds (`clip`).
         """
         return self._encoder.uphill(gradient, rows)
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+        codes = self.uphill(gradient, rows)
+        return torch.where(codes == self.uphill(other, rows), codes, rows)
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""

@@ -259,7 +259,7 @@ def _random(plan: Plan, world: World, judged: int, progress: Progress | None) ->
     """Judge as many random rows as the search did."""
     steps = math.ceil(judged / RANDOM_WALKERS)
     walkers = judged // steps if steps else 0
-    nobody = torch.zeros(walkers, len(world.domain.names), dtype=torch.int64, device=world.domain.device)
+    nobody = torch.zeros(walkers, world.domain.codes_per_row, dtype=torch.int64, device=world.domain.device)
     result = search(
         replace(world, draws=Draws(plan.seed, "random")),
         Uniform(),

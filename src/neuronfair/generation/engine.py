@@ -18,7 +18,7 @@ from neuronfair.generation.budget import Budget
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, State, World
-from neuronfair.network.judge import BATCH, Judgement, judge
+from neuronfair.network.judge import Judgement, judge
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -167,7 +167,7 @@ class _Tally:
         self._parts.append(
             Findings(
                 packed=rows[found].to(domain.compact),
-                twin_values=twins[:, list(domain.sensitive_columns)],
+                twin_values=twins[:, list(domain.sensitive_columns)].long(),
                 scores=judgement.scores[found],
                 twin_scores=judgement.twin_scores[found, partner],
                 origin=origin[found],
@@ -199,11 +199,12 @@ class _Tally:
 def confirmed(world: World, findings: Findings) -> Findings:
     """Judge each pair once more, on its own and in float64, and drop the pairs that are decided alike then."""
     keep = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
-    for start in range(0, len(findings), BATCH):
-        part = findings[start : start + BATCH]
+    size = world.domain.rows_per_pass
+    for start in range(0, len(findings), size):
+        part = findings[start : start + size]
         x = world.domain.encode(torch.cat([part.rows, part.twins(world.domain)]), torch.float64)
         own, other = world.exact.scores(x).chunk(2)
-        keep[start : start + BATCH] = world.decision.differ(own, other)
+        keep[start : start + size] = world.decision.differ(own, other)
     return replace(findings[keep], rejected=findings.rejected + int((~keep).sum()))
 
 
@@ -225,7 +226,9 @@ def _scramble(keys: Tensor) -> Tensor:
 def _enough_threads(world: World, walkers: int) -> Iterator[None]:
     """Let small batches run on one thread of the CPU, and restore the number of threads afterwards."""
     before = torch.get_num_threads()
-    if world.domain.device.type == "cpu" and walkers <= FEW_WALKERS:
+    # Rows so wide that few of them fill a pass keep all threads busy.
+    small = walkers <= min(FEW_WALKERS, world.domain.rows_per_pass // 8)
+    if world.domain.device.type == "cpu" and small:
         torch.set_num_threads(1)
     try:
         yield

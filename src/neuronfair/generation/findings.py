@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.base import Domain
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Findings:
         """The share of different people judged who are findings; 0 where nobody was judged."""
         return len(self) / self.tried if self.tried else 0.0
 
-    def twins(self, domain: TableDomain) -> Tensor:
+    def twins(self, domain: Domain) -> Tensor:
         """Return the other person of each pair: (f, d)."""
         twins = self.rows.clone()
         twins[:, list(domain.sensitive_columns)] = self.twin_values
@@ -55,9 +55,9 @@ class Findings:
         return replace(self, **parts)
 
     @staticmethod
-    def empty(domain: TableDomain, outputs: int) -> Findings:
+    def empty(domain: Domain, outputs: int) -> Findings:
         """Return a search that found nobody."""
-        rows = torch.empty(0, len(domain.attributes), dtype=domain.compact, device=domain.device)
+        rows = torch.empty(0, domain.codes_per_row, dtype=domain.compact, device=domain.device)
         number = torch.empty(0, dtype=torch.int64, device=domain.device)
         scores = torch.empty(0, outputs, device=domain.device)
         return Findings(rows, rows[:, list(domain.sensitive_columns)].long(), scores, scores, number, number, rows)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.generation.method import World
 from neuronfair.network.adapter import Network
@@ -139,6 +140,7 @@ def _train_mode(look: _Look) -> _Note:
 
 def _one_sensitive_value(look: _Look) -> _Note:
     domain, table = look.world.domain, look.table
+    assert isinstance(domain, TableDomain)  # health checks look at tables
     single = [c for c in domain.sensitive_columns if len(table) and bool((table[:, c] == table[0, c]).all())]
     if not single:
         return None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.base import Domain
 from neuronfair.generation.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.network.adapter import Network
@@ -25,7 +25,7 @@ class World:
     """What a method may look at."""
 
     network: Model
-    domain: TableDomain
+    domain: Domain
     decision: Decision
     draws: Draws
     profile: BiasProfile | None = None
@@ -49,7 +49,7 @@ class World:
             noise = self.draws.normal(t, state["origin"], blocks * width, use="blind")
             return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
         assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
-        return self.network.gradient(self.domain.encode(rows, self.network.dtype), objective, layer=layer)
+        return self.network.gradient(self.domain.encode(rows, self.network.dtype), objective, layer=layer).flatten(1)
 
 
 class Method(Protocol):

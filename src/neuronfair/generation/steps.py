@@ -23,8 +23,7 @@ def confidence(decision: Decision, scores: Tensor) -> Tensor:
 
 def agreed(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-    own, other = world.domain.uphill(g, base), world.domain.uphill(g_twin, base)
-    return torch.where(own == other, own, base)
+    return world.domain.agreed(g, g_twin, base)
 
 
 def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.base import Domain
 from neuronfair.errors import ModelError
 from neuronfair.network.adapter import Network
 from neuronfair.network.judge import families
@@ -89,7 +89,7 @@ class BiasProfile:
 
 def interpret(
     network: Network,
-    domain: TableDomain,
+    domain: Domain,
     rows: Tensor,
     *,
     progress: Callable[[int, int], None] | None = None,

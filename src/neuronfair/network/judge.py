@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.base import Domain
 from neuronfair.errors import ModelError
 from neuronfair.network.blackbox import Model
 
@@ -118,7 +118,7 @@ class Judgement:
         return self.twins[torch.arange(len(self.twins), device=self.twins.device), self.partner]
 
 
-def judge(network: Model, domain: TableDomain, rows: Tensor, decision: Decision | None = None) -> Judgement:
+def judge(network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None) -> Judgement:
     """Score rows and all their twins in one forward pass and compare the decisions (Definition 1)."""
     decision = decision or Decision()
     decision.check(network.outputs)
@@ -131,6 +131,7 @@ def judge(network: Model, domain: TableDomain, rows: Tensor, decision: Decision 
     return Judgement(twins, scores[:, 0], others, valid, differs, gaps)
 
 
-def families(domain: TableDomain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+def families(domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
     """Split tensors of one length into parts whose rows, twins included, fill one batch each."""
-    return tuple(torch.split(t, max(1, BATCH // len(domain.sensitive_values))) for t in tensors)
+    rows = min(BATCH, domain.rows_per_pass) // len(domain.sensitive_values)
+    return tuple(torch.split(t, max(1, rows)) for t in tensors)

@@ -57,7 +57,7 @@ class Frontier:
         scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        counts = torch.zeros(2, len(domain.names), BINS, DISTANCES, dtype=torch.float64, device=domain.device)
+        counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
         pilot = _Pilot(counts, replace(self, candidates=1, table=None))
         result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
         return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result

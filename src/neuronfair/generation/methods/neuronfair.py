@@ -20,6 +20,7 @@ from neuronfair.network.judge import Judgement
 
 KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
 LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
+MANY_NEURONS = 1 << 13  # in a larger layer r takes each neuron by chance: ranking all of them would be the slowest step
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class NeuronFair:
     def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
         """Return r: a random choice of neurons for each walker, the same between two refreshes: bool, (n, neurons)."""
         u = world.draws.uniform(t - t % self.refresh, state["origin"], neurons, use="extra")
+        if neurons > MANY_NEURONS:
+            return u < self.extra_share
         count = int(neurons * self.extra_share)
         return u.argsort(1).argsort(1) < count
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.base import Domain
 
 MAX_BINS = 128  # an attribute with more codes is split between so many bins of codes only, about equally wide
 
@@ -42,7 +42,7 @@ class Path(NamedTuple):
 class Bins:
     """The codes of all attributes in one line of cells: one per code, or per bin of codes where these are many."""
 
-    def __init__(self, domain: TableDomain) -> None:
+    def __init__(self, domain: Domain) -> None:
         self._sizes, self._bins = domain.sizes, domain.sizes.clamp(max=MAX_BINS)
         self._first = self._bins.cumsum(0) - self._bins
         self._coarse = bool((self._bins < self._sizes).any())

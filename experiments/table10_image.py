@@ -1,0 +1,191 @@
+"""Table 10 (and the data of Table 11): findings of face detectors by method, beside controls and the paper's figures.
+
+    python experiments/table10_image.py --device cuda --images DATA/images --sets lfw_in --out out/images
+    python experiments/table11_image_improvement.py out/images
+
+It needs torch, numpy, scipy, scikit-learn, Pillow and this source tree (PYTHONPATH=src). `--faces 200 --bodies small`
+tries everything on a CPU. One JSON file per set and body is written to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from neuronfair.domain.pictures import SETS, Pictures, load_pictures
+from neuronfair.network.detect import accuracies, fit_attribute, fit_detector
+from neuronfair.network.vision import BODIES, Detector
+from neuronfair.repair.audit import after, compare, improve, subject
+
+import torch
+
+ATTRIBUTES = ("gender", "race")
+METHODS = ("neuronfair", "adf", "eidig", "halving")
+PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, help="folder of the zip archives; default $NEURONFAIR_DATA/images")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--bodies", nargs="+", default=["vgg16", "resnet50"], choices=list(BODIES))
+    parser.add_argument("--attributes", nargs="+", default=list(ATTRIBUTES), choices=ATTRIBUTES)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--weights", type=Path, help="pretrained resnet50 body (safetensors): convert_resnet50.py")
+    parser.add_argument("--own-body", action="store_true", help="train a body of its own for the attribute classifier")
+    parser.add_argument("--faces", type=int, help="use so many faces only, and non-faces in proportion")
+    parser.add_argument("--seeds", type=int, default=0, help="seed pictures per search; 0: all detected faces")
+    parser.add_argument("--control-seeds", type=int, default=500)
+    parser.add_argument("--search-seconds", type=float, help="begin no further batch of walkers after so long")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--walkers", type=int, help="that go together; default 1024 on a GPU, 128 on a CPU")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--repair-epochs", type=int, default=3)
+    parser.add_argument("--no-repair", action="store_true", help="leave out what Table 11 needs")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cache", type=Path, help="folder for decoded pictures")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("out/images"))
+    options = parser.parse_args()
+    options.walkers = options.walkers or (1024 if options.device.startswith("cuda") else 128)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.sets:
+        clock = time.perf_counter()
+        pictures = load_pictures(name, options.images, cache=options.cache)
+        if options.faces:
+            pictures = pictures.some(options.faces, seed=options.seed)
+        print(f"{name}: {len(pictures):,} pictures, read in {time.perf_counter() - clock:.1f} s", flush=True)
+        for body in options.bodies:
+            one_body(pictures, body, options)
+
+
+def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None:
+    """Train a detector and test it for every attribute of the set."""
+    clock = time.perf_counter()
+    device = torch.device(options.device)
+    pixels, is_face = pictures.pixels.to(device), pictures.is_face.to(device)
+    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(options.seed))
+    held = torch.zeros(len(pictures), dtype=torch.bool)
+    held[order[: len(order) // 5]] = True
+    held = held.to(device)
+    weights = options.weights if body == "resnet50" else None
+    detector = fit_detector(
+        body, pixels[~held], is_face[~held], epochs=options.epochs, seed=options.seed, weights=weights
+    )
+    rate, _ = accuracies(detector, pixels[held], is_face[held].long())
+    paper = PAPER["accuracy"].get(pictures.name)
+    result: dict[str, Any] = {
+        "set": pictures.name,
+        "body": body,
+        "pretrained": weights is not None,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "options": {key: value for key, value in vars(options).items() if isinstance(value, int | str | bool)},
+        "detection_rate": rate,
+        "detection_rate_paper": paper and paper[0],
+        "training_seconds": time.perf_counter() - clock,
+        "attributes": {},
+    }
+    print(f"{pictures.name} {body}: detection rate {rate:.2%} held out (paper: {_percent(paper and paper[0])}), "
+          f"trained in {result['training_seconds']:.1f} s", flush=True)  # fmt: skip
+    for attribute in options.attributes:
+        if any(pictures.columns.get(attribute, ())):
+            data = pixels, is_face, held
+            result["attributes"][attribute] = one_attribute(pictures, detector, body, attribute, data, options)
+            result["seconds"] = time.perf_counter() - clock
+            path = options.out / f"{pictures.name}-{body}.json"
+            path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")  # a kill loses one attribute at most
+            print(f"  {attribute}: {result['attributes'][attribute]['seconds']:.0f} s; written: {path}", flush=True)
+    print(f"{pictures.name} {body}: {time.perf_counter() - clock:.0f} s in all", flush=True)
+
+
+def one_attribute(
+    pictures: Pictures,
+    detector: Detector,
+    body: str,
+    attribute: str,
+    data: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Train the attribute classifier, search with all methods and controls, retrain with the findings of each."""
+    clock = time.perf_counter()
+    case = f"{pictures.name}-{attribute}"
+    pixels, is_face, held = data
+    classes, labels = pictures.attribute(attribute)
+    labels = labels.to(pixels.device)
+    known = is_face & (labels >= 0)
+    classifier = fit_attribute(
+        detector, body, pixels[known & ~held], labels[known & ~held],
+        own_body=options.own_body, epochs=options.epochs, seed=options.seed,
+    )  # fmt: skip
+    right, balanced = accuracies(classifier, pixels[known & held], labels[known & held])
+    paper = PAPER["accuracy"].get(pictures.name)
+    paper_right = paper and paper[1 + ATTRIBUTES.index(attribute)]
+    majority = float(torch.bincount(labels[known & held]).max() / (known & held).sum())
+    print(f"  {case}: {len(classes)} classes, attribute classifier {right:.2%} held out, balanced {balanced:.2%}, "
+          f"always the largest class {majority:.2%} (paper: {_percent(paper_right)})", flush=True)  # fmt: skip
+    under_test = subject(detector, classifier, pixels[known], held[known], name=case, sensitive=attribute)
+    start = under_test.figures()
+    print(f"  {start['detected']:,} of {start['faces']:,} faces detected, {start['attribute_turns']:,} turn; "
+          f"ε {start['epsilon_mean']:.4f}, L2 {start['shift_l2']:.2f}; AUC {start['auc']:.3f} in "
+          f"{start['worst_layer']}", flush=True)  # fmt: skip
+    shared = {"steps": options.steps, "walkers": options.walkers, "seed": options.seed}
+    found, figures = compare(
+        under_test,
+        options.methods,
+        seeds=options.seeds or None,
+        control_seeds=options.control_seeds,
+        seconds=options.search_seconds,
+        **shared,
+    )
+    print(f"  {'':28} {'IDIs':>7} {'GSR':>8} {'of seeds':>8} {'at once':>7} {'L2 bias':>7} {'L2 sens':>7} "
+          f"{'turned':>7} {'s/1000':>7}   paper")  # fmt: skip
+    for method, line in figures.items():
+        printed = PAPER["image_total"].get(method, {}).get(case)
+        line["paper"] = printed
+        beside = f"{printed['idis']:,} at {printed['gsr']:.2%}" if printed else ""
+        print(f"  {method:28} {line['idis']:7,} {line['gsr']:8.2%} {line['share_of_seeds']:8.1%} "
+              f"{line['found_at_once']:7,} {_number(line['bias_l2'])} {_number(line['shift_l2'])} "
+              f"{_percent(line['attribute_still_turned']):>7} {_number(line['seconds_per_1000'])}   {beside}",
+              flush=True)  # fmt: skip
+    improvement: dict[str, Any] = {}
+    if not options.no_repair:
+        out = pixels[held], is_face[held]
+        improvement["before"] = after(under_test, detector, *out, **shared)
+        for method in ("more training", *options.methods):
+            _, improvement[method] = improve(
+                under_test, found.get(method), pixels[~held], is_face[~held], *out,
+                epochs=options.repair_epochs, **shared,
+            )  # fmt: skip
+        for method, line in improvement.items():
+            print(f"  {method:16} AUC {line['auc']:.3f} (same layer {line['auc_same_layer']:.3f}), detection rate "
+                  f"{line['detection_rate']:.2%}, found again {line['found_again']:,} of {line['seeds_again']:,}",
+                  flush=True)  # fmt: skip
+    return {
+        "classes": list(classes),
+        "classifier_accuracy": right,
+        "classifier_balanced_accuracy": balanced,
+        "classifier_majority": majority,
+        "classifier_accuracy_paper": paper_right,
+        **start,
+        "methods": figures,
+        "improvement": improvement,
+        "improvement_paper": PAPER["image_improvement"].get(case),
+        "seconds": time.perf_counter() - clock,
+    }
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.2%}"
+
+
+def _number(value: float | None) -> str:
+    return f"{'none':>7}" if value is None else f"{value:7.2f}"
+
+
+if __name__ == "__main__":
+    main()

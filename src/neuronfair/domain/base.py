@@ -1,0 +1,107 @@
+"""What every kind of input has in common: what the judge, the interpretation and the search ask of a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Twins(NamedTuple):
+    """The same people with other sensitive values."""
+
+    rows: Tensor  # (n, k, d)
+    valid: Tensor  # (n, k): False where a rule says that no such person exists
+
+
+class Domain(Protocol):
+    """A finite set of rows of whole numbers, some columns of which are sensitive: a table or a set of pictures."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows live."""
+
+    @property
+    def compact(self) -> torch.dtype:
+        """The smallest type that holds every code."""
+
+    @property
+    def codes_per_row(self) -> int:
+        """How many codes a row has."""
+
+    @property
+    def rows_per_pass(self) -> int:
+        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers the network eats per row."""
+
+    @property
+    def sensitive_columns(self) -> tuple[int, ...]:
+        """The positions of the sensitive codes."""
+
+    @property
+    def sensitive_values(self) -> Tensor:
+        """All combinations of the sensitive codes: (combinations, sensitive columns)."""
+
+    @property
+    def free(self) -> Tensor:
+        """Which codes a search may change: bool, (d,)."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many values each code may take: (d,)."""
+
+    @property
+    def ordered(self) -> Tensor:
+        """Which codes have an order: bool, (d,)."""
+
+    @property
+    def rules(self) -> Sequence[object]:
+        """What rows must keep beyond the bounds of their codes."""
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the valid rows that stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n rows uniformly from the valid rows."""
+
+    def valid(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it exists: bool, (n,)."""
+
+    def clip(self, rows: Tensor) -> Tensor:
+        """Return the nearest valid rows."""
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` that keep the sensitive values of `rows`."""
+
+    def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
+        """Return for each code a random other value, from numbers u in [0, 1): (n, d) each."""
+
+    def twins(self, rows: Tensor) -> Twins:
+        """Return, for each row, the rows that differ from it in the sensitive attributes only."""
+
+    def key(self, rows: Tensor) -> Tensor:
+        """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only."""
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the network input of rows."""
+
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return the first-order effect of single moves, from a gradient by the network input: (n, m)."""
+
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that one step uphill leads to: (n, d)."""
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return how much one step of each code changes at most, to first order and without sign: (n, d)."""

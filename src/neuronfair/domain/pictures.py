@@ -1,0 +1,234 @@
+"""Pictures on disk: a folder or a zip archive of images and a table that labels them, read as 8-bit tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.domain.files import read_sheet
+from neuronfair.errors import DataError, did_you_mean
+
+SIDE = 64  # pixels: height and width of every picture, as in the paper
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip with NAME.csv
+    "lfw_in": ("lfw_faces", "tin_nonfaces"),
+    "clba_in": ("celeba_faces", "tin_nonfaces"),
+    "utk_in": ("utkface_faces", "tin_nonfaces"),
+}
+CAVEATS = {"lfw_in": "The race labels of LFW are predictions of another network, not annotations."}
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures of one size with what is known about them.
+
+    `columns` are those of the label file, as text; `is_face` is True for every picture where the file does not say.
+    `notes` tell in one sentence each what was changed or left out on the way.
+    """
+
+    name: str
+    pixels: Tensor  # (n, 3, side, side), uint8
+    files: tuple[str, ...]
+    columns: Mapping[str, Sequence[str]]
+    is_face: Tensor  # (n,), bool
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, chosen: Tensor) -> Pictures:
+        """Return some of the pictures, by their numbers."""
+        numbers = chosen.tolist()
+        columns = {name: [values[i] for i in numbers] for name, values in self.columns.items()}
+        files = tuple(self.files[i] for i in numbers)
+        return Pictures(self.name, self.pixels[chosen], files, columns, self.is_face[chosen], self.notes)
+
+    @property
+    def faces(self) -> Pictures:
+        """Those that show a face."""
+        return self[self.is_face.nonzero()[:, 0]]
+
+    def attribute(self, name: str) -> tuple[tuple[str, ...], Tensor]:
+        """Return the classes of an attribute and the class of each picture, -1 where the cell is empty: int64, (n,)."""
+        if name not in self.columns:
+            raise DataError(f"{self.name}: the labels have no column '{name}'. {did_you_mean(name, self.columns)}")
+        values = [value.strip() for value in self.columns[name]]
+        classes = tuple(sorted(set(values) - {""}))
+        if len(classes) < 2:
+            held = f"one value only ('{classes[0]}')" if classes else "no value at all"
+            raise DataError(f"{self.name}: column '{name}' holds {held}, so there is nothing to tell apart")
+        number = {value: i for i, value in enumerate(classes)} | {"": -1}
+        return classes, torch.tensor([number[value] for value in values])
+
+    def some(self, faces: int, *, seed: int = 0) -> Pictures:
+        """Return so many random faces, and non-faces in the same proportion."""
+        generator = torch.Generator().manual_seed(seed)
+        groups = [(self.is_face == kind).nonzero()[:, 0] for kind in (True, False)]
+        share = min(1.0, faces / max(1, len(groups[0])))
+        drawn = [g[torch.randperm(len(g), generator=generator)[: round(share * len(g))]] for g in groups]
+        return self[torch.cat(drawn).sort().values]
+
+    @staticmethod
+    def join(name: str, parts: Sequence[Pictures]) -> Pictures:
+        """Return several sets as one; a label that one of them lacks is empty there."""
+        names = list(dict.fromkeys(column for part in parts for column in part.columns))
+        columns = {
+            column: [value for part in parts for value in part.columns.get(column, [""] * len(part))]
+            for column in names
+        }
+        return Pictures(
+            name,
+            torch.cat([part.pixels for part in parts]),
+            tuple(file for part in parts for file in part.files),
+            columns,
+            torch.cat([part.is_face for part in parts]),
+            tuple(note for part in parts for note in part.notes),
+        )
+
+
+def load_pictures(name: str, folder: str | Path | None = None, *, cache: Path | None = None) -> Pictures:
+    """Return lfw_in, clba_in or utk_in from a folder of their zip archives ($NEURONFAIR_DATA/images by default)."""
+    if name not in SETS:
+        raise DataError(f"no set of pictures '{name}'. {did_you_mean(name, SETS)}")
+    if folder is None:
+        home = os.environ.get("NEURONFAIR_DATA")
+        if not home:
+            raise DataError(f"{name}: set NEURONFAIR_DATA to the folder that holds images/{SETS[name][0]}.zip")
+        folder = Path(home) / "images"
+    folder = Path(folder)
+    parts = [read_pictures(folder / f"{part}.zip", folder / f"{part}.csv", cache=cache) for part in SETS[name]]
+    joined = Pictures.join(name, parts)
+    return replace(joined, notes=(*joined.notes, *([CAVEATS[name]] if name in CAVEATS else [])))
+
+
+def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, cache: Path | None = None) -> Pictures:
+    """Read a folder or a zip archive of pictures and the table that labels them.
+
+    The table has a column `file`, the path inside the folder or archive, and one column per attribute; `is_face` says
+    0 for pictures without a face. Pictures of another size are resized, grey ones become RGB, and files that are no
+    pictures are left out; `notes` says so. With `cache`, decoded pixels are kept in that folder.
+    """
+    source, labels = Path(source), Path(labels)
+    if not source.exists():
+        raise DataError(f"{source}: there is no such folder or zip archive")
+    sheet = read_sheet(labels)
+    if "file" not in sheet.columns:
+        raise DataError(f"{labels}: expected a column 'file'. {did_you_mean('file', sheet.columns)}")
+    files = sheet.columns["file"]
+    twice = [file for file, count in Counter(files).items() if count > 1]
+    if twice:
+        raise DataError(f"{labels}: '{twice[0]}' is labelled twice")
+    notes: list[str] = []
+    with _Folder(source) as there:
+        unlabelled = len(there.names - set(files))
+        if unlabelled:
+            notes.append(f"{unlabelled:,} of {len(there.names):,} pictures in {source.name} have no label: left out.")
+        missing = [file for file in files if file not in there.names]
+        if len(missing) == len(files):
+            raise DataError(f"{labels}: none of its files is in {source}, '{files[0]}' for one. Check the folder")
+        if missing:
+            notes.append(f"{len(missing):,} labelled files are not in {source.name}, '{missing[0]}' for one: left out.")
+        keep = [i for i, file in enumerate(files) if file in there.names]
+        pixels, sound, found = _decoded(there, [files[i] for i in keep], side, cache, source)
+        notes += found
+    keep = [i for i, ok in zip(keep, sound, strict=True) if ok]
+    if not keep:
+        raise DataError(f"{source}: none of the labelled files is a picture that can be read")
+    columns = {name: [cells[i] for i in keep] for name, cells in sheet.columns.items() if name != "file"}
+    is_face = _truth(columns.pop("is_face", ["1"] * len(keep)), labels)
+    return Pictures(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
+
+
+class _Folder:
+    """The pictures of a folder or a zip archive by name; anything else in there is not seen."""
+
+    def __init__(self, source: Path) -> None:
+        self._zip: zipfile.ZipFile | None = None
+        self._source = source
+        if source.is_dir():
+            everything = [p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file()]
+        else:
+            try:
+                self._zip = zipfile.ZipFile(source)
+            except (zipfile.BadZipFile, OSError) as error:
+                raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
+            everything = self._zip.namelist()
+        self.names = {name for name in everything if Path(name).suffix.lower() in SUFFIXES}
+
+    def __enter__(self) -> _Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._zip is not None:
+            self._zip.close()
+
+    def read(self, name: str) -> bytes:
+        return (self._source / name).read_bytes() if self._zip is None else self._zip.read(name)
+
+
+def _decoded(
+    there: _Folder, files: Sequence[str], side: int, cache: Path | None, source: Path
+) -> tuple[Tensor, list[bool], list[str]]:
+    """Return pixels, which files are pictures, and notes; from the cache if it holds exactly these files."""
+    kept = None if cache is None else cache / f"{source.stem}-{side}.npz"
+    known = hashlib.sha256("\n".join(files).encode()).hexdigest()
+    stamp = f"{source.resolve()} {source.stat().st_mtime_ns} {side} {known}"
+    if kept is not None and kept.is_file():
+        with np.load(kept, allow_pickle=False) as stored:
+            if str(stored["stamp"]) == stamp:
+                return torch.from_numpy(stored["pixels"]), stored["sound"].tolist(), stored["notes"].tolist()
+    raw = [there.read(file) for file in files]  # a zip archive has one reader at a time; decoding is the work
+    with ThreadPoolExecutor() as pool:
+        results = list(pool.map(lambda content: _picture(content, side), raw))
+    sound = [array is not None for array, _ in results]
+    arrays = [array for array, _ in results if array is not None]
+    pixels = np.stack(arrays) if arrays else np.zeros((0, 3, side, side), np.uint8)
+    notes = []
+    bad = [file for file, ok in zip(files, sound, strict=True) if not ok]
+    if bad:
+        notes.append(f"{len(bad):,} files in {source.name} are no pictures, '{bad[0]}' for one: left out.")
+    for change, what in (("resized", f"resized to {side} x {side}"), ("grey", "made RGB from grey or palette")):
+        count = sum(change in changes for _, changes in results)
+        if count:
+            notes.append(f"{count:,} pictures in {source.name} were {what}.")
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, pixels=pixels, sound=np.array(sound), notes=np.array(notes, dtype=str), stamp=np.array(stamp))
+    return torch.from_numpy(pixels), sound, notes
+
+
+def _picture(content: bytes, side: int) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Return one picture as (3, side, side) and what was changed; None for what is no picture."""
+    from PIL import Image
+
+    changes = []
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.mode != "RGB":
+                changes.append("grey")
+            picture = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # what PIL raises for damaged files
+        return None, ()
+    if picture.size != (side, side):
+        changes.append("resized")
+        picture = picture.resize((side, side), Image.Resampling.LANCZOS)
+    return np.ascontiguousarray(np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1)), tuple(changes)
+
+
+def _truth(cells: Sequence[str], labels: Path) -> Tensor:
+    known = {"1": True, "true": True, "yes": True, "face": True, "0": False, "false": False, "no": False, "": True}
+    for cell in cells:
+        if cell.strip().lower() not in known:
+            raise DataError(f"{labels}: column 'is_face': expected 1 or 0, got '{cell}'")
+    return torch.tensor([known[cell.strip().lower()] for cell in cells])

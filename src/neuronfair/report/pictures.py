@@ -1,0 +1,126 @@
+"""Picture findings side by side: the seed, both pictures of the pair, both differences amplified, both decisions."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.atomic import replacing, write_text
+from neuronfair.domain.image import FLAG, SEED, ImageDomain
+from neuronfair.generation.findings import Findings
+
+ENLARGED = 3  # times, so that single pixels can be seen
+REACH = 127  # levels that the largest difference is amplified to
+GAP = 6  # pixels between pictures of a sheet
+
+
+def amplified(difference: Tensor) -> tuple[Tensor, int]:
+    """Return a difference as a picture around middle grey, and how many times it is amplified: a whole number."""
+    largest = int(difference.abs().max())
+    times = max(1, REACH // largest) if largest else 1
+    return (128 + difference.to(torch.int16) * times).clamp(0, 255).to(torch.uint8), times
+
+
+def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> list[list[tuple[Tensor, str]]]:
+    """Return for each finding five pictures with a line of text each: seed, picture, twin and both differences."""
+    rows = findings.rows.clone()
+    seeds = domain.rows(rows[:, SEED].long())
+    twins = findings.twins(domain)
+    decisions = findings.scores.argmax(1), findings.twin_scores.argmax(1)
+    shown = []
+    for i in range(len(rows)):
+        seed, own, twin = (domain.levels(r[i : i + 1])[0] for r in (seeds, rows, twins))
+        walk, walk_times = amplified(own - seed)
+        shift, shift_times = amplified(twin - own if int(rows[i, FLAG]) == 0 else own - twin)
+        shown.append(
+            [
+                (seed.to(torch.uint8), "seed"),
+                (own.to(torch.uint8), f"picture: {classes[int(decisions[0][i])]}"),
+                (twin.to(torch.uint8), f"twin: {classes[int(decisions[1][i])]}"),
+                (walk, f"Δ bias × {walk_times}"),
+                (shift, f"Δ {domain.sensitive[0]} × {shift_times}"),
+            ]
+        )
+    return shown
+
+
+def write_page(
+    path: Path, domain: ImageDomain, findings: Findings, *, title: str, lines: Sequence[str],
+    table: dict[str, dict[str, Any]], classes: Sequence[str],
+) -> None:  # fmt: skip
+    """Write one self-contained HTML page: sentences, a table of figures, and pairs side by side."""
+    body = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in lines)]
+    if table:
+        names = list(next(iter(table.values())))
+        body.append("<table><tr><th></th>" + "".join(f"<th>{html.escape(n)}</th>" for n in names) + "</tr>")
+        for name, figures in table.items():
+            cells = "".join(f"<td>{html.escape(str(figures[n]))}</td>" for n in names)
+            body.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
+        body.append("</table>")
+    for row in panels(domain, findings, classes):
+        pair = "".join(
+            f'<figure><img src="data:image/png;base64,{_png(picture)}" alt="{html.escape(text)}">'
+            f"<figcaption>{html.escape(text)}</figcaption></figure>"
+            for picture, text in row
+        )
+        body.append(f'<div class="pair">{pair}</div>')
+    if len(findings) == 0:
+        body.append("<p>Nothing was found, so there is no pair to show.</p>")
+    write_text(path, _PAGE.format(title=html.escape(title), body="\n".join(body)))
+
+
+def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
+    """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
+    shown = panels(domain, findings, classes)
+    side = domain.shape[-1] * ENLARGED
+    height = domain.shape[-2] * ENLARGED + 20
+    sheet = Image.new("RGB", (5 * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    for i, line in enumerate(shown):
+        for j, (picture, text) in enumerate(line):
+            x, y = GAP + j * (side + GAP), GAP + i * (height + GAP)
+            sheet.paste(_image(picture), (x, y))
+            draw.text((x, y + height - 16), text, fill="black", font=font)
+    with replacing(path) as temporary:
+        sheet.save(temporary, format="PNG")
+
+
+def _image(picture: Tensor) -> Any:
+    from PIL import Image
+
+    array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
+    image = Image.fromarray(array)
+    return image.resize((image.width * ENLARGED, image.height * ENLARGED), Image.Resampling.NEAREST)
+
+
+def _png(picture: Tensor) -> str:
+    buffer = io.BytesIO()
+    _image(picture).save(buffer, format="PNG", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; margin: 1rem 0; }}
+th, td {{ padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: right; }}
+th:first-child {{ text-align: left; }}
+.pair {{ display: flex; gap: .6rem; margin: 1rem 0; flex-wrap: wrap; }}
+figure {{ margin: 0; }} figcaption {{ font-size: 13px; }} img {{ display: block; image-rendering: pixelated; }}
+</style></head><body>
+{body}
+</body></html>
+"""
