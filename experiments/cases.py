@@ -42,9 +42,11 @@ PAPER_METHODS = ("aequitas", "symbgen", "adf", "eidig", "neuronfair")  # the ord
 
 def published(case: str) -> Path | None:
     """Return the published weights of a case, where they are at hand (NEURONFAIR_MODELS)."""
-    name, folder = CASES[case][2], os.environ.get("NEURONFAIR_MODELS")
-    path = Path(folder or ".") / "neuronfair" / str(name)
-    return path if name is not None and folder and path.exists() else None
+    name, folder = ALL_CASES[case][2], os.environ.get("NEURONFAIR_MODELS")
+    if name is None or not folder:
+        return None
+    paths = (Path(folder) / "neuronfair" / name, Path(folder) / name)
+    return next((path for path in paths if path.exists()), None)
 
 
 def run_seeds(scale: Scale, case: str) -> range:
@@ -55,6 +57,10 @@ def run_seeds(scale: Scale, case: str) -> range:
 def model_of(case: str) -> str | int:
     """Return the classifier that stands for the paper's: the published one, or else our first."""
     return PUBLISHED if published(case) is not None else 0
+
+
+_OWN = [case for case in CASES if published(case) is None]
+CLASSIFIERS = "Published classifiers" + (f" (our own: {', '.join(_OWN)})" if _OWN else "")
 
 
 @cache
@@ -77,7 +83,7 @@ def network(case: str, model: str | int) -> Network:
     if path is None:
         raise ModelError(f"{case}: the published weights are not here. Set NEURONFAIR_MODELS to their folder")
     if not path.exists():
-        train(CASES[case][0], "paper", int(model))
+        train(CASES[case][0], "paper", int(model), quick="quick" in path.parent.parent.name)
     return Network(read_model(path, rows.domain), rows.domain.encode(rows.rows[:1]))
 
 

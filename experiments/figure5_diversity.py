@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def report(scale: Scale, results: Results) -> Report:
         for baseline in BASELINES:
             done = gather(results, runs(scale, case, baseline))
             if done:
-                curves[case, baseline] = [mean(d["gd"][i] for d in done) for i in range(len(RADII))]
+                # Where the baseline covers none of ours there is no ratio: infinitely much better.
+                gd = [[math.inf if x is None else x for x in d["gd"]] for d in done]
+                curves[case, baseline] = [mean(line[i] for line in gd) for i in range(len(RADII))]
     lines = [[f"{case}, over {b}", *(f"{x:.2f}" for x in curve)] for (case, b), curve in curves.items()]
     smallest = {key: min(curve) for key, curve in curves.items() if key[1] in ("aequitas", "adf")}
     above = [key for key, low in smallest.items() if low > 1]

@@ -18,10 +18,10 @@ def turned(case: str, model: str | int) -> dict[str, Any]:
     """Repair one classifier within a point of accuracy, and measure it on rows that played no part."""
     rows, net = case_data(case), network(case, model)
     seed = 0 if model == PUBLISHED else int(model)
+    parts = rows.split(seed)
+    profile = interpret(net, rows.domain, parts.train.rows)
     try:
-        done = repair_neurons(
-            net.module, interpret(net, rows.domain, rows.rows), rows.split(seed), max_loss=MAX_LOSS, seed=seed
-        )
+        done = repair_neurons(net.module, profile, parts, max_loss=MAX_LOSS, seed=seed)
     except NeuronFairError as error:  # nothing helps within the budget
         return {"refused": str(error)}
     return {

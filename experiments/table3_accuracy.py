@@ -70,7 +70,9 @@ def report(scale: Scale, results: Results) -> Report:
         "The classifiers reach the printed accuracies",
         all(gap >= 0 for gap in gaps.values()),
         "On rows never seen they are "
-        + ", ".join(f"{-100 * gap:.1f} points lower ({name})" for name, gap in gaps.items())
+        + ", ".join(
+            f"{abs(100 * gap):.1f} points {'lower' if gap < 0 else 'higher'} ({name})" for name, gap in gaps.items()
+        )
         + ". The published program measures on the rows it was trained on.",
     )
     note = "Percent, mean ± half-width of the 95 % interval over the splits. The splits of one table overlap."

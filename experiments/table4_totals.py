@@ -5,7 +5,18 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
-from cases import CASES, METHODS, PAPER, PAPER_METHODS, model_of, rate_job, run_seeds, search_job, train_jobs
+from cases import (
+    CASES,
+    CLASSIFIERS,
+    METHODS,
+    PAPER,
+    PAPER_METHODS,
+    model_of,
+    rate_job,
+    run_seeds,
+    search_job,
+    train_jobs,
+)
 from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean
 
 SHOWN = ("neuronfair-paper", *METHODS)
@@ -47,7 +58,7 @@ def report(scale: Scale, results: Results) -> Report:
         costs.append([case, *(f"{ours[m]} ({paper[PRINTED[m]]:,.0f})" if m in PRINTED else ours[m] for m in METHODS)])
     headings = ["case", "random people", "the paper's NeuronFair", *SHOWN]
     note = (
-        f"Published classifiers in the `paper` encoding (MEPS: our own, training seed 0), {scale.seeds:,} seeds, 40 "
+        f"{CLASSIFIERS}, `paper` encoding, {scale.seeds:,} seeds, 40 "
         f"global and {scale.steps:,} local steps, {scale.repeats} run seeds (wide tables: at most 3): mean ± "
         "half-width of the 95 % interval."
     )

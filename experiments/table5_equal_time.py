@@ -37,7 +37,8 @@ def report(scale: Scale, results: Results) -> Report:
             line.append(f"{found} at {figure([d['gsr'] for d in done[method]], '.1%')}")
         lines.append(line)
         if all(done.values()):
-            wins.append(mean(d["findings"] for d in done["neuronfair"]) / mean(d["findings"] for d in done["symbgen"]))
+            rival = mean(d["findings"] for d in done["symbgen"])
+            wins.append(mean(d["findings"] for d in done["neuronfair"]) / max(1.0, rival))
     heading = ["case", "paper: SymbGen", "paper: NeuronFair", *METHODS]
     note = f"{scale.seconds:g} seconds for each search here, 500 in the paper; {min(scale.repeats, 2)} run seeds."
     claim = Claim(

@@ -60,7 +60,8 @@ def report(scale: Scale, results: Results) -> Report:
             "global": "Different findings per 1,000 seeds, 40 steps each (the paper's per 1,000 instances).",
             "local": f"Findings per 1,000 different people judged, from {LOCAL_SEEDS} mixed findings (the paper's).",
         }[part]
-        tables[part] = Table(["case", *METHODS], lines, f"{note} Mean ± 95 % interval.")
+        note += f" Mean ± 95 % interval; a method is stopped after {MOST_SECONDS:g} s, which cuts SymbGen off."
+        tables[part] = Table(["case", *METHODS], lines, note)
     claims = []
     if ordered:
         fine, not_so = [c for c, ok in ordered if ok], [c for c, ok in ordered if not ok]
@@ -74,6 +75,7 @@ def report(scale: Scale, results: Results) -> Report:
     text = (
         "An instance of the paper's global phase can only be where a seed ends (it counts 999 of 1,000 for Bank, and "
         "never more than the 600 rows of German credit), so that is what is counted here. Aequitas draws random rows "
-        "in its global phase; it is given as many as the other methods take steps."
+        "in its global phase; it is given as many as the other methods take steps. SymbGen also asks the network about "
+        "500 neighbours of every row it judges."
     )
     return Report("Table 6: the two phases for themselves", text, tables, claims)

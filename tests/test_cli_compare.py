@@ -75,7 +75,7 @@ def test_the_rate_among_the_rows_of_the_table(run):
     result = run("rate", *DATA, "--distribution", "data", "--error", 0.0001)
     said = " ".join(result.out.split())
     assert "of 200 people taken from the table" in said
-    assert "there were no more people" in said
+    assert "nobody else was left to judge" in said
 
 
 @pytest.mark.parametrize(

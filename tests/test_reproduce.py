@@ -80,7 +80,7 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
         reports[name] = module.report(lab.QUICK, lambda job: None)
     text = page.page(reports, {name: [] for name in reports}, lab.QUICK, "neuronfair reproduce all --quick")
     assert all(f"neuronfair reproduce {name}" in text for name in page.EXPERIMENTS)
-    files = {path.stem for path in FOLDER.glob("*.py")} - {"lab", "cases", "page", "ablation_frontier"}
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"lab", "cases", "page", "ablation_frontier", "draw_planted"}
     assert {name for name in files if "image" not in name and "convert" not in name} == set(page.EXPERIMENTS)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, ModelError, NeuronFairError, TableDomain, interpret, judge
+from neuronfair import Attribute, Decision, ModelError, NeuronFairError, TableDomain, find, interpret, judge
 from neuronfair.domain.toml import parse_domain
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import Checkpoint, PhaseResult, search
@@ -452,3 +452,10 @@ def test_guided_search_needs_a_fifth_of_the_rows_that_random_search_needs(name):
         found = search(world, TESTED["reset"], first.rows, budget=Budget(steps=1500)).findings
     families = world.network.rows_forward / 2
     assert families < 0.2 * len(found) / random_rate
+
+
+def test_a_domain_in_which_nothing_may_change_is_refused():
+    domain = TableDomain("one", (Attribute("s", "flag"),), ("s",))
+    network = networks.network(networks.random_module(domain), domain)
+    with pytest.raises(NeuronFairError, match="every attribute is sensitive"):
+        find(network, domain, torch.zeros(3, 1, dtype=torch.int64))

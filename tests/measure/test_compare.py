@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -95,3 +97,34 @@ def test_a_black_box_is_compared_by_the_methods_that_can():
 def test_nothing_to_compare_is_refused(methods, repeats):
     with pytest.raises(NeuronFairError, match="at least"):
         compare(NETWORK, DOMAIN, ROWS, methods, PLAN, repeats=repeats)
+
+
+def test_a_pilot_is_part_of_the_budget():
+    domain = networks.large_domain()
+    module = networks.one_biased_neuron(11, 16, weight=40.0, boundary=networks.MIDDLE)
+    network, rows = networks.network(module, domain), networks.uniform_rows(domain, 300)
+    plan = Plan(seeds=100, steps=1000)
+    (free,) = compare(network, domain, rows, ["frontier"], plan, phase="local").methods()
+    assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
+    assert free["rows_judged"] > 100 * (1000 + 1)  # and so do the rows it has judged
+    for phase in ("local", "both"):
+        limited = Plan(seeds=100, steps=1000, instances=40_000)
+        (entry,) = compare(network, domain, rows, ["frontier"], limited, phase=phase).methods()
+        assert entry["tried"] <= 40_000 * (1 if phase == "local" else 2)
+
+
+def test_queries_count_what_a_surrogate_asks():
+    plain, tree = compare(NETWORK, DOMAIN, ROWS, ["uniform", "symbgen"], PLAN).methods()
+    twins = 2  # a row and its twin
+    assert plain["queries"] < 4 * twins * plain["rows_judged"] + 50_000
+    assert tree["queries"] > 500 * tree["rows_judged"]
+
+
+def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
+    from neuronfair.measure import compare as module
+
+    interrupted = find(NETWORK, DOMAIN, ROWS, PLAN)
+    interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))
+    monkeypatch.setattr(module, "find", lambda *_, **__: interrupted)
+    result = compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], PLAN, phase="local")
+    assert (result.interrupted, result.lines, result.random) == (True, (), None)

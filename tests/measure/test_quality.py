@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from neuronfair import Attribute, DomainError, Rule, Span, TableDomain
 from neuronfair.measure import quality as module
-from neuronfair.measure.quality import Quality, per_1000, quality
+from neuronfair.measure.quality import Quality, quality
 
 DOMAIN = TableDomain(
     "d",
@@ -59,8 +59,3 @@ def test_empty_and_mismatched_rows():
         quality(DOMAIN, TABLE, TABLE[:0])
     with pytest.raises(DomainError, match="table: expected rows with the 3 columns"):
         quality(DOMAIN, TABLE, TABLE[:, :2])
-
-
-def test_cost():
-    assert per_1000(500, 250) == 2000
-    assert per_1000(500, 0) is None

@@ -164,5 +164,5 @@ def test_rows_without_labels(case) -> None:
 
 def test_findings_that_no_row_of_the_table_led_to(case) -> None:
     module, data, search = case
-    with pytest.raises(NeuronFairError, match="no finding was reached from a row"):
+    with pytest.raises(NeuronFairError, match="no finding was reached from a training row"):
         retrain(module, data, data.split(0), search.findings, search.seeds[:0], label="seed")

@@ -95,11 +95,13 @@ def rate(
     named = " and ".join(table.domain.sensitive)
     console.print(
         f"{result.found:,} of {result.sampled:,} people {PEOPLE[distribution.value]} would be decided otherwise if "
-        f"only their {named} changed: {result.rate:.3%}, between {low:.3%} and {high:.3%} at {confidence:.0%} "
+        f"only their {named} changed: {result.rate:.3%}, between {low:.3%} and {high:.3%} at {confidence:.3g} "
         "confidence."
     )
     if result.error > error:
-        console.print(f"The error of {result.error:.3%} is above the {error:.3%} asked for: there were no more people.")
+        console.print(
+            f"The error of {result.error:.3%} is above the {error:.3%} asked for: nobody else was left to judge."
+        )
     if json_file is not None:
         write_json(
             json_file,

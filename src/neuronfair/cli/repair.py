@@ -23,7 +23,7 @@ from neuronfair.cli.options import (
     on_device,
     write_json,
 )
-from neuronfair.errors import DataError, ModelError, RunError
+from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +71,8 @@ def repair(
 ) -> None:
     """Repair a network with the findings of a run, and show it before and after.
 
-    Nothing is written if discrimination does not fall or the accuracy cannot be kept.
+    Nothing is written if discrimination of random people does not fall, or if the accuracy on validation rows cannot
+    be kept.
 
     Examples:
 
@@ -90,6 +91,8 @@ def repair(
 
     check_out(out, (".safetensors",))
     check_out(json_file, or_stdout=True)
+    if json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
+        raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
     run = Run.open(run_folder)
@@ -140,6 +143,11 @@ def repair(
             other = int(run.manifest["plan"]["seed"]) + 1 + seed
             standings.append(stand(one, parts, seed=other, progress=count))
     before, after = standings
+    if after.rate.rate >= before.rate.rate:
+        raise NeuronFairError(
+            f"discrimination of random people did not fall ({before.rate.rate:.2%} before, {after.rate.rate:.2%} "
+            "after), so nothing was written. Search longer for more findings, or repair otherwise with --how"
+        )
     save(out, work.module, _card(work.module, table, after.accuracy, split_seed))
     console.print(repair_report(work, before, after, table.domain, notes))
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)

@@ -26,7 +26,9 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small budgets: does everything work?")] = False,
     out: Annotated[Path, typer.Option(help="Folder for results, tables and pictures.")] = Path("out/reproduce"),
-    repeats: Annotated[int | None, typer.Option(min=1, help="Run seeds of every search. Default: 3.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Run seeds, where a table has no limit of its own. Default: 3.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Time of each search of Table 5. Default: 10.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     docs: Annotated[Path | None, typer.Option(help="Also write the page of results and its pictures here.")] = None,
@@ -34,7 +36,8 @@ def reproduce(
 ) -> None:
     """Repeat the paper's experiments on tables: ours beside theirs, with intervals.
 
-    Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on. The
+    Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on; delete
+    the folder after a change of the code. The
     published weights are used where NEURONFAIR_MODELS names their folder, and classifiers trained here everywhere.
 
     Examples:
@@ -61,17 +64,20 @@ def reproduce(
         console.print("The published weights are not here (NEURONFAIR_MODELS): classifiers trained now stand for them.")
     cache = out / ("cache-quick" if quick else "cache")
     jobs = [job for module in modules.values() for job in module.jobs(scale)]
-    interrupted = False
+    interrupted, failure = False, None
     with progress_bar("Reproducing", quiet=console.quiet) as show:
         try:
             lab.run_jobs(jobs, cache, workers=workers, progress=lambda done, of, what: show(done, of, what))
         except KeyboardInterrupt:
             interrupted = True
+        except NeuronFairError as error:  # what is done is worth a page all the same
+            failure = error
     results = lab.remembered(cache)
     reports = {name: module.report(scale, results) for name, module in modules.items()}
     pictures = {name: lab.write_report(report, name, out) for name, report in reports.items()}
     command = "neuronfair reproduce " + " ".join(names or ["all"]) + (" --quick" if quick else "")
     command += f" --repeats {repeats}" if repeats is not None else ""
+    command += f" --seconds {seconds:g}" if seconds is not None else ""
     places = {name: [Path(path.name) for path in paths] for name, paths in pictures.items()}
     write_text(out / "results.md", book.page(reports, places, scale, command))
     if docs is not None:
@@ -84,6 +90,8 @@ def reproduce(
         for claim in report.claims:
             console.print(claim.line().replace("**", ""))
     console.print(f"Results: {out / 'results.md'}", soft_wrap=True)
+    if failure is not None:
+        raise failure
     if interrupted:
         console.print("Interrupted: what was done is kept. The same command goes on from here.")
         raise typer.Exit(INTERRUPTED)
@@ -101,7 +109,7 @@ def _experiments() -> tuple[Any, Any, Any]:
 
 
 def _chosen(names: list[str] | None, known: tuple[str, ...]) -> list[str]:
-    if not names or names == ["all"]:
+    if not names or "all" in names:
         return list(known)
     for name in names:
         if name not in known:

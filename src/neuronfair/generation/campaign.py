@@ -169,7 +169,9 @@ def find(
     """
     plan = plan or Plan()
     plan.decision.check(network.outputs)
-    check_method(plan.method, network)
+    check_method(plan.method, network, plan.decision)
+    if not bool(domain.free.any()):
+        raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
     profile = interpret(network, domain, rows) if isinstance(network, Network) else None
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
     if seeds is None:
@@ -202,9 +204,12 @@ def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | N
 def _both_phases(
     plan: Plan, world: World, seeds: Tensor, recorder: Recorder | None, progress: Progress | None, label: str
 ) -> tuple[PhaseResult, PhaseResult]:
-    """Run a method's pilot, if it has one, and its two phases; what the pilot finds counts in the global phase."""
+    """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
     seen = KeySet(world.domain.device)
-    method = phases(plan.method, Setting(world, seen, len(seeds) * plan.steps))
+    rows = len(seeds) * plan.steps
+    if plan.instances is not None:
+        rows = min(rows, plan.instances)
+    method = phases(plan.method, Setting(world, seen, rows))
     nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
     pilot = method.pilot or replace(nobody, stop="steps")
     pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
@@ -236,23 +241,30 @@ def _both_phases(
         else:
             pilot = replace(pilot, seconds=before.seconds)
     left = None if plan.seconds is None else max(0.0, plan.seconds - pilot.seconds)
-    limit = Budget(plan.global_steps, plan.instances, findings_per_seed=1, seconds=left)
+    people = None if plan.instances is None else max(0, plan.instances - pilot.findings.tried)
+    limit = Budget(plan.global_steps, people, findings_per_seed=1, seconds=left)
     first = phase("global", method.first, seeds, None, limit)
-    both = replace(
-        first, findings=Findings.join([pilot.findings, first.findings]), seconds=pilot.seconds + first.seconds
-    )
+    both = _joined(pilot, first)
     if first.stop == "interrupted":
         return both, nobody
     left = None if plan.seconds is None else max(0.0, plan.seconds - both.seconds)
     # The first step of the local phase looks at its seeds once more, which are findings already.
     steps = plan.steps + 1 if plan.steps else 0
-    limit = Budget(steps, plan.instances, seconds=left)
-    starts, origin = first.findings.rows, first.findings.origin
+    keep = not world.blind  # a control is a count only
     if plan.global_steps == 0:
-        starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
         seen.add(world.domain.key(world.domain.clip(seeds)))
-    # A control is a count only.
-    return both, phase("local", method.local, starts, origin, limit, keep=not world.blind)
+        origin = torch.arange(len(seeds), device=seeds.device)
+        local = phase("local", method.local, seeds, origin, Budget(steps, people, seconds=left), keep=keep)
+        return first, _joined(pilot, local)
+    limit = Budget(steps, plan.instances, seconds=left)
+    return both, phase("local", method.local, first.findings.rows, first.findings.origin, limit, keep=keep)
+
+
+def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
+    """Return a phase with what its pilot found and took."""
+    findings = Findings.join([pilot.findings, phase.findings])
+    found, seconds = pilot.found + phase.found, pilot.seconds + phase.seconds
+    return replace(phase, findings=findings, found=found, seconds=seconds)
 
 
 def _random(plan: Plan, world: World, judged: int, progress: Progress | None) -> Count | None:

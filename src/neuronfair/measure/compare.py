@@ -14,8 +14,9 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import Outcome, Plan, find
 from neuronfair.generation.methods import METHODS, check_method
 from neuronfair.generation.seeds import cluster_seeds
-from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.measure.diversity import clusters, mean_distance, regions
 from neuronfair.measure.mean import mean_interval
+from neuronfair.measure.quality import quality
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.severity import severity
 from neuronfair.network.adapter import Network
@@ -89,7 +90,7 @@ def compare(
     if not methods or repeats < 1:
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
     for method in methods:
-        check_method(method, network)
+        check_method(method, network, plan.decision)
     if phase == "global":
         plan = replace(plan, steps=0)
     lines: list[Line] = []
@@ -98,18 +99,24 @@ def compare(
         now = replace(plan, seed=seed)
         if phase == "local":
             mixed = _mixed_seeds(network, domain, rows, methods, now, progress)
+            stopped = mixed is None
+            if mixed is None:
+                break
             seeds, now = mixed, replace(now, global_steps=0)
         else:
             seeds = cluster_seeds(domain, rows, now.seeds, seed=seed)
         starts = len(seeds)
         for method in methods:
+            before = network.rows_forward
             outcome = find(
                 network, domain, rows, replace(now, method=method), seeds=seeds, progress=_labelled(progress, method)
             )
             stopped = outcome.interrupted
             if stopped:
                 break
-            lines.append(Line(method, seed, figures(outcome)))
+            outside = quality(domain, outcome.findings.packed, rows).outside
+            more: dict[str, float | None] = {"queries": float(network.rows_forward - before), "outside_data": outside}
+            lines.append(Line(method, seed, figures(outcome) | more))
             judged = max(judged, int(lines[-1].figures["rows_judged"] or 0))
         if stopped:
             break
@@ -142,7 +149,10 @@ def figures(outcome: Outcome) -> dict[str, float | None]:
         "lift": None,
         "diversity": mean_distance(domain, findings.packed) if found > 1 else None,
         "regions": regions(domain, findings.packed),
+        "clusters": clusters(domain, findings.packed.long()),
         "severity": gaps.median if gaps else None,
+        "severity_p95": gaps.p95 if gaps else None,
+        "severity_largest": gaps.largest if gaps else None,
         "seconds": summary["seconds"],
         "seconds_per_1000": summary["seconds_per_1000"],
         "rows_judged": summary["rows_judged"],
@@ -152,14 +162,17 @@ def figures(outcome: Outcome) -> dict[str, float | None]:
 
 def _mixed_seeds(
     network: Model, domain: TableDomain, rows: Tensor, methods: list[str], plan: Plan, progress: Progress | None
-) -> Tensor:
-    """Return `plan.seeds` different people, drawn at random from the global findings of all methods."""
-    first = replace(plan, seeds=MIX_SEEDS, steps=0, instances=None)
-    found = [
-        find(network, domain, rows, replace(first, method=method), progress=_labelled(progress, f"{method}, mixing"))
-        for method in methods
-    ]
-    pool = torch.cat([outcome.findings.rows for outcome in found])
+) -> Tensor | None:
+    """Return `plan.seeds` different people, drawn at random from the global findings of all methods; None on Ctrl-C."""
+    first = replace(plan, seeds=MIX_SEEDS, steps=0, instances=None, seconds=None)
+    found = []
+    for method in methods:
+        label = _labelled(progress, f"{method}, mixing")
+        outcome = find(network, domain, rows, replace(first, method=method), progress=label)
+        if outcome.interrupted:
+            return None
+        found.append(outcome.findings.rows)
+    pool = torch.cat(found)
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(plan.seed)).to(pool.device)
     pool = pool[order]
     keys = domain.key(pool)

@@ -47,12 +47,3 @@ def quality(domain: TableDomain, rows: Tensor, table: Tensor) -> Quality:
         outside += int(beyond.sum())
         doubtful += int((broken | beyond).sum())
     return Quality(invalid / len(rows), outside / len(rows), doubtful / len(rows))
-
-
-def per_1000(amount: float, findings: int) -> float | None:
-    """Return what 1,000 findings cost, in seconds or in judged rows; None where nothing was found.
-
-    >>> per_1000(3.0, 1500)
-    2.0
-    """
-    return 1000 * amount / findings if findings else None

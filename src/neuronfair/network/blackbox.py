@@ -23,6 +23,10 @@ class Model(Protocol):
     def outputs(self) -> int:
         """How many scores it gives for a row."""
 
+    @property
+    def rows_forward(self) -> int:
+        """How many rows it has scored so far."""
+
     def scores(self, x: Tensor) -> Tensor:
         """Return the scores of encoded rows: (n, outputs)."""
 

@@ -60,7 +60,7 @@ def retrain(
     share: float = 0.1,
     label: str = "ensemble",
     repeats: int = 5,
-    max_loss: float = 0.01,
+    max_loss: float | None = 0.01,
     fresh: bool = False,
     settings: TrainingSettings = SETTINGS,
     seed: int = 0,
@@ -71,7 +71,8 @@ def retrain(
     Both people of a pair join, with the same label: what the network is to learn is that they are alike. The repeats
     draw different pairs and are trained as one stack, going on from the trained weights (`fresh` starts anew). Some
     pairs join the validation rows, or the training would stop before it had become fair. Kept is the repeat that
-    discriminates the fewest people, among those that lose at most `max_loss` of the accuracy on validation rows.
+    discriminates the fewest people, among those that lose at most `max_loss` of the accuracy on validation rows; with
+    None, whatever it costs and even if it does not help.
     """
     check_rule(label)
     if not 0 < share <= 1:
@@ -86,7 +87,7 @@ def retrain(
     module = copy.deepcopy(module).to(domain.device)
     generator = torch.Generator().manual_seed(seed)
     ensemble = Ensemble(parts, seed=seed) if label == "ensemble" else None
-    pairs, labels = _labelled_pairs(module, data, findings, seeds, label, ensemble)
+    pairs, labels = _labelled_pairs(module, parts.train, findings, seeds, label, ensemble)
     count = min(MOST, max(1, round(share * len(pairs))))
     order = torch.randperm(len(pairs), generator=generator)
     # About as many people of pairs as validation rows, lest either decide alone when the training stops.
@@ -117,7 +118,7 @@ def retrain(
     chosen = _choose(start, results, max_loss)
     before, without, *after = outcomes([module, plain, *networks], parts.test, domain.sample(SAMPLES, generator))
     right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
-    return Retraining(networks[chosen], label, chosen, count, before, tuple(after), without, right)
+    return Retraining(networks[chosen], label, chosen, len(drawn[0]), before, tuple(after), without, right)
 
 
 def _start(module: nn.Sequential, fresh: bool) -> nn.Sequential:
@@ -149,26 +150,28 @@ def _lesson(
 
 
 def _labelled_pairs(
-    module: nn.Sequential, data: Data, findings: Findings, seeds: Tensor, rule: str, ensemble: Ensemble | None
+    module: nn.Sequential, train: Data, findings: Findings, seeds: Tensor, rule: str, ensemble: Ensemble | None
 ) -> tuple[Tensor, Tensor]:
     """Return the pairs that have a label, (f, 2, d), and the labels, (f,)."""
-    domain, rows = data.domain, findings.rows
+    domain, rows = train.domain, findings.rows
     if ensemble is not None:
         labels = ensemble.labels(rows)
     elif rule == "seed":
-        labels = seed_labels(domain, findings, seeds, data)
+        labels = seed_labels(domain, findings, seeds, train)
     else:
-        labels = twin_labels(Network(module, domain.encode(rows[:1]), device=domain.device), domain, rows, data.rows)
+        labels = twin_labels(Network(module, domain.encode(rows[:1]), device=domain.device), domain, rows, train.rows)
     known = labels != UNLABELLED
     if not bool(known.any()):
         raise NeuronFairError(
-            "no finding was reached from a row of the table, so no label is known. Choose --label ensemble or twins"
+            "no finding was reached from a training row, so no label is known. Choose --label ensemble or twins"
         )
     return torch.stack([rows, findings.twins(domain)], 1)[known], labels[known]
 
 
-def _choose(start: Outcome, results: list[Outcome], max_loss: float) -> int:
+def _choose(start: Outcome, results: list[Outcome], max_loss: float | None) -> int:
     """Return the number of the repeat to keep."""
+    if max_loss is None:
+        return min(range(len(results)), key=lambda i: results[i].rate)
     allowed = [i for i, result in enumerate(results) if result.accuracy >= start.accuracy - max_loss]
     if not allowed:
         best = max(result.accuracy for result in results)

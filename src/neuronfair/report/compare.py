@@ -50,7 +50,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
         )
     lines.append(
         "Diversity: mean distance between two findings, 0 to 1. Severity: median score gap. Rows per finding: rows "
-        "judged, duplicates included."
+        "judged, duplicates included; symbgen also asks the network about 500 neighbours of every row."
     )
     runs = len(comparison.lines) // max(1, len(entries))
     if runs > 1:
@@ -86,7 +86,7 @@ def plot_comparison(comparison: Comparison, path: Path, *, title: str) -> None:
                 bars, [f"{v:,.0f}" if name == "findings" else f"{v:.3g}" for v in values], padding=4, fontsize=8
             )
             axes.set_xlabel(label)
-            axes.set_xlim(0, 1.3 * max(*(v + s for v, s in zip(values, spread, strict=True)), 1e-9))
+            axes.set_xlim(0, 1.3 * max([v + s for v, s in zip(values, spread, strict=True)], default=0) or 1)
             axes.spines[["top", "right"]].set_visible(False)
             if name == "gsr" and comparison.random is not None:
                 axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="random people")

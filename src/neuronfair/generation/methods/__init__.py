@@ -19,6 +19,7 @@ from neuronfair.generation.methods.symbgen import SymbGen
 from neuronfair.generation.methods.uniform import Uniform
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import Decision
 
 
 class Phases(NamedTuple):
@@ -54,19 +55,20 @@ def _frontier(setting: Setting) -> Phases:
 
 
 class Entry(NamedTuple):
-    """A method in the list: how to make it ready, and whether it needs gradients, which a black box has none of."""
+    """A method in the list: how to make it ready, and what it needs."""
 
     make: Callable[[Setting], Phases]
-    gradients: bool = True
+    gradients: bool = True  # a black box has none
+    boundary: bool = False  # between decisions; a tolerance has none
 
 
 METHODS: dict[str, Entry] = {
     "frontier": Entry(_frontier),
     "neuronfair": Entry(_neuronfair),
     "neuronfair-paper": Entry(_neuronfair_paper),
-    "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5))),
-    "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None))),
-    "adf": Entry(lambda _: Phases(Adf(), Adf(local=True))),
+    "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True),
+    "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
+    "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True),
     "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
     "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
@@ -80,10 +82,13 @@ def phases(name: str, setting: Setting) -> Phases:
     return METHODS[name].make(setting)
 
 
-def check_method(name: str, model: Model | None = None) -> None:
-    """Refuse a method that does not exist, or that cannot search this model."""
+def check_method(name: str, model: Model | None = None, decision: Decision | None = None) -> None:
+    """Refuse a method that does not exist, or that cannot search this model for this kind of decision."""
     if name not in METHODS:
         raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
     if model is not None and METHODS[name].gradients and not isinstance(model, Network):
         able = ", ".join(other for other, entry in METHODS.items() if not entry.gradients)
         raise NeuronFairError(f"method '{name}' follows gradients, and a black box has none. Methods that can: {able}")
+    if decision is not None and METHODS[name].boundary and decision.kind == "tolerance":
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.boundary)
+        raise NeuronFairError(f"method '{name}' walks to a boundary; a tolerance has none. Methods that can: {able}")
