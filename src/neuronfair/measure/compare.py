@@ -25,7 +25,7 @@ from neuronfair.network.blackbox import Model
 Phase = Literal["both", "global", "local"]
 Progress = Callable[[str, int, int, int], None]
 
-MIX_SEEDS = 1000  # seeds of each method's global phase, whose findings are mixed for a comparison of local phases
+MIX_SEEDS = 10  # times as many seeds as asked for start each method's global phase, whose findings are then mixed
 MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # random people judged for the rate beside the methods
 
 
@@ -164,7 +164,7 @@ def _mixed_seeds(
     network: Model, domain: TableDomain, rows: Tensor, methods: list[str], plan: Plan, progress: Progress | None
 ) -> Tensor | None:
     """Return `plan.seeds` different people, drawn at random from the global findings of all methods; None on Ctrl-C."""
-    first = replace(plan, seeds=MIX_SEEDS, steps=0, instances=None, seconds=None)
+    first = replace(plan, seeds=MIX_SEEDS * plan.seeds, steps=0, instances=None, seconds=None)
     found = []
     for method in methods:
         label = _labelled(progress, f"{method}, mixing")
