@@ -67,7 +67,7 @@ def report(scale: Scale, results: Results) -> Report:
         "way round; above 1 NeuronFair's are the more diverse.",
         {"gd": Table(["case and baseline", *map(str, RADII)], lines)},
         [claim] if smallest else [],
-        {"gd": lambda path: draw(curves, path)},
+        {"gd": lambda path: draw(curves, path)} if curves else {},
     )
 
 

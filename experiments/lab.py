@@ -126,11 +126,11 @@ def run_jobs(
     It may be killed at any time: the same call goes on with what is missing.
     """
     cache.mkdir(parents=True, exist_ok=True)
+    os.environ["NEURONFAIR_LAB"] = str(cache.absolute())  # where classifiers are kept; the processes inherit it
     wanted = list({job.key: job for job in jobs}.values())
     missing = [job for job in wanted if not (cache / f"{job.key}.json").exists()]
     done = len(wanted) - len(missing)
     workers = workers or os.cpu_count() or 1
-    os.environ["NEURONFAIR_LAB"] = str(cache.absolute())  # where classifiers are kept; the processes inherit it
     with ProcessPoolExecutor(workers, get_context("spawn"), _prepare) as pool:
         try:
             for wave in (True, False):

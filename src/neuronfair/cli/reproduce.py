@@ -31,6 +31,7 @@ def reproduce(
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Time of each search of Table 5. Default: 10.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Compute nothing; show what is there.")] = False,
     docs: Annotated[Path | None, typer.Option(help="Also write the page of results and its pictures here.")] = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -63,7 +64,7 @@ def reproduce(
     if not any(map(cases.published, cases.CASES)):
         console.print("The published weights are not here (NEURONFAIR_MODELS): classifiers trained now stand for them.")
     cache = out / ("cache-quick" if quick else "cache")
-    jobs = [job for module in modules.values() for job in module.jobs(scale)]
+    jobs = [] if report_only else [job for module in modules.values() for job in module.jobs(scale)]
     interrupted, failure = False, None
     with progress_bar("Reproducing", quiet=console.quiet) as show:
         try:
