@@ -445,5 +445,6 @@ def test_the_python_in_the_readme_runs(run, monkeypatch):
     text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
+    names: dict[str, object] = {}  # a block goes on from the one before
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, "README.md", "exec"), names)

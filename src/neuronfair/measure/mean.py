@@ -11,8 +11,9 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
     Both are None for no values, and the half-width is None for a single one, which says nothing about the spread.
 
-    >>> mean_interval([1.0, 2.0, 3.0])
-    (2.0, 2.4841377117194876)
+    >>> mean, half = mean_interval([1.0, 2.0, 3.0])
+    >>> round(mean, 3), round(half, 3)
+    (2.0, 2.484)
     """
     from scipy.stats import t
 
