@@ -188,6 +188,12 @@ def figure(values: Sequence[float | None], form: str = ",.0f") -> str:
     return f"{mean:{form}}" if half is None else f"{mean:{form}} ± {half:{form}}"
 
 
+def span(counts: Iterable[int]) -> str:
+    """Return how many runs the cells of a table rest on: '3', or '2 to 3'; cells without any do not count."""
+    known = sorted({count for count in counts if count})
+    return "no" if not known else str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+
+
 def mean(values: Iterable[float | None]) -> float:
     """Return the mean of the values that exist; NaN for none."""
     known = [v for v in values if v is not None]

@@ -17,7 +17,7 @@ from cases import (
     search_job,
     train_jobs,
 )
-from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean
+from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 
 SHOWN = ("neuronfair-paper", *METHODS)
 OWN = ("neuronfair", "frontier")  # on our own classifiers, which have held-out data
@@ -45,13 +45,15 @@ def jobs(scale: Scale) -> list[Job]:
 def report(scale: Scale, results: Results) -> Report:
     """Return findings, success rates, spread and cost beside the paper's."""
     found = {(case, m): gather(results, runs(scale, case, m)) for case in CASES for m in SHOWN}
-    lines, owns, spreads, costs = [], [], [], []
+    lines, owns, spreads, costs, own_counts = [], [], [], [], []
     for case, (*_, printed) in CASES.items():
         rate = results(rate_job(scale, case, model_of(case)))
         theirs = PAPER["total"]["neuronfair"][printed]
         known = [f"{rate['rate']:.2%}" if rate else "–", f"{theirs['idis']:,} at {theirs['gsr']:.1%}"]
         lines.append([case, *known, *(_total(found[case, m]) for m in SHOWN)])
-        owns.append([case, *(_total(gather(results, own_runs(scale, case, m))) for m in OWN)])
+        own = [gather(results, own_runs(scale, case, m)) for m in OWN]
+        own_counts += map(len, own)
+        owns.append([case, *map(_total, own)])
         spreads.append([case, *(_spread(found[case, m]) for m in SHOWN)])
         paper = dict(zip(PAPER_METHODS, PAPER["seconds_per_1000"][printed], strict=True))
         ours = {m: _mean(found[case, m], "seconds_per_1000", ".3f") for m in METHODS}
@@ -59,7 +61,7 @@ def report(scale: Scale, results: Results) -> Report:
     headings = ["case", "random people", "the paper's NeuronFair", *SHOWN]
     note = (
         f"{CLASSIFIERS}, `paper` encoding, {scale.seeds:,} seeds, 40 "
-        f"global and {scale.steps:,} local steps, {scale.repeats} run seeds (wide tables: at most 3): mean ± "
+        f"global and {scale.steps:,} local steps, {span(map(len, found.values()))} run seeds: mean ± "
         "half-width of the 95 % interval."
     )
     return Report(
@@ -71,7 +73,7 @@ def report(scale: Scale, results: Results) -> Report:
             "own": Table(
                 ["case", *OWN],
                 owns,
-                f"Our own classifiers, trained on 70 % of the rows: {scale.trainings} training seeds, one search each.",
+                f"Our own classifiers, trained on 70 % of the rows: {span(own_counts)} training seeds, a search each.",
             ),
             "diversity": Table(
                 ["case", *SHOWN], spreads, "Mean distance between two findings (0 to 1), and regions among 20,000."

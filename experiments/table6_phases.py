@@ -9,7 +9,7 @@ from neuronfair.generation.campaign import Plan
 from neuronfair.measure.compare import Phase, compare
 
 from cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
-from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean
+from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 LOCAL_SEEDS = 100
@@ -48,9 +48,10 @@ def report(scale: Scale, results: Results) -> Report:
     tables: dict[str, Table] = {}
     orders: dict[str, list[bool]] = {}
     for part in ("global", "local"):
-        lines = []
+        lines, counts = [], []
         for case, (*_, printed) in CASES.items():
             done = gather(results, runs(scale, case, part))
+            counts.append(len(done))
             unit = {"global": ("findings", 1000 / scale.seeds), "local": ("gsr", 1000)}[part]
             found = {m: [d[m][unit[0]] * unit[1] for d in done if m in d] for m in METHODS}
             theirs = dict(zip(PAPER_METHODS, PAPER["phases"][part][printed], strict=True))
@@ -63,7 +64,9 @@ def report(scale: Scale, results: Results) -> Report:
             "global": "Different findings per 1,000 seeds, 40 steps each (the paper's per 1,000 instances).",
             "local": f"Findings per 1,000 different people judged, from {LOCAL_SEEDS} mixed findings (the paper's).",
         }[part]
-        note += f" Mean ± 95 % interval; a method is stopped after {SECONDS * scale.seconds:g} s."
+        note += (
+            f" {span(counts)} run seeds, mean ± 95 % interval; a method is stopped after {SECONDS * scale.seconds:g} s."
+        )
         tables[part] = Table(["case", *METHODS], lines, note)
     claims = []
     if orders:
