@@ -10,7 +10,7 @@ from neuronfair.measure.coverage import covered
 import torch
 
 from cases import case_data, model_of, network, outcome
-from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean
+from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 
 CASE = "adult-sex"
 METHODS = ("neuronfair", "eidig5", "adf", "aequitas", "frontier")
@@ -47,12 +47,13 @@ def jobs(scale: Scale) -> list[Job]:
 
 def report(scale: Scale, results: Results) -> Report:
     """Return the coverage of every method beside the paper's."""
-    lines, found, missed, of = [], [], [], 0
+    lines, found, missed, counts, of = [], [], [], [], 0
     for method in METHODS:
         done = gather(results, runs(scale, method))
         if not done:
             continue
         of = done[0]["biased"]
+        counts.append(len(done))
         cells = [figure([d[name] for d in done], ".1f") for name in ("findings", "misses")]
         shares = [figure([d[name] for d in done], ".1%") for name in ("findings_share", "misses_share")]
         lines.append([method, str(PRINTED.get(method, "–")), *cells, *shares])
@@ -69,6 +70,6 @@ def report(scale: Scale, results: Results) -> Report:
         "Figure 6: coverage of biased neurons",
         "A biased neuron is covered when one row activates it: its activation, scaled within the layer from 0 to 1, is "
         "above 0.5. 'Active' is the mean share of rows that activate a biased neuron.",
-        {"coverage": Table(heading, lines, f"As many misses as findings, {scale.repeats} run seeds.")},
+        {"coverage": Table(heading, lines, f"As many misses as findings. Run seeds: {span(counts)}.")},
         [claim] if found else [],
     )

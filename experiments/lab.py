@@ -44,7 +44,7 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(True, seeds=60, steps=40, repeats=2, trainings=1, seconds=1.0, retrainings=1, samples=10_000)
+QUICK = Scale(True, seeds=60, steps=40, repeats=1, trainings=1, seconds=1.0, retrainings=1, samples=10_000)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from neuronfair.errors import ModelError
 
 # Divided by its small deviation, a rare flag would shout down all other inputs, with weights that few rows correct. So
-# a deviation counts as at least this share of the range, and the first layer starts small (see docs/results.md).
+# a deviation counts as at least this share of the range, and the first layer starts small. Chosen by validation loss.
 MIN_DEVIATION = 0.2
 FIRST_SCALE = 0.1
 
