@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +34,12 @@ def test_every_described_method_exists():
     table = METHODS_PAGE.partition("| --- |")[2].partition("\n\n")[0]
     listed = {name for line in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
     assert listed == set(METHODS)
+
+
+def test_the_tables_of_pictures_are_those_of_the_results():
+    script, results = (ROOT / "experiments" / name for name in ("table11_image_improvement.py", "h200"))
+    printed = subprocess.run([sys.executable, script, results], capture_output=True, text=True, check=True).stdout
+    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    lines = [line for line in printed.splitlines() if line]
+    assert len(lines) > 40
+    assert [line for line in lines if line not in page] == []
