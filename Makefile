@@ -1,7 +1,8 @@
-# make demo   a fresh clone -> a trained classifier, whom it discriminates, where its bias lives, a picture
+# make demo   a fresh clone -> a classifier trained on the spot, and its audit: a verdict and a page
 # make images-demo   500 faces (or drawn pictures, where the archives are not there) -> pairs side by side
+# make docs   a fresh clone -> the documentation as pages, in site/
 # make test   a fresh clone -> style, types and tests
-# Both make .venv and install what they need; a second call does not install again.
+# All make .venv and install what they need; a second call does not install again.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,16 +13,12 @@ export NEURONFAIR_DATA ?= $(abspath ../shared/data)
 export NEURONFAIR_MODELS ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo images-demo test format clean
+.PHONY: demo images-demo docs test format clean
 
 demo: .venv/installed
 	@mkdir -p $(OUT)
-	$(BIN)/neuronfair train adult --out $(OUT)/adult.safetensors
-	$(BIN)/neuronfair search adult --sensitive sex --model $(OUT)/adult.safetensors --seeds 200 --steps 200 \
-		--out $(OUT)/run --json $(OUT)/search.json
-	$(BIN)/neuronfair interpret adult --sensitive sex --model $(OUT)/adult.safetensors \
-		--plot $(OUT)/as_curves.png --json $(OUT)/interpretation.json
-	@echo "Figures: $(OUT)/search.json and $(OUT)/interpretation.json"
+	$(BIN)/neuronfair audit --out $(OUT)/audit
+	@echo "Open the page: $(abspath $(OUT)/audit/report.html)"
 
 # Photographs where they lie beside the checkout, drawn pictures elsewhere: minutes on two cores.
 PICTURES := $(if $(wildcard $(NEURONFAIR_DATA)/images/utkface_faces.zip),utk_in --sensitive gender,drawn --sensitive cast)
@@ -38,12 +35,17 @@ test: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+docs: .venv/installed-dev
+	$(BIN)/python docs/reference/make.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open the documentation: $(abspath site/index.html)"
+
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv $(OUT)
+	rm -rf .venv $(OUT) site
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neuronfair needs Python 3.11 or newer")'

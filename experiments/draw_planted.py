@@ -12,8 +12,8 @@ from pathlib import Path
 
 from neuronfair.domain.drawn import drawn_pictures
 from neuronfair.network.drawn import cast_classifier, cast_detector
-from neuronfair.repair.audit import compare, subject
 from neuronfair.report.pictures import write_sheet
+from neuronfair.verdict.pictures import compare, subject
 
 import numpy as np
 import torch

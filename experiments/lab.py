@@ -13,6 +13,7 @@ import io
 import json
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -139,8 +140,9 @@ def run_jobs(
                     if progress is not None:
                         progress(done, len(wanted), next(iter(running.values())).call)
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        job, result = running.pop(future), future.result()
-                        write_text(cache / f"{job.key}.json", json.dumps({**result, "_job": _describe(job)}, indent=1))
+                        job, (result, seconds) = running.pop(future), future.result()
+                        record = {**result, "_job": _describe(job), "_cpu_seconds": seconds}
+                        write_text(cache / f"{job.key}.json", json.dumps(record, indent=1))
                         done += 1
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -218,12 +220,14 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(job: Job) -> dict[str, Any]:
+def _work(job: Job) -> tuple[dict[str, Any], float]:
+    """Do a job and return its result and the processor time it took."""
     module, _, function = job.call.partition(":")
+    begun = time.process_time()
     try:
         result: dict[str, Any] = getattr(importlib.import_module(module), function)(**job.arguments)
     except NeuronFairError:
         raise
     except Exception as error:  # a traceback does not survive the way between processes
         raise RuntimeError(f"{job.call} {dict(job.arguments)}:\n{traceback.format_exc()}") from error
-    return result
+    return result, time.process_time() - begun

@@ -19,7 +19,7 @@ from typing import Any
 from neuronfair.domain.pictures import SETS, Pictures, load_pictures
 from neuronfair.network.detect import accuracies, fit_attribute, fit_detector
 from neuronfair.network.vision import BODIES, Detector
-from neuronfair.repair.audit import after, compare, improve, subject
+from neuronfair.verdict.pictures import after, compare, improve, subject
 
 import torch
 

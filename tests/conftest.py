@@ -12,6 +12,8 @@ from neuronfair import cli
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 
+pytest_plugins = "pytester"  # to test our own pytest plugin
+
 ROOT = Path(__file__).parent.parent
 
 # Continuous integration tries the same examples every time; people at work try new ones.

@@ -21,7 +21,8 @@ STAGES = {
     "measure": 6,
     "certify": 7,
     "repair": 8,
-    "report": 9,
+    "verdict": 9,
+    "report": 10,
 }
 FREE = {"errors", "atomic"}  # any stage may use these
 CORE_STAGES = {"interpretation", "generation", "measure", "certify"}

@@ -210,9 +210,12 @@ def test_a_model_with_other_outputs(run):
     inputs = next(t for n, t in sorted(width.items()) if n.endswith("weight")).shape[1]
     for outputs in (1, 3):
         save_file(fully_connected(inputs, (6,), outputs).state_dict(), f"{outputs}.safetensors")
-    result = run(*SEARCH, *SMALL, "--model", "1.safetensors")
+    result = run(*SEARCH, *SMALL, "--model", "1.safetensors", "--decision", "argmax")
     assert result.status == 2
     assert "one output" in result.err
+    assert run(*SEARCH, *SMALL, "--model", "1.safetensors").status == 0  # a score: its sign decides
+    assert Run.open(Path("run")).manifest["plan"]["decision"] == {"kind": "threshold", "value": 0.0}
+    assert "it still holds" in run("replay", "run", 0).out
     result = run(*SEARCH[:-1], "3.safetensors", "--seeds", 20, "--steps", 20, "--out", "run3")
     assert (result.status, result.err) == (0, "")
 

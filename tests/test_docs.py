@@ -1,17 +1,121 @@
-"""The documentation is true: its code runs, and the methods it lists are the methods there are."""
+"""The documentation is true: its code runs, its lists are complete, and what is generated is up to date.
+
+Pages are run block by block, in order, in an empty folder:
+
+- `python` runs; with a title it is written to that file instead, and so is every other block with a title
+  ("domain.toml, at the end" adds to a file);
+- `sh` runs line by line; `# exit status 1` at the end of a line says what is expected;
+- `<!-- not run: reason -->` before a block leaves it out, and `<!-- needs: keras -->` skips a page without the package.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import runpy
+import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+import neuronfair
+from neuronfair import cli
 from neuronfair.generation.methods import METHODS
 from tests.conftest import ROOT
 
-METHODS_PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+RUN = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+BLOCK = re.compile(
+    r'^(?:<!-- not run: (?P<why>[^\n]+) -->\n+)?```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$',
+    re.S | re.M,
+)
+AT_THE_END = ", at the end"
+METHODS_PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
+
+
+class Block(NamedTuple):
+    language: str
+    title: str | None
+    code: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page that are run or written."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["title"], found["code"], text.count("\n", 0, found.start("code")))
+        for found in BLOCK.finditer(text)
+        if not found["why"]
+    ]
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path):
+    """Run lines as a shell would, in this process where that is quicker, and forget the modules of the folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = set(sys.modules)
+
+    def call(line: str) -> int:
+        words = shlex.split(line, comments=True)
+        if words[0] == "neuronfair":
+            monkeypatch.setattr(sys, "argv", words)
+            try:
+                cli.main()
+            except SystemExit as end:
+                return end.code if isinstance(end.code, int) else 0
+        elif words[0] == "python":
+            monkeypatch.setattr(sys, "argv", words[1:])
+            runpy.run_path(words[1], run_name="__main__")
+        elif words[0] == "pytest":
+            return subprocess.run([sys.executable, "-m", *words], check=False).returncode
+        elif words[0] == "cp":
+            shutil.copy(*words[1:])
+        else:
+            pytest.fail(f"the tests do not know how to run: {line}")
+        return 0
+
+    yield call
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of other packages
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs(page, shell):
+    for package in re.findall(r"^<!-- needs: (\w+) -->$", page.read_text(encoding="utf-8"), re.M):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{page.name} needs the package {package}")
+    names = {"__name__": "docs"}
+    for block in blocks(page):
+        where = f"{page}:{block.line}"
+        if block.title:
+            file = Path(block.title.removesuffix(AT_THE_END))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            earlier = file.read_text(encoding="utf-8") if block.title.endswith(AT_THE_END) else ""
+            file.write_text(earlier + block.code, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile("\n" * block.line + block.code, where, "exec"), names)
+        elif block.language == "sh":
+            for line in block.code.replace("\\\n", "").splitlines():
+                expected = re.search(r"# exit status (\d+)", line)
+                if not line.startswith("#") and line.strip():
+                    assert shell(line) == (int(expected[1]) if expected else 0), f"{where}: {line}"
+
+
+def test_a_block_is_left_out_only_for_a_reason():
+    for page in RUN:
+        text = page.read_text(encoding="utf-8")
+        assert text.count("<!-- not run") == len([b for b in BLOCK.finditer(text) if b["why"]]), page
+        known = {"python", "sh", "toml", "yaml", "text", "console"}
+        assert {found["language"] for found in BLOCK.finditer(text)} <= known, page
 
 
 def test_the_worked_example_runs(capsys):
@@ -39,7 +143,124 @@ def test_every_described_method_exists():
 def test_the_tables_of_pictures_are_those_of_the_results():
     script, results = (ROOT / "experiments" / name for name in ("table11_image_improvement.py", "h200"))
     printed = subprocess.run([sys.executable, script, results], capture_output=True, text=True, check=True).stdout
-    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    page = (DOCS / "images.md").read_text(encoding="utf-8")
     lines = [line for line in printed.splitlines() if line]
     assert len(lines) > 40
     assert [line for line in lines if line not in page] == []
+
+
+# The reference
+
+
+def test_the_generated_pages_are_up_to_date():
+    make = runpy.run_path(str(DOCS / "reference" / "make.py"))
+    stale = [path.name for path, page in make["PAGES"].items() if path.read_text(encoding="utf-8") != page()]
+    assert stale == [], "run: python docs/reference/make.py"
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    listed = {place.rpartition(".")[2] for place in re.findall(r"^::: (\S+)$", page, re.M)}
+    assert {name for name in neuronfair.__all__ if not name.startswith("_")} <= listed
+
+
+def test_every_entry_of_an_audit_is_in_the_reference(tmp_path):
+    page = (DOCS / "reference" / "audit-json.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([^`]+)`", page))
+    assert [key for key in sorted(set(_keys(_summary(tmp_path)))) if key not in named] == []
+
+
+def _summary(folder: Path) -> dict[str, object]:
+    """An audit with everything in it: corpus, baseline, gate."""
+    import torch
+
+    from neuronfair.domain.data import load
+    from neuronfair.network.zoo import fully_connected
+    from neuronfair.verdict.audit import AuditSettings, audit
+    from neuronfair.verdict.baseline import compare_with
+    from neuronfair.verdict.corpus import read_corpus, replay_corpus
+    from neuronfair.verdict.gate import check
+
+    data = load("german")
+    torch.manual_seed(0)
+    module = fully_connected(data.domain.width, (8,), 2)
+    network = neuronfair.Network(module, data.domain.encode(data.rows[:1]))
+    summary = audit(module, data, settings=AuditSettings(seeds=20, steps=10, samples=2000)).summary()
+    summary["corpus"] = replay_corpus(read_corpus(folder / "none.jsonl", data.domain), network, data.domain)
+    summary["baseline"] = compare_with(summary, summary)
+    summary["gate"] = check(summary, ["rate > 50%"])
+    return summary
+
+
+def _keys(value: object, name: str = "") -> set[str]:
+    if isinstance(value, dict):
+        own = name == "row" or (name == "layers" and all(isinstance(n, int) for n in value.values()))
+        return (set() if own else {*value}) | {key for word, part in value.items() for key in _keys(part, word)}
+    if isinstance(value, list):
+        return {key for part in value for key in _keys(part, name)}
+    return set()
+
+
+def test_every_figure_of_the_gate_is_in_the_reference():
+    from neuronfair.verdict import gate
+
+    page = (DOCS / "reference" / "gate.md").read_text(encoding="utf-8")
+    figures = {*gate.OF_AN_ATTRIBUTE, *gate.OF_THE_AUDIT, *(f"{figure}.METHOD" for figure in gate.OF_A_SEARCH)}
+    assert [figure for figure in sorted(figures) if f"`{figure}`" not in page] == []
+
+
+def test_every_entry_of_a_domain_file_is_in_the_reference():
+    from neuronfair.domain import toml
+
+    page = (DOCS / "reference" / "domain-file.md").read_text(encoding="utf-8")
+    entries = {*toml._TOP, *toml._ATTRIBUTE, "column", "classes", "if", "then", "forbid", "min", "max"}
+    assert [entry for entry in sorted(entries) if not re.search(rf"\b{entry}\b", page)] == []
+    (example,) = [block for block in blocks(DOCS / "reference" / "domain-file.md") if block.language == "toml"]
+    assert toml.parse_domain(example.code).count > 0
+
+
+def test_every_environment_variable_is_in_the_reference():
+    page = (DOCS / "reference" / "environment.md").read_text(encoding="utf-8")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    read = set(re.findall(r'environ(?:\.get|\.setdefault)?[(\[]"(\w+)"', code))
+    assert "NEURONFAIR_DATA" in read
+    assert [name for name in sorted(read) if f"`{name}`" not in page] == []
+
+
+# The site
+
+
+def test_the_readme_is_short_and_the_pictures_small():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert [picture.name for picture in (DOCS / "img").iterdir() if picture.stat().st_size > 200_000] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The documentation as pages; any warning is an error."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("the site needs mkdocs: pip install 'neuronfair[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_no_page_of_the_site_asks_for_anything_from_elsewhere(site):
+    outside = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["\']?(?:https?:)?//[^"\'\s>]+')
+    pages = [path.read_text(encoding="utf-8") for path in site.rglob("*.html")]
+    styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
+    assert len(pages) > 25
+    assert [found for page in pages for found in outside.findall(page)] == []
+    assert [found for style in styles for found in re.findall(r'url\(["\']?(?:https?:)?//[^)]*', style)] == []
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
+    assert listed == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+
+
+def test_links_of_the_readme_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target

@@ -19,44 +19,37 @@ if TYPE_CHECKING:
     from neuronfair.domain.rules import Rule, Span
     from neuronfair.domain.table import TableDomain, Target
     from neuronfair.domain.toml import read_domain
-    from neuronfair.errors import DataError, DomainError, ModelError, NeuronFairError, RunError
-    from neuronfair.generation.campaign import Outcome, Plan, find
-    from neuronfair.generation.findings import Findings
+    from neuronfair.errors import NeuronFairError
+    from neuronfair.generation.campaign import Plan, find
     from neuronfair.generation.shrink import shrink
-    from neuronfair.interpretation.ablate import ablate
-    from neuronfair.interpretation.profile import BiasProfile, interpret
-    from neuronfair.measure.compare import Comparison, compare
-    from neuronfair.measure.rate import Rate, discrimination_rate
+    from neuronfair.interpretation.profile import interpret
+    from neuronfair.measure.compare import compare
+    from neuronfair.measure.rate import discrimination_rate
     from neuronfair.network.adapter import Network
     from neuronfair.network.blackbox import BlackBox
-    from neuronfair.network.fit import fit, read_model
+    from neuronfair.network.bridges import open_model
+    from neuronfair.network.fit import fit
     from neuronfair.network.judge import Decision, judge
     from neuronfair.store.run import Run
+    from neuronfair.verdict.audit import audit
+    from neuronfair.verdict.settings import AuditSettings
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
     "Attribute": "domain.attribute",
-    "BiasProfile": "interpretation.profile",
+    "AuditSettings": "verdict.settings",
     "BlackBox": "network.blackbox",
-    "Comparison": "measure.compare",
     "Data": "domain.data",
-    "DataError": "errors",
     "Decision": "network.judge",
-    "DomainError": "errors",
-    "ModelError": "errors",
-    "Findings": "generation.findings",
     "Network": "network.adapter",
     "NeuronFairError": "errors",
-    "Outcome": "generation.campaign",
     "Plan": "generation.campaign",
-    "Rate": "measure.rate",
     "Rule": "domain.rules",
     "Run": "store.run",
-    "RunError": "errors",
     "Span": "domain.rules",
     "TableDomain": "domain.table",
     "Target": "domain.table",
-    "ablate": "interpretation.ablate",
+    "audit": "verdict.audit",
     "compare": "measure.compare",
     "discrimination_rate": "measure.rate",
     "find": "generation.campaign",
@@ -65,35 +58,27 @@ _HOME = {
     "interpret": "interpretation.profile",
     "judge": "network.judge",
     "load": "domain.data",
+    "open_model": "network.bridges",
     "read_domain": "domain.toml",
-    "read_model": "network.fit",
     "read_table": "domain.data",
     "shrink": "generation.shrink",
 }
 
 __all__ = [
     "Attribute",
-    "BiasProfile",
+    "AuditSettings",
     "BlackBox",
-    "Comparison",
     "Data",
-    "DataError",
     "Decision",
-    "DomainError",
-    "Findings",
-    "ModelError",
     "Network",
     "NeuronFairError",
-    "Outcome",
     "Plan",
-    "Rate",
     "Rule",
     "Run",
-    "RunError",
     "Span",
     "TableDomain",
     "Target",
-    "ablate",
+    "audit",
     "compare",
     "discrimination_rate",
     "find",
@@ -102,8 +87,8 @@ __all__ = [
     "interpret",
     "judge",
     "load",
+    "open_model",
     "read_domain",
-    "read_model",
     "read_table",
     "shrink",
 ]

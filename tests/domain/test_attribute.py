@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, DomainError
+from neuronfair import Attribute
+from neuronfair.errors import DomainError
 
 AGE = Attribute("age", "ordinal", low=17, high=90)
 SEX = Attribute("sex", "flag", values=("F", "M"))

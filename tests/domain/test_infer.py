@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair import DataError, infer_domain, read_table
+from neuronfair import infer_domain, read_table
 from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import DataError
 
 TABLE = """id,age,income,sex,height,city,smoker,children,name,note
 1,31,high,F,1.751,Rome,yes,0,Ann,

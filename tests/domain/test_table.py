@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, DomainError, Rule, Span, TableDomain
+from neuronfair import Attribute, Rule, Span, TableDomain
 from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import DomainError
 from tests.conftest import PEOPLE
 
 DOMAIN = parse_domain(PEOPLE)

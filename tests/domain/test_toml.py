@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair import DomainError, read_domain
+from neuronfair import read_domain
 from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import DomainError
 from tests.conftest import PEOPLE
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Attribute, Decision, ModelError, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair import Attribute, Decision, NeuronFairError, TableDomain, find, interpret, judge
 from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import ModelError
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import Checkpoint, PhaseResult, search
 from neuronfair.generation.findings import Findings

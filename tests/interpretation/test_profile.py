@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Attribute, ModelError, Network, Rule, Span, TableDomain, ablate, interpret, load
+from neuronfair import Attribute, Network, Rule, Span, TableDomain, interpret, load
+from neuronfair.errors import ModelError
+from neuronfair.interpretation.ablate import ablate
 from neuronfair.interpretation.profile import LayerBias
 from neuronfair.network import judge as judging
 from neuronfair.network.weights import load as load_weights

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import BiasProfile, DomainError, ModelError, interpret
-from neuronfair.interpretation.profile import LayerBias
+from neuronfair import interpret
+from neuronfair.errors import DomainError, ModelError
+from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.measure import coverage as module
 from neuronfair.measure.coverage import Coverage, covered
 from tests.planted import networks

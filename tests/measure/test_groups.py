@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neuronfair import DataError, Decision, DomainError, ModelError
+from neuronfair import Decision
+from neuronfair.errors import DataError, DomainError, ModelError
 from neuronfair.measure import groups as module
 from neuronfair.measure.groups import Group, groups
 from tests.planted import networks

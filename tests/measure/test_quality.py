@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, DomainError, Rule, Span, TableDomain
+from neuronfair import Attribute, Rule, Span, TableDomain
+from neuronfair.errors import DomainError
 from neuronfair.measure import quality as module
 from neuronfair.measure.quality import Quality, quality
 

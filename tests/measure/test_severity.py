@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair import Decision, Findings
+from neuronfair import Decision
+from neuronfair.generation.findings import Findings
 from neuronfair.measure.severity import Severity, severity
 from tests.planted import networks
 

@@ -8,7 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import BlackBox, Decision, ModelError, NeuronFairError, find, judge
+from neuronfair import BlackBox, Decision, NeuronFairError, find, judge
+from neuronfair.errors import ModelError
 from neuronfair.generation.campaign import Plan
 from neuronfair.generation.draws import Draws
 from neuronfair.generation.health import CHECKS, check_health

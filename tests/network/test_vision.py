@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neuronfair import ModelError, Network
+from neuronfair import Network
 from neuronfair.domain.drawn import drawn_pictures
+from neuronfair.errors import ModelError
 from neuronfair.network.detect import (
     DetectorCard,
     accuracies,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Attribute, BiasProfile, Decision, Network, TableDomain
+from neuronfair import Attribute, Decision, Network, TableDomain
 from neuronfair.generation.draws import Draws
 from neuronfair.generation.method import World
+from neuronfair.interpretation.profile import BiasProfile
 
 MIDDLE = 494.5  # half of the largest sum of `large_domain`
 

@@ -20,14 +20,15 @@ from neuronfair.cli.options import (
     QuietOption,
     SeedOption,
     SensitiveOption,
+    Source,
     TargetOption,
+    TrustOption,
+    WeightsOption,
     check_device,
     check_out,
     is_stdout,
     load_data,
-    make_module,
     names,
-    on_device,
     write_json,
 )
 
@@ -44,6 +45,8 @@ def compare(
     sensitive: SensitiveOption = None,
     encoding: EncodingOption = "default",
     model: ModelOption = None,
+    weights: WeightsOption = None,
+    trust_pickle: TrustOption = False,
     domain: DomainOption = None,
     target: TargetOption = None,
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
@@ -75,7 +78,6 @@ def compare(
     from neuronfair.generation.methods import check_method
     from neuronfair.measure.compare import able
     from neuronfair.measure.compare import compare as run
-    from neuronfair.network.weights import fingerprint
     from neuronfair.report.compare import compare_report, plot_comparison
     from neuronfair.report.console import make_console, progress_bar
     from neuronfair.report.plots import PICTURES
@@ -87,10 +89,10 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or is_stdout(json_file))
-    plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed)
     table = load_data(data, encoding, domain, sensitive, target)
-    module, _ = make_module(model, table, console, seed)
-    network, table = on_device(module, table, device)
+    opened, table, _ = Source(model, weights, trust_pickle, device=device).open_or_train(table, console, seed)
+    network = opened.model
+    plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)
     with progress_bar("Comparing methods", quiet=console.quiet) as show:
 
         def note(phase: str, done: int, total: int, found: int) -> None:
@@ -110,7 +112,7 @@ def compare(
             "data": table.name,
             "encoding": table.domain.encoding,
             "sensitive": list(table.domain.sensitive),
-            "model_fingerprint": fingerprint(network.module),
+            "model_fingerprint": opened.fingerprint,
             "phase": phase.value,
             "seeds": result.seeds,
             "steps": result.plan.steps,

@@ -59,8 +59,8 @@ def audit_images(
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
     from neuronfair.network.detect import accuracies, fit_attribute, save_detector
-    from neuronfair.repair.audit import after, compare, improve, subject
     from neuronfair.report.console import make_console
+    from neuronfair.verdict.pictures import after, compare, improve, subject
 
     check_device(device)
     if out.exists():

@@ -19,17 +19,19 @@ from neuronfair.cli.options import (
     QuietOption,
     SeedOption,
     SensitiveOption,
+    Source,
     TargetOption,
+    TrustOption,
+    WeightsOption,
     check_device,
     check_out,
     fit_classifier,
     is_stdout,
     load_data,
-    make_module,
-    on_device,
     sizes,
     write_json,
 )
+from neuronfair.errors import ModelError
 
 
 @app.command()
@@ -66,6 +68,8 @@ def interpret(
     sensitive: SensitiveOption = None,
     encoding: EncodingOption = "default",
     model: ModelOption = None,
+    weights: WeightsOption = None,
+    trust_pickle: TrustOption = False,
     domain: DomainOption = None,
     target: TargetOption = None,
     json_file: JsonOption = None,
@@ -84,7 +88,7 @@ def interpret(
     """
     from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import interpret as run
-    from neuronfair.network.weights import fingerprint
+    from neuronfair.network.adapter import Network
     from neuronfair.report.console import interpretation_json, layer_table, make_console, progress_bar, verdict
     from neuronfair.report.plots import PICTURES, plot_as_curves
 
@@ -93,8 +97,10 @@ def interpret(
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
     table = load_data(data, encoding, domain, sensitive, target)
-    module, _ = make_module(model, table, console, seed)
-    network, table = on_device(module, table, device)
+    opened, table, _ = Source(model, weights, trust_pickle, device=device).open_or_train(table, console, seed)
+    network = opened.model
+    if not isinstance(network, Network):
+        raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, table.domain, table.rows, progress=show)
     ablation = ablate(
@@ -114,7 +120,7 @@ def interpret(
             "sensitive": list(table.domain.sensitive),
             "rows": len(table),
             "domain_fingerprint": table.domain.fingerprint,
-            "model_fingerprint": fingerprint(network.module),
+            "model_fingerprint": opened.fingerprint,
             **interpretation_json(profile, ablation, labelled=table.labelled),
         }
         write_json(json_file, result)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.domain.data import Data
-    from neuronfair.network.adapter import Network
+    from neuronfair.network.bridges import Opened
+    from neuronfair.network.judge import Decision
+    from neuronfair.network.train import TrainingSettings
     from neuronfair.network.weights import Card
 
 DataArgument = Annotated[
@@ -40,7 +43,24 @@ TargetOption = Annotated[
     str | None, typer.Option(help="For a table of your own without a domain file: the column to predict.")
 ]
 ModelOption = Annotated[
-    Path | None, typer.Option(help="Weights (.safetensors, or the published .npz). Default: train one now.")
+    str | None,
+    typer.Option(
+        metavar="SOURCE",
+        help="A model file (.safetensors, .npz, .onnx, .pt2, .keras, .h5, .skops, …), or package.module:name. "
+        "Default: train one now.",
+    ),
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option(help="Weights (.safetensors) for the torch module that package.module:name makes.")
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-pickle", help="Open pickles too. Opening one runs any program hidden in it.")
+]
+DecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What counts as another decision: argmax, threshold=0.5 or tolerance=0.1. Default: as the outputs suggest."
+    ),
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; '-' prints them alone.")]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, …")]
@@ -93,8 +113,32 @@ def load_data(name: str, encoding: str, domain: Path | None, sensitive: str | No
     return read_table(path, described.with_sensitive(*chosen) if chosen else described)
 
 
+def read_decision(text: str | None) -> Decision | None:
+    """Return what --decision says; None where nothing was said."""
+    from neuronfair.network.judge import Decision
+
+    if text is None:
+        return None
+    kind, equals, number = text.partition("=")
+    if kind == "argmax" and not equals:
+        return Decision()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if kind == "threshold" and math.isfinite(value):
+        return Decision("threshold", value)
+    if kind == "tolerance" and math.isfinite(value) and value >= 0:
+        return Decision("tolerance", value)
+    raise NeuronFairError(f"--decision {text}: expected argmax, threshold=0.5 or tolerance=0.1")
+
+
 def fit_classifier(
-    data: Data, console: Console, seed: int, hidden: list[int] | None = None
+    data: Data,
+    console: Console,
+    seed: int,
+    hidden: list[int] | None = None,
+    settings: TrainingSettings | None = None,
 ) -> tuple[nn.Sequential, Card]:
     """Train a classifier with a progress bar and say how well it does."""
     from neuronfair.network.fit import fit
@@ -105,7 +149,7 @@ def fit_classifier(
         def note(start: int, epoch: int, loss: float) -> None:
             show(epoch, None, f"epochs of start {start}, validation loss {loss:.4f}")
 
-        module, card = fit(data, hidden=hidden, seed=seed, progress=note)
+        module, card = fit(data, hidden=hidden, settings=settings, seed=seed, progress=note)
     shares = ", ".join(f"{part} {share:.2%}" for part, share in card.accuracy.items())
     console.print(
         f"Trained {'-'.join(map(str, (card.inputs, *card.hidden, card.outputs)))} on {data.name}: accuracy {shares}."
@@ -113,20 +157,57 @@ def fit_classifier(
     return module, card
 
 
-def make_module(path: Path | None, data: Data, console: Console, seed: int) -> tuple[nn.Sequential, Card | None]:
-    """Read the weights, or train a classifier, and write its card, where none are given."""
-    from neuronfair.network.fit import read_model
+@dataclass(frozen=True)
+class Source:
+    """What --model and its companions say about the model; without a model one is trained."""
 
-    return fit_classifier(data, console, seed) if path is None else (read_model(path, data.domain), None)
+    model: str | None = None
+    weights: Path | None = None
+    trust_pickle: bool = False
+    decision: str | None = None
+    device: str = "cpu"
+
+    def open(self, data: Data) -> Opened:
+        """Open the model that is named."""
+        from neuronfair.network.bridges import open_model
+
+        return open_model(
+            self.model or "",
+            data.domain,
+            data.rows,
+            weights=self.weights,
+            trust_pickle=self.trust_pickle,
+            device=self.device,
+            decision=read_decision(self.decision),
+        )
+
+    def train(
+        self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None
+    ) -> tuple[Opened, Card]:
+        """Train a classifier and open it."""
+        from neuronfair.network.bridges.opened import Request
+
+        if self.weights is not None:
+            raise NeuronFairError("--weights belongs to a --model given as package.module:name")
+        decision = read_decision(self.decision)
+        module, card = fit_classifier(data, console, seed, settings=settings)
+        request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
+        return request.white_box("neuronfair", module), card
+
+    def open_or_train(self, data: Data, console: Console, seed: int) -> tuple[Opened, Data, Card | None]:
+        """Return the model, the table as the model reads it, on its device, and the card of one trained just now."""
+        card = None
+        if self.model is not None:
+            opened = self.open(data)
+        else:
+            opened, card = self.train(data, console, seed)
+        return opened, as_read(data, opened), card
 
 
-def on_device(module: nn.Sequential, data: Data, device: str) -> tuple[Network, Data]:
-    """Move a module and its data to the device."""
-    from neuronfair.network.adapter import Network
-
-    domain = data.domain.to(device)
-    moved = replace(data, domain=domain, rows=data.rows.to(device), labels=data.labels.to(device))
-    return Network(module, domain.encode(moved.rows[:1]), device=device), moved
+def as_read(data: Data, opened: Opened) -> Data:
+    """Return a table in the encoding and on the device of a model."""
+    device = opened.domain.device
+    return replace(data, domain=opened.domain, rows=data.rows.to(device), labels=data.labels.to(device))
 
 
 def check_device(device: str) -> None:

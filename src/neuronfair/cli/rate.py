@@ -11,6 +11,7 @@ from neuronfair import __version__
 from neuronfair.cli.app import app
 from neuronfair.cli.options import (
     DataArgument,
+    DecisionOption,
     DeviceOption,
     DomainOption,
     EncodingOption,
@@ -19,13 +20,14 @@ from neuronfair.cli.options import (
     QuietOption,
     SeedOption,
     SensitiveOption,
+    Source,
     TargetOption,
+    TrustOption,
+    WeightsOption,
     check_device,
     check_out,
     is_stdout,
     load_data,
-    make_module,
-    on_device,
     write_json,
 )
 
@@ -49,6 +51,9 @@ def rate(
     sensitive: SensitiveOption = None,
     encoding: EncodingOption = "default",
     model: ModelOption = None,
+    weights: WeightsOption = None,
+    trust_pickle: TrustOption = False,
+    decision: DecisionOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
     distribution: Annotated[
@@ -70,24 +75,24 @@ def rate(
     Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --distribution data`
     """
     from neuronfair.measure.rate import discrimination_rate
-    from neuronfair.network.weights import fingerprint
     from neuronfair.report.console import make_console, progress_bar
 
     check_out(json_file, or_stdout=True)
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
     table = load_data(data, encoding, domain, sensitive, target)
-    module, _ = make_module(model, table, console, seed)
-    network, table = on_device(module, table, device)
+    source = Source(model, weights, trust_pickle, decision, device)
+    opened, table, _ = source.open_or_train(table, console, seed)
     with progress_bar("Judging random people", quiet=console.quiet) as show:
         result = discrimination_rate(
-            network,
+            opened.model,
             table.domain,
             distribution=distribution.value,
             rows=table.rows if distribution is _Distribution.data else None,
             samples=samples,
             error=error,
             confidence=confidence,
+            decision=opened.decision,
             seed=seed,
             progress=show,
         )
@@ -110,7 +115,7 @@ def rate(
                 "data": table.name,
                 "encoding": table.domain.encoding,
                 "sensitive": list(table.domain.sensitive),
-                "model_fingerprint": fingerprint(network.module),
+                "model_fingerprint": opened.fingerprint,
                 "distribution": distribution.value,
                 "rate": result.rate,
                 "interval": [low, high],

@@ -17,10 +17,11 @@ from neuronfair.cli.options import (
     JsonOption,
     QuietOption,
     SeedOption,
+    Source,
+    as_read,
     check_device,
     check_out,
     is_stdout,
-    on_device,
     write_json,
 )
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.domain.data import Data
+    from neuronfair.network.bridges import Opened
     from neuronfair.network.weights import Card
     from neuronfair.repair.neurons import NeuronRepair
     from neuronfair.repair.retrain import Retraining
     from neuronfair.store.run import Run
+
+
+OWN = (".safetensors", ".npz")  # weights that can be trained again and saved
 
 
 class _How(StrEnum):
@@ -81,6 +86,7 @@ def repair(
     `neuronfair repair run --model mine.safetensors --data table.csv --how neurons --out fair.safetensors`
     """
     from neuronfair.interpretation.profile import interpret
+    from neuronfair.network.adapter import Network
     from neuronfair.network.weights import save
     from neuronfair.repair.neurons import repair_neurons
     from neuronfair.repair.proof import stand
@@ -96,12 +102,12 @@ def repair(
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
     run = Run.open(run_folder)
-    path = model or run_folder / str(run.manifest["model"])  # an absolute path stays as it is
+    path = model or Path(run.model)
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = _table(run, data)
-    module, card, notes = _module(path, run, table)
-    network, table = on_device(module, table, device)
+    opened, module, card, notes = _module(path, run, table, device)
+    network, table = opened.model, as_read(table, opened)
     run = replace(run, domain=table.domain)  # reads its findings to the device
     findings = run.findings()
     if len(findings) == 0:
@@ -130,6 +136,7 @@ def repair(
             )
     else:
         with progress_bar("Turning neurons down", quiet=console.quiet) as show:
+            assert isinstance(network, Network)
             profile = interpret(network, table.domain, parts.train.rows)
             work = repair_neurons(module, profile, parts, max_loss=max_loss, seed=seed, progress=show)
     standings = []
@@ -183,13 +190,21 @@ def _table(run: Run, path: Path | None) -> Data:
     return table
 
 
-def _module(path: Path, run: Run, table: Data) -> tuple[nn.Sequential, Card | None, list[str]]:
+def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.Sequential, Card | None, list[str]]:
     """Return the network to repair, its card, and what a reader must know about it."""
-    from neuronfair.network.fit import read_model
-    from neuronfair.network.stacked import linear_layers
-    from neuronfair.network.weights import fingerprint, load
+    from torch import nn
 
-    module, card = read_model(path, table.domain), load(path)[1]
+    from neuronfair.network.stacked import linear_layers
+    from neuronfair.network.weights import load
+
+    if path.suffix not in OWN:
+        raise ModelError(
+            f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
+            "run to the training data of yours, both people of a pair with the same label, and train it again"
+        )
+    opened, card = Source(str(path), device=device).open(table), load(path)[1]
+    module = opened.module
+    assert isinstance(module, nn.Sequential)
     assert table.domain.target is not None
     outputs, classes = linear_layers(module)[-1].out_features, len(table.domain.target.classes)
     if outputs != classes:
@@ -201,9 +216,9 @@ def _module(path: Path, run: Run, table: Data) -> tuple[nn.Sequential, Card | No
         notes.append(
             "These weights have no card: they may have seen the test rows, so the accuracy before may be too good."
         )
-    if fingerprint(module) != run.manifest["weights"]:
+    if opened.fingerprint != run.manifest["weights"]:
         notes.append("The findings of this run were made with other weights.")
-    return module, card, notes
+    return opened, module, card, notes
 
 
 def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: int) -> Card:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neuronfair import __version__
 from neuronfair.cli.app import app
 from neuronfair.cli.options import (
     DataArgument,
+    DecisionOption,
     DeviceOption,
     DomainOption,
     EncodingOption,
@@ -23,26 +21,25 @@ from neuronfair.cli.options import (
     QuietOption,
     SeedOption,
     SensitiveOption,
+    Source,
     TargetOption,
+    TrustOption,
+    WeightsOption,
     check_device,
     check_out,
     is_stdout,
     load_data,
-    make_module,
-    on_device,
     write_json,
 )
-from neuronfair.errors import ModelError, RunError
+from neuronfair.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.data import Data
     from neuronfair.generation.campaign import Plan
-    from neuronfair.network.adapter import Network
 
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
-LOOK = 1000  # rows of the table that a network must give a score to
 
 
 @app.command()
@@ -52,6 +49,9 @@ def search(
     sensitive: SensitiveOption = None,
     encoding: EncodingOption = "default",
     model: ModelOption = None,
+    weights: WeightsOption = None,
+    trust_pickle: TrustOption = False,
+    decision: DecisionOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
     method: Annotated[
@@ -82,9 +82,11 @@ def search(
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
     from neuronfair.generation.campaign import Plan, find
+    from neuronfair.generation.methods import check_method
     from neuronfair.network.weights import save
     from neuronfair.report.console import make_console, progress_bar
     from neuronfair.report.search import search_report
+    from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
 
     check_out(json_file, or_stdout=True)
@@ -94,15 +96,23 @@ def search(
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
     table = load_data(data, encoding, domain, sensitive, target)
     own = out / WEIGHTS
-    module, card = make_module(model or (own if own.exists() else None), table, console, seed)
-    network, table = on_device(module, table, device)
-    _check_network(network, table, plan)
+    source = Source(model or (str(own) if own.exists() else None), weights, trust_pickle, decision, device)
+    opened, table, card = source.open_or_train(table, console, seed)
+    network, plan = opened.model, replace(plan, decision=opened.decision)
+    check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)
-    manifest = _manifest(plan, table, network, str(model.absolute()) if model else WEIGHTS)
+    manifest = make_manifest(
+        plan,
+        table,
+        model=where(model) if model else WEIGHTS,
+        weights=opened.fingerprint,
+        outputs=network.outputs,
+        extra_weights=None if weights is None else str(weights.absolute()),
+    )
     manifest["plan"]["start"] = start
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
-    if card is not None:  # trained just now: the run folder keeps it
-        save(own, module, card)
+    if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
+        save(own, opened.module, card)
     with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
 
@@ -122,17 +132,22 @@ def search(
 
 @app.command()
 def replay(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search'.")],
+    run_folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search' or 'neuronfair audit'.")
+    ],
     number: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of a finding, from 0.")],
-    model: Annotated[Path | None, typer.Option(help="Other weights to try it on. Default: those of the run.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Another model to try it on. Default: that of the run.")
+    ] = None,
+    weights: WeightsOption = None,
+    trust_pickle: TrustOption = False,
 ) -> None:
     """Show one finding in human words and say whether it still holds.
 
     Example: `neuronfair replay run 17 --model retrained.safetensors`
     """
-    from neuronfair.network.adapter import Network
-    from neuronfair.network.fit import read_model
-    from neuronfair.network.weights import fingerprint
+    from neuronfair.network.bridges import open_model
+    from neuronfair.network.judge import Decision
     from neuronfair.report.console import make_console
     from neuronfair.report.search import replay_report
     from neuronfair.store.run import Run
@@ -141,22 +156,22 @@ def replay(
     findings = run.findings()
     if number >= len(findings):
         raise RunError(f"{run_folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
-    path = model or run_folder / str(run.manifest["model"])  # an absolute path stays as it is
-    module = read_model(path, run.domain)
-    network = Network(module, run.domain.encode(findings.rows[:1])).double()
+    source = model or run.model
+    opened = open_model(
+        source,
+        run.domain,
+        findings.rows,
+        weights=weights or (run.model_weights if model is None else None),
+        trust_pickle=trust_pickle,
+        decision=Decision(**run.manifest["plan"]["decision"]),
+    )
+    network = opened.model.double()
     if network.outputs != run.outputs:
-        raise RunError(f"{path}: has {network.outputs} outputs, but {run_folder} was made with {run.outputs}")
-    same = fingerprint(module) == run.manifest["weights"]
+        raise RunError(f"{source}: has {network.outputs} outputs, but {run_folder} was made with {run.outputs}")
+    same = opened.fingerprint == run.manifest["weights"]
+    run = replace(run, domain=opened.domain)
     console = make_console()
     console.print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
-
-
-def _check_network(network: Network, table: Data, plan: Plan) -> None:
-    """Refuse a network that cannot be searched, before a run folder is made for it."""
-    plan.decision.check(network.outputs)
-    scores = network.scores(table.domain.encode(table.rows[:LOOK], network.dtype))
-    if not scores.isfinite().all():
-        raise ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
@@ -179,27 +194,3 @@ def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
     if not path.is_file():
         raise DataError(f"--start {start}: expected kmeans, uniform, a table, or a run folder")
     return given_seeds(read_table(path, table.domain).rows, plan.seeds)
-
-
-def _manifest(plan: Plan, table: Data, network: Network, model: str) -> dict[str, Any]:
-    import numpy
-    import torch
-
-    from neuronfair.network.weights import fingerprint
-
-    rows = hashlib.sha256(table.rows.cpu().numpy().tobytes()).hexdigest()
-    return {
-        "neuronfair": __version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "data": table.name,
-        "encoding": table.domain.encoding,
-        "model": model,
-        "weights": fingerprint(network.module),
-        "domain": table.domain.fingerprint,
-        "rows": rows,
-        "outputs": network.outputs,
-        "plan": {"sensitive": list(table.domain.sensitive), **asdict(plan)},
-    }

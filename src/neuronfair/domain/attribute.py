@@ -17,6 +17,8 @@ Encoding = Literal["raw", "scaled", "onehot"]
 Outside = Literal["error", "keep"]
 
 MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
+MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
+MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one network input per value
 GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point and still be that point
 
 
@@ -53,18 +55,22 @@ class Attribute:
             raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(Encoding))}")
         if self.kind == "nominal" and not self.values:
             raise self._error("a nominal attribute needs values = [...]")
-        if self.kind == "flag" and self.size != 2:
-            raise self._error(f"a flag has exactly two values, this has {self.size}")
         if len(set(self.values)) < len(self.values):
             twice = sorted({v for v in self.values if self.values.count(v) > 1})
             raise self._error(f"value {twice[0]!r} is listed twice")
         if not self.values:
             numbers = (self.low, self.high, self.step)
-            if not all(np.isfinite(n) for n in numbers) or self.step <= 0 or self.high < self.low:
+            if not all(_is_finite(n) for n in numbers) or self.step <= 0 or self.high < self.low:
                 raise self._error(
                     f"needs finite low <= high and step > 0, has low={self.low}, high={self.high}, step={self.step}"
                 )
-        if not (np.isfinite(self.center) and np.isfinite(self.scale) and self.scale > 0):
+            if not (float(self.high) - float(self.low)) / float(self.step) < MAX_VALUES:
+                raise self._error(f"{self.low:g} to {self.high:g} in steps of {self.step:g} are too many values")
+        if self.kind == "flag" and self.size != 2:
+            raise self._error(f"a flag has exactly two values, this has {self.size}")
+        if self.encode == "onehot" and self.size > MAX_ONEHOT:
+            raise self._error(f"{self.size:,} values are too many for a one-hot block. Use a larger step or 'scaled'")
+        if not (_is_finite(self.center) and _is_finite(self.scale) and self.scale > 0):
             raise self._error(f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}")
         if self.missing is not None:
             self._missing_code()
@@ -138,6 +144,8 @@ class Attribute:
         if not np.isfinite(number):
             raise self._error(f"expected a finite number, got {text!r}")
         place = (number - self.low) / self.step
+        if not abs(place) < MAX_VALUES:
+            raise self._error(f"{text} is far outside {self.low:g} to {self.high:g}. Correct the cell")
         code = round(place)
         if self.kind != "continuous" and abs(place - code) > GRID_TOLERANCE:
             raise self._error(f"{text} is not on the grid {self.low:g}, {self.low + self.step:g}, …")
@@ -152,8 +160,17 @@ class Attribute:
                     known = did_you_mean(self.missing, self.values)
                     raise self._error(f"missing = {self.missing!r} is not one of its values. {known}")
                 return self._label_codes[self.missing]
+            if not float(self.missing or 0).is_integer() or abs(self.missing or 0) >= MAX_VALUES:
+                raise self._error(f"missing = {self.missing} is neither one of its values nor a code")
             return int(self.missing or 0)
         return self._number_code(str(self.missing), "keep")
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return bool(np.isfinite(float(number)))
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _text(cell: Any) -> str:

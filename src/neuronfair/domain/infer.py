@@ -135,7 +135,9 @@ def _numbers(counts: Mapping[str, int]) -> npt.NDArray[np.float64] | None:
         numbers = np.asarray([float(cell) for cell in counts])
     except ValueError:
         return None
-    return numbers if bool(np.isfinite(numbers).all()) else None
+    sizes = np.abs(numbers[numbers != 0])
+    # Beyond these nothing is counted or measured, and squares would overflow: such cells are labels.
+    return numbers if bool(((sizes > 1e-100) & (sizes < 1e100)).all()) else None
 
 
 def _order(text: str) -> tuple[bool, float, str]:

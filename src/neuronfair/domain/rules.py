@@ -19,6 +19,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError, did_you_mean
 
 MAX_COMBINATIONS = 1_000_000  # of classes in one group of entangled attributes
+MAX_VALUES = 10_000_000  # of an attribute that a rule names: a table over all of them is kept
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,8 @@ def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
 
 def _meets(attribute: Attribute, condition: Condition) -> Tensor:
     """Return which codes of an attribute meet a condition: bool, (size,)."""
+    if attribute.size > MAX_VALUES:
+        raise DomainError(f"attribute '{attribute.name}' has too many values for a rule. Use a larger step")
     if isinstance(condition, Span):
         if attribute.values:
             raise DomainError(f"attribute '{attribute.name}' has labels, not numbers. List the labels that are meant")
@@ -252,5 +255,8 @@ def _meets(attribute: Attribute, condition: Condition) -> Tensor:
         slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
         return (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
     meets = torch.zeros(attribute.size, dtype=torch.bool)
-    meets[torch.from_numpy(attribute.codes(condition))] = True
+    codes = torch.from_numpy(attribute.codes(condition))
+    if bool(((codes < 0) | (codes >= attribute.size)).any()):  # an extra label, or an empty cell
+        raise DomainError(f"attribute '{attribute.name}': a rule can name its values only, not {condition}")
+    meets[codes] = True
     return meets

@@ -257,7 +257,7 @@ class TableDomain:
         twins[:, :, columns] = combinations[other]
         valid = torch.ones(len(rows), k, dtype=torch.bool, device=rows.device)
         if self._rulebook.columns & set(columns):
-            newly = self.broken(twins.flatten(0, 1)).view(len(rows), k, -1) & ~self.broken(rows)[:, None]
+            newly = self.broken(twins.flatten(0, 1)).view(len(rows), k, len(self.rules)) & ~self.broken(rows)[:, None]
             valid = ~newly.any(-1)
         return Twins(twins, valid)
 

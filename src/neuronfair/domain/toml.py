@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.attribute import MAX_VALUES, Attribute
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import DomainError, did_you_mean
@@ -24,13 +24,16 @@ def read_domain(path: str | Path) -> TableDomain:
     path = Path(path)
     try:
         return parse_domain(path.read_text(encoding="utf-8"), default_name=path.stem)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, DomainError) as error:
+    except (OSError, UnicodeDecodeError, DomainError) as error:
         raise DomainError(f"{path}: {_reason(error)}") from None
 
 
 def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
     """Read a domain from the text of a TOML file."""
-    document = tomllib.loads(text)
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
+        raise DomainError(f"cannot be read as TOML: {error}") from None
     _check_keys("the file", document, _TOP)
     attributes = _table("attributes", document.get("attributes"))
     if not attributes:
@@ -105,8 +108,11 @@ def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
     if encode is None:
         encode = "onehot" if kind == "nominal" else "scaled" if {"center", "scale"} & set(entry) else "raw"
     numbers = {key: entry[key] for key in _NUMBERS if key in entry}
-    extra = {str(k): int(v) for k, v in _table(f"{where}: extra", entry.get("extra", {})).items()}
-    return Attribute(name, kind, values=values, encode=encode, missing=entry.get("missing"), extra=extra, **numbers)
+    extra = dict(_table(f"{where}: extra", entry.get("extra", {})))
+    missing = entry.get("missing")
+    if not all(_is_code(code) for code in extra.values()) or not (missing is None or _is_cell(missing)):
+        raise DomainError(f"{where}: extra needs whole numbers as codes, and missing a label or a number")
+    return Attribute(name, kind, values=values, encode=encode, missing=missing, extra=extra, **numbers)
 
 
 def _rule(entry: Any) -> Rule:
@@ -130,7 +136,19 @@ def _condition(where: str, value: Any) -> Condition:
         if not value or not all(isinstance(v, (int, float)) for v in value.values()):
             raise DomainError(f"{where}: needs a number for min or max, is {dict(value)!r}")
         return Span(*(float(value.get(key, default)) for key, default in (("min", "-inf"), ("max", "inf"))))
-    return tuple(value) if isinstance(value, list) else (value,)
+    cells = tuple(value) if isinstance(value, list) else (value,)
+    if not all(_is_cell(cell) for cell in cells):
+        raise DomainError(f"{where}: expected labels, numbers, or min and max, got {value!r}")
+    return cells
+
+
+def _is_cell(value: Any) -> bool:
+    """Return whether a value can stand in a table: a label or a number."""
+    return isinstance(value, str) or _is_code(value) or isinstance(value, float)
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < MAX_VALUES
 
 
 def _target(entry: Any) -> Target | None:

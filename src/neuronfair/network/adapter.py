@@ -201,8 +201,10 @@ def _first_scores(module: nn.Module, example: Tensor) -> Tensor:
     try:
         with torch.no_grad(), evaluating(module.modules()):
             return _as_scores(module(example), len(example))
-    except RuntimeError as error:
+    except ModelError:
+        raise
+    except Exception as error:  # the module's own code
         first = next((m for m in module.modules() if isinstance(m, nn.Linear)), None)
         width = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
-        shape = tuple(example.shape[1:])
-        raise ModelError(f"the module failed on rows of shape {shape}{width}: {error}") from error
+        shape, what = tuple(example.shape[1:]), str(error) or type(error).__name__
+        raise ModelError(f"the module failed on rows of shape {shape}{width}: {what}") from error

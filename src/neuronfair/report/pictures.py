@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from neuronfair.atomic import replacing, write_text
 from neuronfair.domain.image import FLAG, SEED, ImageDomain
 from neuronfair.generation.findings import Findings
+from neuronfair.report.page.shell import document, escape
 
 ENLARGED = 3  # times, so that single pixels can be seen
 REACH = 127  # levels that the largest difference is amplified to
@@ -57,24 +57,24 @@ def write_page(
     table: dict[str, dict[str, Any]], classes: Sequence[str],
 ) -> None:  # fmt: skip
     """Write one self-contained HTML page: sentences, a table of figures, and pairs side by side."""
-    body = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in lines)]
+    body = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in lines)]
     if table:
         names = list(next(iter(table.values())))
-        body.append("<table><tr><th></th>" + "".join(f"<th>{html.escape(n)}</th>" for n in names) + "</tr>")
+        body.append("<table><tr><th></th>" + "".join(f"<th>{escape(n)}</th>" for n in names) + "</tr>")
         for name, figures in table.items():
-            cells = "".join(f"<td>{html.escape(str(figures[n]))}</td>" for n in names)
-            body.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
+            cells = "".join(f"<td>{escape(figures[n])}</td>" for n in names)
+            body.append(f"<tr><th>{escape(name)}</th>{cells}</tr>")
         body.append("</table>")
     for row in panels(domain, findings, classes):
         pair = "".join(
-            f'<figure><img src="data:image/png;base64,{_png(picture)}" alt="{html.escape(text)}">'
-            f"<figcaption>{html.escape(text)}</figcaption></figure>"
+            f'<figure><img src="data:image/png;base64,{_png(picture)}" alt="{escape(text)}">'
+            f"<figcaption>{escape(text)}</figcaption></figure>"
             for picture, text in row
         )
         body.append(f'<div class="pair">{pair}</div>')
     if len(findings) == 0:
         body.append("<p>Nothing was found, so there is no pair to show.</p>")
-    write_text(path, _PAGE.format(title=html.escape(title), body="\n".join(body)))
+    write_text(path, document(escape(title), "\n".join(body), style=_STYLE))
 
 
 def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
@@ -111,16 +111,12 @@ def _png(picture: Tensor) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-th, td {{ padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: right; }}
-th:first-child {{ text-align: left; }}
-.pair {{ display: flex; gap: .6rem; margin: 1rem 0; flex-wrap: wrap; }}
-figure {{ margin: 0; }} figcaption {{ font-size: 13px; }} img {{ display: block; image-rendering: pixelated; }}
-</style></head><body>
-{body}
-</body></html>
+_STYLE = """:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #8888; text-align: right; }
+th:first-child { text-align: left; }
+.pair { display: flex; gap: .6rem; margin: 1rem 0; flex-wrap: wrap; }
+figure { margin: 0; } figcaption { font-size: 13px; }
+img { display: block; max-width: 100%; image-rendering: pixelated; }
 """

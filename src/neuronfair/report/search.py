@@ -17,7 +17,7 @@ from neuronfair.errors import ModelError
 from neuronfair.generation.campaign import NO_SEED, Outcome
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.shrink import shrink
-from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, judge
 from neuronfair.store.run import Run
 
@@ -25,7 +25,7 @@ EXAMPLES = 3
 LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
 
 
-def search_report(outcome: Outcome, network: Network, folder: Path) -> RenderableType:
+def search_report(outcome: Outcome, network: Model, folder: Path) -> RenderableType:
     """Return the figures of a search beside its controls, the worst findings in words, and where everything is."""
     figures = outcome.summary()
     sensitive = " and ".join(outcome.domain.sensitive)
@@ -60,7 +60,7 @@ def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
     return f"{figures['tried']:,}", f"{figures['findings']:,}", f"{figures['gsr']:.2%}"
 
 
-def worst_examples(outcome: Outcome, network: Network) -> list[str]:
+def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
     findings, domain, decision = outcome.findings, outcome.domain, outcome.plan.decision
     findings = findings[findings.origin != NO_SEED]
@@ -104,7 +104,7 @@ def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
     return f"a score of {figures}"
 
 
-def replay_report(run: Run, network: Network, number: int, *, same_weights: bool) -> RenderableType:
+def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
     """Return one finding in words, as it was found and as the network decides now."""
     findings, domain, decision = run.findings(), run.domain, Decision(**run.manifest["plan"]["decision"])
     one: Findings = findings[number : number + 1]

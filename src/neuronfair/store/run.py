@@ -13,10 +13,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -36,13 +35,12 @@ from neuronfair.store.tables import read_findings, write_findings
 
 MANIFEST, JOURNAL, DOMAIN, SEEDS = "manifest.json", "journal.jsonl", "domain.toml", "seeds.npy"
 
+MAX_OUTPUTS = 100_000
+
 _FILES = ("part", "keys", "misses", "state")
 _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict}  # of a manifest
-_JOURNAL_KEYS = {
-    "part": {"phase", "t", *_FILES, "crc32", "findings", "tried", "judged", "rejected", "seconds", "stop"},
-    "control": {"name", "count"},
-    "done": {"summary"},
-}
+_COUNT = {field.name for field in fields(Count)}  # of a control
+_COUNTS = ("t", "findings", "tried", "judged", "rejected")
 _PART_FILE = re.compile(r"(pilot|global|local)-\d{5,}\.(parquet|keys\.npy|misses\.npy|state\.safetensors)")
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.(parquet|npy|safetensors|json|jsonl|toml)")
 
@@ -97,6 +95,19 @@ class Run:
         """The figures of the finished run; None while it is unfinished."""
         done = [line["summary"] for line in self.lines if line["event"] == "done"]
         return done[-1] if done else None
+
+    @property
+    def model(self) -> str:
+        """Where the model is that was searched: a file, or package.module:name."""
+        named = str(self.manifest["model"])
+        path = self.folder / named  # an absolute path stays as it is
+        return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else named
+
+    @property
+    def model_weights(self) -> Path | None:
+        """The weights file of a module that Python code makes."""
+        named = self.manifest.get("model_weights")
+        return Path(named) if isinstance(named, str) else None
 
     @property
     def seeds(self) -> Tensor:
@@ -255,10 +266,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
     if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
+    if not 1 <= manifest["outputs"] <= MAX_OUTPUTS:
+        raise RunError(f"{folder / MANIFEST}: damaged: a model with {manifest['outputs']} outputs")
     return manifest
 
 
@@ -280,14 +293,26 @@ def _read_journal(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate([*lines, end], 1):
         try:
             entry = json.loads(line)
-            whole = _JOURNAL_KEYS[entry["event"]] <= set(entry)
-        except (ValueError, KeyError, TypeError):
+            whole = _is_entry(entry)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             whole = False
         if whole:
             yield entry
         elif number <= len(lines):
             raise RunError(f"{path}: line {number} is damaged. The files named before it can still be read")
         # What comes after the last line break was being written when the run was killed.
+
+
+def _is_entry(entry: dict[str, Any]) -> bool:
+    """Return whether a line of the journal says what its event must say; it may be anything that JSON can hold."""
+    if entry["event"] == "part":
+        named = all(_PART_FILE.fullmatch(entry[kind]) and isinstance(entry["crc32"][kind], int) for kind in _FILES)
+        counted = all(isinstance(entry[key], int) for key in _COUNTS) and isinstance(entry["seconds"], (int, float))
+        return named and counted and {"phase", "stop"} <= set(entry)
+    if entry["event"] == "control":
+        count = entry["count"]
+        return "name" in entry and set(count) == _COUNT and all(isinstance(count[key], int) for key in _COUNT)
+    return bool(entry["event"] == "done" and isinstance(entry["summary"], dict))
 
 
 def _load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
@@ -301,6 +326,7 @@ def _load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
 
 def _load_array(path: Path) -> np.ndarray[Any, Any]:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        with path.open("rb") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+    except Exception as error:  # a damaged file can fail anywhere in the reader
         raise RunError(f"{path}: damaged or gone ({error}). The other parts of the run are untouched") from None

@@ -11,8 +11,8 @@ from neuronfair.generation.faces import search_pictures
 from neuronfair.measure.pictures import score_gap, shift_norms, still_turned, walk_norms
 from neuronfair.network.detect import fit_attribute, fit_detector
 from neuronfair.network.drawn import cast_classifier, cast_detector
-from neuronfair.repair.audit import after, compare, improve, subject
 from neuronfair.repair.pictures import finding_pictures
+from neuronfair.verdict.pictures import after, compare, improve, subject
 
 SIDE = 16
 

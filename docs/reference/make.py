@@ -1,0 +1,106 @@
+"""Write reference/cli.md and reference/api.md from the program itself: `python docs/reference/make.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import neuronfair
+from neuronfair import cli
+
+HERE = Path(__file__).parent
+STAGES = {
+    "verdict": "Audit",
+    "domain": "Tables and domains",
+    "network": "Models",
+    "interpretation": "Looking inside",
+    "generation": "Searching",
+    "measure": "Measuring",
+    "store": "Run folders",
+    "errors": "Errors",
+}
+# What public functions take or return, and the pytest fixture: imported from where it is.
+FURTHER = {
+    "verdict.audit": ("Audit",),
+    "verdict.settings": ("AuditSettings",),
+    "verdict.fairness": ("Fairness", "Checked"),
+    "domain.attribute": ("Attribute",),
+    "domain.data": ("Data",),
+    "domain.rules": ("Rule", "Span"),
+    "network.bridges.opened": ("Opened",),
+    "network.judge": ("Judgement",),
+    "network.train": ("TrainingSettings",),
+    "network.weights": ("Card",),
+    "interpretation.profile": ("BiasProfile", "LayerBias"),
+    "generation.campaign": ("Outcome",),
+    "generation.findings": ("Findings",),
+    "measure.rate": ("Rate",),
+    "measure.compare": ("Comparison",),
+    "errors": ("DataError", "DomainError", "ModelError", "RunError"),
+}
+FULL_PATH = "    options:\n      show_root_full_path: true\n"
+
+
+def api() -> str:
+    """Return the page of the Python reference: every public name, then what else they take and return."""
+    places = {f"{getattr(neuronfair, name).__module__}.{name}" for name in neuronfair.__all__ if name[0] != "_"}
+    more = {f"neuronfair.{module}.{name}" for module, names in FURTHER.items() for name in names} - places
+    lines = [
+        "# Python\n",
+        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load`, `nf.find`, …",
+        'Names under "Also" are what they take and return; import those from the module that is shown.\n',
+    ]
+    for stage, title in STAGES.items():
+        for heading, chosen, options in ((title, places, ""), (f"Also: {title.lower()}", more, FULL_PATH)):
+            own = sorted(place for place in chosen if place.split(".")[1] == stage)
+            if own:
+                lines += [f"## {heading}\n", *(f"::: {place}\n{options}" for place in own)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def command_line() -> str:
+    """Return the page of the command line: every command with its arguments and options."""
+    lines = [
+        "# Command line\n",
+        "`neuronfair --help` and `neuronfair COMMAND --help` show the same.",
+        "Errors are one line on standard error and exit status 2.",
+        "`--json -` prints JSON alone, `--quiet` nothing but errors, `NO_COLOR` is honoured.\n",
+    ]
+    for name, command in _commands("neuronfair", typer.main.get_command(cli.app)):
+        lines += [f"## {name}\n", f"{command.help.strip()}\n", *_table(command)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands(name: str, command: Any) -> list[tuple[str, Any]]:
+    inside = getattr(command, "commands", None)
+    if inside is None:
+        return [(name, command)]
+    return [pair for word, part in inside.items() for pair in _commands(f"{name} {word}", part)]
+
+
+def _table(command: Any) -> list[str]:
+    rows = []
+    for parameter in command.params:
+        if parameter.name == "help":
+            continue
+        if parameter.opts[0].startswith("-"):
+            spelled = ", ".join(f"`{opt}`" for opt in (*parameter.opts, *parameter.secondary_opts))
+        else:
+            spelled = f"`{parameter.metavar or parameter.name.upper()}`"
+        notes = [parameter.help or ""]
+        if parameter.required:
+            notes.append("Required.")
+        elif parameter.default not in (None, "") and not isinstance(parameter.default, bool):
+            notes.append(f"Default: `{parameter.default}`.")
+        text = " ".join(notes).strip().replace("|", "\\|").replace("<", "&lt;")
+        rows.append(f"| {spelled} | {text} |")
+    return ["| | |", "| --- | --- |", *rows, ""] if rows else []
+
+
+PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api}
+
+if __name__ == "__main__":
+    for path, page in PAGES.items():
+        path.write_text(page(), encoding="utf-8")

@@ -1,0 +1,208 @@
+"""Whom a network discriminates most often: short rules, learned from some people and measured on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Condition, Rule, Span
+from neuronfair.domain.table import TableDomain
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rows import check_rows
+from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import Decision, families, judge
+
+MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
+BEAM = 6  # rules that are made longer at a time
+CUTS = 16  # places where a range may begin or end, for an attribute with many values
+VALUES = 5  # labels in one condition, at most: more are not read
+ENOUGH = 400  # discriminated people to learn from; findings make up for what random people lack
+SUPPORT = 0.03  # of the discriminated people that a rule must hold for
+OTHERS = 5_000  # people to tell them from: enough to see a share of 0.1 %
+GAIN = 1.1  # by which a further condition must make a rule worth more, lest it only describe the draw
+LIFT = 1.5  # a rule that holds for few more than everybody says nothing
+
+
+class Cut(NamedTuple):
+    """One condition: the codes of one column that meet it."""
+
+    column: int
+    table: Tensor  # (size,) bool; for an ordered attribute the codes are neighbours
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """People who meet a few conditions, and how often they are discriminated."""
+
+    conditions: tuple[Cut, ...]
+    people: float  # the share of all valid people who meet them
+    findings: float  # the share of the findings that meet them
+    rate: Rate  # among valid people who meet them and played no part in choosing the conditions
+    lift: float | None  # over everybody; None where nobody else is known to be discriminated
+
+
+def subgroups(
+    network: Model,
+    domain: TableDomain,
+    findings: Tensor,
+    overall: Rate,
+    *,
+    samples: int = 20_000,
+    decision: Decision | None = None,
+    seed: int = 0,
+) -> tuple[Subgroup, ...]:
+    """Return up to five rules of up to three conditions each under which discrimination is frequent.
+
+    The rules are learned from random valid people, those discriminated against the others; where these are few,
+    findings join them. Each rule is then measured on new people drawn uniformly from those who meet it, and kept only
+    if its interval lies above that of `overall`, the rate of all valid people. Sensitive attributes play no part.
+    """
+    check_rows(domain, findings, "subgroups")
+    generator = torch.Generator().manual_seed(seed)
+    people = domain.sample(samples, generator)
+    hit = torch.cat(
+        [
+            judge(network, domain, part, decision).discriminates
+            for (part,) in zip(*families(domain, people), strict=True)
+        ]
+    )
+    wanted = people[hit]
+    if len(wanted) < ENOUGH:
+        drawn = torch.randperm(len(findings), generator=generator)[: ENOUGH - len(wanted)]
+        wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
+    result = []
+    for number, cuts in enumerate(_rules(domain, wanted, people[~hit][:OTHERS])):
+        inside = _inside(domain, cuts)
+        rate = discrimination_rate(
+            network, inside, samples=samples, confidence=overall.confidence, decision=decision, seed=seed + 1 + number
+        )
+        if rate.interval[0] > overall.interval[1]:
+            held = _meet(cuts, findings.long())
+            share = float(held.double().mean()) if len(findings) else 0.0
+            lift = rate.rate / overall.rate if overall.found else None
+            result.append(Subgroup(cuts, inside.count / domain.count, share, rate, lift))
+    return tuple(sorted(result, key=lambda group: -group.rate.rate))
+
+
+def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
+    """Yield rules that hold for many of the wanted people and few of the others; each next one for those left."""
+    enough = SUPPORT * len(wanted)
+    for _ in range(MOST):
+        if len(wanted) < max(1.0, enough) or len(others) == 0:
+            return
+        rule = _best_rule(_candidates(domain, wanted, others), wanted, others, enough)
+        if not rule:
+            return
+        yield tuple(sorted(rule, key=lambda cut: cut.column))
+        wanted = wanted[~_meet(rule, wanted)]
+
+
+def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -> tuple[Cut, ...]:
+    """Grow rules one condition at a time, the best few side by side, while they get better; () where none is good.
+
+    A rule is worth p log(p / q)²: p is the share of the wanted people it holds for, and q that of the others. A rule
+    for everybody is worth nothing, and so is one for nobody. Without the square broad rules win that say little.
+    """
+    if not cuts:
+        return ()
+    meets = [torch.stack([table[rows[:, column]] for column, table in cuts]).float() for rows in (wanted, others)]
+    beam: list[tuple[int, ...]] = [()]
+    best: tuple[int, ...] = ()
+    most = 0.0
+    for _ in range(CONDITIONS):
+        longer: dict[tuple[int, ...], float] = {}
+        for rule in beam:
+            # How many people meet the rule and each further condition, in one product.
+            held, false = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
+            p, q = held / len(wanted), (false + 0.5) / (len(others) + 1)
+            worth = torch.where((held >= enough) & (p >= LIFT * q), p * torch.log(p / q) ** 2, -torch.inf)
+            for i in worth.topk(min(len(worth), 2 * BEAM)).indices.tolist():
+                key: tuple[int, ...] = tuple(sorted({*rule, i}))
+                if len(key) == len(rule) + 1 and worth[i] > 0:
+                    longer[key] = float(worth[i])
+        ranked = sorted(longer, key=lambda key: -longer[key])
+        if ranked and longer[ranked[0]] > GAIN * most:
+            best, most = ranked[0], longer[ranked[0]]
+        beam = ranked[:BEAM]
+    return _merged([cuts[i] for i in best])
+
+
+def _merged(cuts: list[Cut]) -> tuple[Cut, ...]:
+    """Join the conditions on one attribute: at least 20 and at most 30 is one range."""
+    tables: dict[int, Tensor] = {}
+    for column, table in cuts:
+        tables[column] = table & tables[column] if column in tables else table
+    return tuple(Cut(column, table) for column, table in tables.items())
+
+
+def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut]:
+    """Return the single conditions to build rules from."""
+    cuts = []
+    for column in domain.free.nonzero()[:, 0].tolist():
+        size = domain.attributes[column].size
+        if size < 2:
+            continue
+        tables = _ranges if bool(domain.ordered[column]) else _sets
+        cuts += [Cut(column, table) for table in tables(wanted[:, column], others[:, column], size)]
+    return cuts
+
+
+def _ranges(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
+    """Return the codes from each cut on, and those below it."""
+    codes = torch.arange(size, device=wanted.device)
+    places = codes[1:]
+    if size > 2 * CUTS:
+        levels = torch.linspace(0, 1, CUTS + 2, dtype=torch.float64, device=wanted.device)[1:-1]
+        quantiles = [torch.quantile(part.double(), levels, interpolation="higher") for part in (wanted, others)]
+        ends = torch.stack([wanted.min(), wanted.max() + 1])
+        places = torch.unique(torch.cat([*quantiles, ends.double()]).long())
+        places = places[(places > 0) & (places < size)]
+    return [table for place in places for table in (codes >= place, codes < place)]
+
+
+def _sets(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
+    """Return the sets of the labels that are most frequent among the wanted people, compared with the others.
+
+    Among all sets of one size these tell the two best apart (Breiman et al., 1984).
+    """
+    p, q = (torch.bincount(part, minlength=size)[:size] / len(part) for part in (wanted, others))
+    order = torch.argsort((p + 1e-9) / (q + 1 / (len(others) + 1)), descending=True)
+    tables = []
+    for count in range(1, min(VALUES, size - 1) + 1):
+        table = torch.zeros(size, dtype=torch.bool, device=wanted.device)
+        table[order[:count]] = True
+        tables.append(table)
+    return tables
+
+
+def _meet(cuts: tuple[Cut, ...], rows: Tensor) -> Tensor:
+    """Return for each row whether it meets all conditions: bool, (n,)."""
+    held = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    for column, table in cuts:
+        held &= table[rows[:, column]]
+    return held
+
+
+def _inside(domain: TableDomain, cuts: tuple[Cut, ...]) -> TableDomain:
+    """Return the domain of the valid rows that meet all conditions, so that they can be drawn and counted exactly."""
+    rules = [
+        Rule(f"subgroup {i}", {domain.names[column]: part}, {})
+        for i, (column, table) in enumerate(cuts)
+        for part in _outside(domain.attributes[column], table)
+    ]
+    return replace(domain, rules=(*domain.rules, *rules))
+
+
+def _outside(attribute: Attribute, table: Tensor) -> list[Condition]:
+    """Return conditions, one of which everybody meets who does not meet this one."""
+    if attribute.values:
+        return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]
+    low, high = (attribute.low + attribute.step * int(table.nonzero()[end, 0]) for end in (0, -1))
+    half = attribute.step / 2  # between two points of the grid, whatever rounding does
+    ends = [Span(high=low - half), Span(low=high + half)]
+    return [end for end in ends if end.high >= attribute.low and end.low <= attribute.high]

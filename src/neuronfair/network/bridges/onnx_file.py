@@ -1,0 +1,129 @@
+"""ONNX files: dense and convolutional graphs become torch modules, others black boxes run by onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported
+from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
+from neuronfair.network.bridges.operators import activation, operator
+from neuronfair.network.bridges.tables import Frames
+
+OLDEST = 9  # the first version of the standard whose operators are those known here
+_FLOATS = {1: torch.float32, 11: torch.float64}
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+    """Read an ONNX graph with one input; its scores are its tensor of floating-point numbers."""
+    onnx = needs("onnx", "onnx")
+    try:
+        model = onnx.load(request.path)
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise request.error(f"not a readable ONNX file ({one_line(error)})") from error
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [given for given in model.graph.input if given.name not in stored]
+    outputs = model.graph.output
+    if len(outputs) == 1 and any(n.op_type == "ArgMax" and n.output[0] == outputs[0].name for n in model.graph.node):
+        raise request.error("ends in ArgMax, which hides the scores. Export the model without it")
+    if not inputs:
+        raise request.error("has no input")
+    try:
+        graph = _graph(onnx, model, [given.name for given in inputs])
+        graph(request.domain.to("cpu").encode(request.tried[:2]))
+    except Unsupported as reason:
+        return _black_box(request, model.graph, inputs, f"{reason} has no counterpart in torch here")
+    except Exception as error:  # another width or a fixed batch size, or a damaged graph
+        shape = ", ".join(str(d.dim_value or d.dim_param or "?") for d in inputs[0].type.tensor_type.shape.dim)
+        raise request.error(
+            f"expects input of shape ({shape}) and fails on rows of this domain ({one_line(error)}). "
+            f"{request.widths()}, or export the model with a dynamic batch size"
+        ) from error
+    return request.white_box("ONNX", graph)
+
+
+def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
+    if len(inputs) != 1:
+        raise Unsupported(f"a graph with {len(inputs)} inputs")
+    if any(o.domain in ("", "ai.onnx") and o.version < OLDEST for o in model.opset_import):
+        raise Unsupported(f"a graph older than version {OLDEST} of the operators")
+    scores = [o.name for o in model.graph.output if o.type.tensor_type.elem_type in _FLOATS]
+    if not scores:
+        raise Unsupported("an output that is no tensor of scores")
+    result = next((name for name in scores if "prob" in name.lower()), scores[0])
+    fixed = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    steps: list[Step] = []
+    used = {result}
+    for node in _needed(model.graph.node, result):
+        attributes = {a.name: _attribute(onnx, a) for a in node.attribute}
+        if node.op_type == "Constant":
+            fixed[node.output[0]] = np.asarray(next(iter(attributes.values())))
+            continue
+        if node.domain not in ("", "ai.onnx"):
+            raise Unsupported(f"the operator {node.domain}.{node.op_type}")
+        constants = [fixed[name].item() if name in fixed and fixed[name].size == 1 else None for name in node.input]
+        part = activation(node.op_type, attributes, constants)
+        names = node.input if part is None else node.input[:1]  # bounds and the like are in the part already
+        arguments = tuple(Ref(name) if name else None for name in names)
+        call = operator(node.op_type, attributes) if part is None else part
+        steps.append(Step(node.name or node.output[0], tuple(node.output[:1]), call, arguments))
+        used.update(names)
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
+    return Graph(steps, tensors, inputs[0], result)
+
+
+def _needed(nodes: Any, result: str) -> list[Any]:
+    """Return the nodes that the result depends on, in order."""
+    wanted, kept = {result}, []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    return kept[::-1]
+
+
+def _attribute(onnx: Any, attribute: Any) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _black_box(request: Request, graph: Any, inputs: list[Any], why: str) -> Opened:
+    """Return a graph that only onnxruntime can run; with one input per column it is given the table itself."""
+    try:
+        runtime = needs("onnxruntime", "onnx")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, and need not be printed as well
+        # Its fallback would only try the same again, and print about it.
+        session = runtime.InferenceSession(request.path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception as error:
+        raise request.error(f"{why}, and onnxruntime cannot run it ({one_line(error)})") from error
+    names = [given.name for given in inputs]
+    kinds = {given.name: given.type for given in session.get_inputs()}
+    feed: Callable[[np.ndarray], dict[str, np.ndarray]]
+    if len(names) == 1:
+        number = np.float64 if kinds[names[0]] == "tensor(double)" else np.float32
+        feed = lambda x: {names[0]: x.astype(number)}  # noqa: E731
+    else:
+        frames = Frames(request.domain, names)
+        feed = lambda x: {name: _column(cells, kinds[name]) for name, cells in frames.of_inputs(x).items()}  # noqa: E731
+        why += "; it is given the table itself"
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        answers = session.run(None, feed(x))
+        tables = [answer for answer in answers if isinstance(answer, list)]
+        if tables:  # a list with one dictionary of class and probability for each row
+            return np.array([list(row.values()) for row in tables[0]])
+        floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
+        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(x), -1)
+
+    return request.black_box("ONNX", predict, why)
+
+
+def _column(cells: Any, kind: str) -> np.ndarray:
+    number = {"tensor(string)": str, "tensor(int64)": np.int64, "tensor(double)": np.float64}.get(kind, np.float32)
+    return np.asarray(cells.to_numpy(dtype=object if number is str else number))[:, None]

@@ -1,0 +1,214 @@
+"""A model that has been opened: what every bridge hands back, and the checks that all of them share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import BlackBox
+from neuronfair.network.judge import Decision
+from neuronfair.network.weights import fingerprint
+
+TRIED = 256  # rows of the table that a model is tried on before it is used
+TOLERANCE = 1e-4  # how far two answers to one question may lie apart
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model made ready for an audit, whatever it came from.
+
+    `domain` is the domain as the model reads it: a pipeline's preprocessing may change the encoding, never the codes.
+    `decision` is what counts as another decision for the model's outputs. `note` is a sentence for people: white box,
+    or black box and why. `fingerprint` is that of the weights or of the file; `module` the torch module of a white box.
+    """
+
+    model: Network | BlackBox
+    domain: TableDomain
+    decision: Decision
+    source: str
+    kind: str
+    note: str
+    fingerprint: str
+    module: nn.Module | None
+
+    @property
+    def white_box(self) -> bool:
+        """Whether its neurons can be read and its scores differentiated."""
+        return isinstance(self.model, Network)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of `open_model`; the bridges read it and end with `white_box` or `black_box`."""
+
+    source: str
+    domain: TableDomain
+    rows: Tensor
+    weights: Path | None = None
+    trust_pickle: bool = False
+    device: str = "cpu"
+    decision: Decision | None = None
+
+    @property
+    def path(self) -> Path:
+        """The source as a file."""
+        return Path(self.source)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    @cached_property
+    def tried(self) -> Tensor:
+        """Some rows of the table, evenly spread, and as many random valid ones: what a model is tried on."""
+        rows = self.rows.cpu()
+        spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
+        drawn = self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
+        return torch.cat([rows[spread], drawn])
+
+    def error(self, what: str) -> ModelError:
+        """Return an error that begins with the name of the source."""
+        return ModelError(f"{self.source}: {what}")
+
+    def white_box(
+        self,
+        kind: str,
+        module: nn.Module,
+        *,
+        domain: TableDomain | None = None,
+        note: str = "",
+        probability: bool = False,
+    ) -> Opened:
+        """Return a torch module ready for an audit; one without hidden activations becomes a black box.
+
+        `probability` says that a single score is one, even if no sigmoid stands at the end.
+        """
+        domain = (domain or self.domain).to(self.device)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise self.error(f"the weights '{name}' hold NaN or infinite numbers, so nothing can be computed")
+        example = domain.encode(self.tried[:2].to(self.device))
+        try:
+            network = Network(module, example, device=self.device)
+        except ModelError as error:
+            return self._without_layers(kind, module, domain, example, error)
+        scores = self._steady(network, domain)
+        decision = self.decision or _decision(scores, probability or _ends_in_sigmoid(network, example))
+        decision.check(network.outputs)
+        layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
+        text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
+        note = f"{text}; {note}." if note else f"{text}."
+        return Opened(network, domain, decision, self.source, kind, note, fingerprint(module), module)
+
+    def _without_layers(
+        self, kind: str, module: nn.Module, domain: TableDomain, example: Tensor, error: ModelError
+    ) -> Opened:
+        try:
+            network = Network(module, example, device=self.device, layers=())
+        except ModelError as worse:
+            raise self.error(f"{one_line(worse)} {self.widths(domain)}") from error
+        network = network.double()
+
+        def predict(x: np.ndarray) -> np.ndarray:
+            return network.scores(torch.from_numpy(x)).cpu().numpy()
+
+        probability = _ends_in_sigmoid(network, example)
+        print_of = fingerprint(module)
+        return self.black_box(
+            kind, predict, "no hidden activation was found in it", domain, probability=probability, print_of=print_of
+        )
+
+    def black_box(
+        self,
+        kind: str,
+        predict: Callable[[np.ndarray], Any],
+        why: str,
+        domain: TableDomain | None = None,
+        *,
+        probability: bool | None = None,
+        print_of: str | None = None,
+    ) -> Opened:
+        """Return a function of encoded rows ready for an audit.
+
+        `probability` says whether a single score is one; by default it is taken for one if it lies within 0 and 1.
+        """
+        domain = (domain or self.domain).to(self.device)
+        example = domain.encode(self.tried[:2].to(self.device), torch.float64)
+        try:
+            model = BlackBox(predict, example)
+        except ModelError as error:
+            raise self.error(one_line(error)) from error
+        scores = self._steady(model, domain)
+        if probability is None:
+            probability = bool(((scores >= 0) & (scores <= 1)).all())
+        decision = self.decision or _decision(scores, probability)
+        decision.check(model.outputs)
+        note = f"Black box, searched without gradients: {why}."
+        return Opened(model, domain, decision, self.source, kind, note, print_of or self.digest, None)
+
+    def widths(self, domain: TableDomain | None = None) -> str:
+        """Return how many numbers the domain gives to a network, and why so many."""
+        domain = domain or self.domain
+        blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
+        parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
+        return f"The domain '{domain.name}' gives {domain.width} numbers a row{parts}; change encode = … in its file"
+
+    def _steady(self, model: Network | BlackBox, domain: TableDomain) -> Tensor:
+        """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""
+        x = domain.encode(self.tried.to(self.device), model.dtype)
+        try:
+            scores = model.scores(x)
+            again = torch.cat([model.scores(part) for part in (x[:1], x[1:])])
+        except (ModelError, RuntimeError) as error:
+            raise self.error(one_line(error)) from error
+        model.rows_forward = 0
+        if not bool(scores.isfinite().all()):
+            raise self.error("its scores are NaN or infinite for some rows of the domain")
+        if not torch.allclose(scores, again, rtol=TOLERANCE, atol=TOLERANCE):
+            raise self.error(
+                "its answers change from call to call or with the other rows of a batch. Save it in evaluation mode "
+                "(without dropout, and with fixed batch statistics)"
+            )
+        return scores
+
+
+def needs(package: str, extra: str) -> Any:
+    """Import an optional package, or say how to install it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ModelError(
+            f"such a model needs the package '{package.partition('.')[0]}', which cannot be imported "
+            f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
+        ) from error
+
+
+def _decision(scores: Tensor, probability: bool) -> Decision:
+    return Decision() if scores.shape[1] > 1 else Decision("threshold", 0.5 if probability else 0.0)
+
+
+def _ends_in_sigmoid(network: Network, example: Tensor) -> bool:
+    """Return whether the last thing that a network computes is a sigmoid, perhaps reshaped afterwards."""
+    with torch.enable_grad():
+        last = network.module(example.to(network.dtype).detach().requires_grad_()).grad_fn
+    while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
+        last = last.next_functions[0][0]
+    return last is not None and "Sigmoid" in last.name()
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, in one line that is not too long."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

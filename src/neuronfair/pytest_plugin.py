@@ -1,0 +1,28 @@
+"""The pytest plugin: a fixture `fairness` that fails a test if a model decides too many people by their sex, say.
+
+    def test_my_model_is_fair(fairness):
+        fairness.check("model.onnx", "domain.toml", sensitive="sex", max_rate=0.01)
+
+Nothing heavy is imported before a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from neuronfair.verdict.fairness import Fairness
+
+
+@pytest.fixture
+def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fairness:
+    """Check models for discrimination: `fairness.check(model, domain, max_rate=0.01, confidence=0.95)`."""
+    from neuronfair.verdict.fairness import Fairness
+
+    # The cache outlives the tests, so that what was found can be seen again.
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)
+    place = cache.mkdir("neuronfair") if cache is not None else tmp_path_factory.mktemp("neuronfair")
+    return Fairness(place / re.sub(r"[^\w-]+", "_", request.node.nodeid)[-100:])

@@ -1,0 +1,91 @@
+"""What was audited: the entries of an audit about the data, the model, and how to do it again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuronfair.domain.data import Data
+from neuronfair.network.adapter import Network
+from neuronfair.network.bridges import Opened
+from neuronfair.network.judge import BATCH
+from neuronfair.network.weights import Card
+from neuronfair.store.manifest import rows_digest, versions
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where model and table came from, for the page and for doing it again."""
+
+    command: str = ""
+    card: Card | None = None  # of a network trained on this table: its seed tells which rows it has not seen
+    trained_here: bool = False
+    weights: Path | None = None  # of a module that Python code makes
+    table: str | None = None  # the file, if it is a table of the user's own
+    domain_text: str | None = None  # as the domain file is to be written, comments included
+    inferred: bool = False
+
+
+def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> dict[str, Any]:
+    """Return the "data" entry of an audit."""
+    target = data.domain.target
+    return {
+        "name": data.name,
+        "rows": len(data),
+        "attributes": len(data.domain.attributes),
+        "sensitive": list(sensitive),
+        "target": target.column if target is not None else None,
+        "classes": list(target.classes) if target is not None else [],
+        "domain_inferred": origin.inferred,
+    }
+
+
+def about_model(opened: Opened, data: Data, origin: Origin) -> dict[str, Any]:
+    """Return the "model" entry of an audit; its accuracy is by parts only where it is known what it was trained on."""
+    parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
+    shares = {name: _accuracy(opened, part) for name, part in parts.items()}
+    return {
+        "source": f"trained on {data.name}" if origin.trained_here else opened.source,
+        "kind": opened.kind,
+        "white_box": opened.white_box,
+        "note": opened.note,
+        "fingerprint": opened.fingerprint,
+        "outputs": opened.model.outputs,
+        "layers": dict(opened.model.neurons) if isinstance(opened.model, Network) else {},
+        "accuracy": None if None in shares.values() else shares,
+        "trained_here": origin.trained_here,
+    }
+
+
+def _accuracy(opened: Opened, data: Data) -> float | None:
+    """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
+    target, decision, model = data.domain.target, opened.decision, opened.model
+    if target is None or not len(data) or not data.labelled or decision.kind == "tolerance":
+        return None
+    if len(target.classes) != (model.outputs if decision.kind == "argmax" else 2):
+        return None
+    right = 0
+    for rows, labels in zip(torch.split(data.rows, BATCH), torch.split(data.labels, BATCH), strict=True):
+        scores = model.scores(data.domain.encode(rows, model.dtype))
+        decided = scores.argmax(1) if decision.kind == "argmax" else (scores[:, -1] >= decision.value).long()
+        right += int((decided == labels.to(decided.device)).sum())
+    return right / len(data)
+
+
+def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool) -> dict[str, Any]:
+    """Return the "reproduction" entry of an audit."""
+    used = versions()
+    return {
+        "command": origin.command,
+        "seed": seed,
+        **{key: used[key] for key in ("created", "python", "torch", "numpy")},
+        "platform": platform.platform(),
+        "rows": rows_digest(data.rows),
+        "model": opened.fingerprint,
+        "interrupted": interrupted,
+    }

@@ -1,0 +1,280 @@
+"""The audit: every stage in turn for one model and one table, and what came of it as one dictionary."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from neuronfair.domain.data import Data
+from neuronfair.domain.toml import format_domain
+from neuronfair.errors import NeuronFairError
+from neuronfair.generation.campaign import Outcome, Plan
+from neuronfair.generation.seeds import cluster_seeds
+from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import BlackBox
+from neuronfair.network.bridges import Opened
+from neuronfair.network.bridges.opened import Request
+from neuronfair.network.judge import Decision
+from neuronfair.network.weights import save
+from neuronfair.store.manifest import rows_digest, versions, where
+from neuronfair.verdict import inquiry as stages
+from neuronfair.verdict.about import Origin, about_data, about_model, reproduction
+from neuronfair.verdict.case import Case, Inquiry, Progress
+from neuronfair.verdict.description import WORST
+from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name
+from neuronfair.verdict.proposal import propose
+from neuronfair.verdict.sentences import verdict
+from neuronfair.verdict.settings import AuditSettings
+from neuronfair.verdict.words import importance
+
+__all__ = ["Audit", "AuditSettings", "Origin", "attribute_sets", "audit"]
+
+IN_MEMORY = "a model in memory"
+SHRUNK = 100  # candidates for the worst findings, with the full budget
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit came to. `outcomes` holds what each search found, by attribute and method."""
+
+    figures: dict[str, Any]
+    outcomes: dict[tuple[str, str], Outcome]
+
+    def summary(self) -> dict[str, Any]:
+        """Return everything as plain values: what audit.json holds and the page shows."""
+        return copy.deepcopy(self.figures)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a sentence or two."""
+        return str(self.figures["verdict"]["text"])
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the audit early."""
+        return bool(self.figures["reproduction"]["interrupted"])
+
+
+def audit(
+    model: Opened | Network | BlackBox | nn.Module,
+    data: Data,
+    *,
+    sensitive: Sequence[str] | None = None,
+    decision: Decision | None = None,
+    settings: AuditSettings | None = None,
+    folder: str | Path | None = None,
+    origin: Origin | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit a model with a table of people: how often, where and for whom a sensitive attribute changes the decision.
+
+    Each of the sensitive attributes (those of the table's domain, if none are named) is looked at alone, then all
+    together. With a folder, every search is a run in it that survives a kill: the same audit goes on from there.
+
+    >>> import neuronfair
+    >>> data = neuronfair.load("german")
+    >>> module = nn.Sequential(nn.Linear(data.domain.width, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).summary()["data"]["rows"]
+    1000
+    """
+    settings, origin, show = settings or AuditSettings(), origin or Origin(), progress or _silent
+    opened = _opened(model, data, decision)
+    device, told = opened.domain.device, data.domain.fingerprint
+    data = replace(data, domain=opened.domain, rows=data.rows.to(device), labels=data.labels.to(device))
+    choices = attribute_sets(sensitive or data.domain.sensitive)
+    views = [replace(data, domain=data.domain.with_sensitive(*names)) for names in choices]
+    if not bool(views[-1].domain.free.any()):
+        raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
+    manifest = _manifest(opened, data, settings, choices[-1])
+    place = Path(folder) if folder is not None else None
+    if place is not None:
+        begin(place, manifest, origin.domain_text or format_domain(data.domain))
+        if origin.trained_here and origin.card is not None and opened.module is not None:
+            save(place / WEIGHTS, opened.module, origin.card)
+    clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
+    try:
+        for case in _cases(opened, views, settings, place, origin, clock, show):
+            one = stages.blank("+".join(case.domain.sensitive), case.domain)
+            inquiries.append(one)
+            _inquire(case, one, clock, _labelled(show, one.entry["name"] if len(choices) > 1 else ""))
+        if settings.repair:
+            with clock.of("repair"):
+                split_seed = None if origin.card is None else origin.card.seed
+                repair = propose(case, one, opened, split_seed, _repair_command(case, one, origin), show)
+    except KeyboardInterrupt:
+        interrupted = True
+    entries = [one.entry for one in inquiries]
+    figures: dict[str, Any] = {
+        "schema": SCHEMA,
+        "neuronfair": versions()["neuronfair"],
+        "verdict": verdict(entries, interrupted=interrupted),
+        "data": about_data(data, choices[-1], origin),
+        "model": about_model(opened, data, origin),
+        "decision": {"kind": opened.decision.kind, "value": opened.decision.value},
+        "attributes": entries,
+        "repair": repair,
+        "corpus": None,
+        "baseline": None,
+        "gate": None,
+        "seconds": clock.figures(),
+        # The domain as it was given: how a model's preprocessing encodes it changes when that is fitted again.
+        "reproduction": {**reproduction(opened, data, settings.seed, origin, interrupted), "domain": told},
+    }
+    found = {(one.entry["name"], o.plan.method): o for one in inquiries for o in one.outcomes}
+    return Audit(figures, found)
+
+
+def _cases(
+    opened: Opened,
+    views: Sequence[Data],
+    settings: AuditSettings,
+    folder: Path | None,
+    origin: Origin,
+    clock: _Clock,
+    show: Progress,
+) -> Iterator[Case]:
+    """Yield what is to be audited, one choice of sensitive attributes after the other."""
+    with clock.of("search"):
+        show("Choosing rows to start from", 0, None)
+        seeds = cluster_seeds(views[0].domain, views[0].rows, settings.seeds, seed=settings.seed)
+    telling = importance(opened.model, views[0].domain, views[0].rows, opened.decision)
+    for view in views:
+        sized = settings.sized(opened, len(view.domain.sensitive_values))
+        yield Case(
+            model=opened.model,
+            data=view,
+            decision=opened.decision,
+            seeds=seeds,
+            plans=tuple(_plan(method, sized, opened.decision) for method in settings.methods_for(opened)),
+            samples=sized.samples,
+            confidence=settings.confidence,
+            seed=settings.seed,
+            telling=telling,
+            shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
+            folder=None if folder is None else folder / folder_name(view.domain.sensitive),
+            manifest=_whereabouts(opened, origin),
+        )
+
+
+def attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return each attribute alone and, if there are several, all together.
+
+    >>> attribute_sets(["sex", "race"])
+    [('sex',), ('race',), ('sex', 'race')]
+    """
+    names = tuple(dict.fromkeys(sensitive))
+    return [*((name,) for name in names), *([names] if len(names) > 1 else [])]
+
+
+def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
+    """Go through all stages for one choice of sensitive attributes; what was found is described even after Ctrl-C."""
+    with clock.of("rate"):
+        stages.measure_rates(case, one, show)
+    with clock.of("interpretation"):
+        stages.look_inside(case, one, show)
+    with clock.of("search"):
+        try:
+            stages.search(case, one, show)
+        finally:
+            stages.describe(case, one, show)
+    with clock.of("rate"):
+        stages.find_subgroups(case, one, show)
+
+
+def _opened(model: Opened | Network | BlackBox | nn.Module, data: Data, decision: Decision | None) -> Opened:
+    if isinstance(model, Opened):
+        return model if decision is None else replace(model, decision=decision)
+    device = model.device if isinstance(model, Network) else data.domain.device
+    request = Request(IN_MEMORY, data.domain, data.rows, device=str(device), decision=decision)
+    if isinstance(model, nn.Module):
+        return request.white_box("torch", model)
+    if isinstance(model, BlackBox):
+        return request.black_box("Python function", model.predict, "it is a function", print_of=IN_MEMORY)
+    # A network may have been made with layers of the user's own choice, so it is kept as it is.
+    return replace(request.white_box("torch", model.module), model=model)
+
+
+def _plan(method: str, settings: AuditSettings, decision: Decision) -> Plan:
+    return Plan(
+        method=method,
+        seeds=settings.seeds,
+        steps=settings.steps,
+        seconds=settings.seconds,
+        seed=settings.seed,
+        decision=decision,
+    )
+
+
+def _whereabouts(opened: Opened, origin: Origin) -> dict[str, Any]:
+    """Return what a run's manifest says of the model, as seen from a run folder in the audit's."""
+    model = f"../../{WEIGHTS}" if origin.trained_here else where(opened.source)
+    weights = None if origin.weights is None else str(origin.weights.absolute())
+    return {"model": model, "weights": opened.fingerprint, "extra_weights": weights}
+
+
+def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> dict[str, Any]:
+    settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
+    return {
+        "audit": SCHEMA,
+        **versions(),
+        "weights": opened.fingerprint,
+        "domain": data.domain.fingerprint,
+        "rows": rows_digest(data.rows),
+        "decision": asdict(opened.decision),
+        "sensitive": list(sensitive),
+        "settings": json.loads(json.dumps(asdict(settings))),
+    }
+
+
+def _repair_command(case: Case, one: Inquiry, origin: Origin) -> str:
+    """Return the command that repairs the network with what was found."""
+    if case.folder is None or not one.outcomes:
+        return "neuronfair repair, with the folder of a search"
+    best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).plan.method
+    words = ["neuronfair", "repair", str(case.folder / best)]
+    words += ["--data", origin.table] if origin.table is not None else []
+    return shlex.join([*words, "--out", "fair.safetensors"])
+
+
+@dataclass
+class _Clock:
+    """How long each kind of work took."""
+
+    begun: float = field(default_factory=time.perf_counter)
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """Count the time of a block."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.parts[what] = self.parts.get(what, 0.0) + time.perf_counter() - begun
+
+    def figures(self) -> dict[str, float]:
+        """Return the seconds by kind of work, and in all."""
+        parts = {name: self.parts.get(name, 0.0) for name in ("interpretation", "search", "rate", "repair")}
+        return {"total": time.perf_counter() - self.begun, **parts}
+
+
+def _labelled(show: Progress, label: str) -> Progress:
+    """Return a progress that says which attribute it is about."""
+
+    def labelled(what: str, done: int, total: int | None, note: str = "") -> None:
+        show(f"{label}: {what}" if label else what, done, total, note)
+
+    return labelled
+
+
+def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
+    pass

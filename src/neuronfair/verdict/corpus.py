@@ -1,0 +1,205 @@
+"""Past counterexamples in a file that a user commits, judged again by every audit.
+
+The file has one counterexample a line (JSON), by labels and not by codes, the oldest first; new ones go to the end, so
+that a version control shows them as added lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuronfair.atomic import write_text
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DataError, DomainError
+from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import Decision, families, judge
+
+SHOWN = 10  # sentences about people who are still decided otherwise, or who fit no longer
+
+
+@dataclass(frozen=True)
+class Past:
+    """One past counterexample: a person, the attributes that may not matter, and what was decided then."""
+
+    row: Mapping[str, str | int | float]
+    sensitive: tuple[str, ...]
+    twin: Mapping[str, str | int | float]  # the sensitive values with which the decision was another
+    decision: str
+    other_decision: str
+    seen: Mapping[str, str]  # first: version, date and fingerprint of the model
+
+    def line(self) -> str:
+        """Return the line of the file."""
+        return json.dumps({**self.__dict__, "sensitive": list(self.sensitive)}, ensure_ascii=False, allow_nan=False)
+
+    def sentence(self) -> str:
+        """Return the pair in words."""
+        person = ", ".join(f"{name} {value}" for name, value in self.row.items())
+        twin = ", ".join(f"{name} {value}" for name, value in self.twin.items())
+        return f"{person}: decided {self.decision}; with {twin}: {self.other_decision}"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The counterexamples of a file that a domain knows, and a sentence about each of the others."""
+
+    file: Path
+    domain: TableDomain
+    text: str  # the file as it is
+    past: tuple[Past, ...]
+    rows: Tensor  # (n, d) codes, one line per counterexample
+    unfit: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.past)
+
+    @property
+    def keys(self) -> set[tuple[tuple[str, ...], int]]:
+        """Who is in it: sensitive attributes and the key of the person."""
+        return {(names, key) for names, index, view in self.groups for key in view.key(self.rows[index]).tolist()}
+
+    @property
+    def groups(self) -> list[tuple[tuple[str, ...], Tensor, TableDomain]]:
+        """The sensitive attributes that occur, which lines have them, and the domain with these."""
+        names = [past.sensitive for past in self.past]
+        return [
+            (chosen, torch.tensor([i for i, n in enumerate(names) if n == chosen]), self.domain.with_sensitive(*chosen))
+            for chosen in dict.fromkeys(names)
+        ]
+
+
+def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
+    """Read a corpus; a file that does not exist yet is an empty one.
+
+    A line that is not a counterexample is an error that names it. A person whom the domain does not know any more is
+    left out and named in `unfit`.
+    """
+    path = Path(path)
+    domain = domain.to("cpu")
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: this is not a text file. Expected a corpus, one counterexample a line") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    views: dict[tuple[str, ...], TableDomain] = {}
+    fitting: list[Past] = []
+    rows: list[Tensor] = []
+    unfit: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        past = _parse(line, f"{path}: line {number}")
+        try:
+            if past.sensitive not in views:
+                views[past.sensitive] = domain.with_sensitive(*past.sensitive)
+            rows.append(_codes(past, views[past.sensitive]))
+            fitting.append(past)
+        except DomainError as error:
+            unfit.append(f"line {number}: {error}")
+    codes = torch.cat(rows) if rows else torch.empty(0, len(domain.attributes), dtype=torch.int64)
+    return Corpus(path, domain, text, tuple(fitting), codes, tuple(unfit))
+
+
+def replay_corpus(
+    corpus: Corpus, model: Model, domain: TableDomain, decision: Decision | None = None
+) -> dict[str, Any]:
+    """Judge everybody in the corpus again, in float64, and return the "corpus" entry of an audit.
+
+    `domain` is the one that the model reads; its codes are those of the corpus' own domain.
+    """
+    wrong = torch.zeros(len(corpus), dtype=torch.bool)
+    model = model.double()
+    for names, index, _ in corpus.groups:
+        view = domain.with_sensitive(*names)
+        for (part,) in zip(*families(view, index), strict=True):
+            wrong[part] = judge(model, view, corpus.rows[part].to(view.device), decision).discriminates.cpu()
+    still = [corpus.past[i].sentence() for i in wrong.nonzero()[:SHOWN, 0].tolist()]
+    return {
+        "file": str(corpus.file),
+        "replayed": len(corpus),
+        "still_wrong": int(wrong.sum()),
+        "mended": int((~wrong).sum()),
+        "added": 0,
+        "unfit": len(corpus.unfit),
+        "examples": still,
+        "notes": list(corpus.unfit[:SHOWN]),
+    }
+
+
+def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10) -> int:
+    """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
+
+    Who is there already is not added again. The file is read anew and written whole; if there is nobody to add, or a
+    line of it cannot be read, it stays as it is.
+    """
+    corpus = read_corpus(corpus.file, corpus.domain)
+    seen = {
+        "version": str(summary["neuronfair"]),
+        "date": str(summary["reproduction"]["created"])[:10],
+        "model": str(summary["model"]["fingerprint"]),
+    }
+    known, lines = corpus.keys, []
+    for attribute in summary["attributes"]:
+        names = tuple(attribute["sensitive"])
+        worst = attribute["worst"][:most]
+        for past, key in zip(*_findings(worst, names, seen, corpus.domain), strict=True):
+            if (names, key) not in known:
+                known.add((names, key))
+                lines.append(past.line())
+    if lines:
+        before = corpus.text if corpus.text.endswith("\n") or not corpus.text else corpus.text + "\n"
+        try:
+            write_text(corpus.file, before + "\n".join(lines) + "\n")
+        except OSError as error:
+            raise DataError(f"{corpus.file}: cannot be written: {error.strerror or error}") from None
+    return len(lines)
+
+
+def _findings(
+    worst: Sequence[Mapping[str, Any]], names: tuple[str, ...], seen: Mapping[str, str], domain: TableDomain
+) -> tuple[list[Past], list[int]]:
+    past = []
+    for finding in worst:
+        twin = {c["attribute"]: c["to"] for c in finding["changed"]}
+        past.append(Past(finding["row"], names, twin, str(finding["decision"]), str(finding["other_decision"]), seen))
+    if not past:
+        return [], []
+    rows = domain.from_table({name: [p.row[name] for p in past] for name in domain.names})
+    return past, domain.with_sensitive(*names).key(rows).tolist()
+
+
+_CELLS = (str, int, float)
+
+
+def _parse(line: str, where: str) -> Past:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise DataError(f"{where}: not JSON. Mend or remove the line; nothing was changed") from None
+    kinds = {"row": dict, "sensitive": list, "twin": dict, "decision": str, "other_decision": str, "seen": dict}
+    whole = isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in kinds.items())
+    if not whole or not all(isinstance(name, str) for name in entry["sensitive"]):
+        raise DataError(
+            f"{where}: not a counterexample: expected {', '.join(kinds)}. Mend or remove the line; nothing was changed"
+        )
+    if not all(isinstance(cell, _CELLS) for part in ("row", "twin") for cell in entry[part].values()):
+        raise DataError(f"{where}: a value is neither a text nor a number. Mend or remove the line")
+    entry["sensitive"] = tuple(entry["sensitive"])
+    return Past(**{key: entry[key] for key in kinds})
+
+
+def _codes(past: Past, domain: TableDomain) -> Tensor:
+    """Return the codes of one person, (1, d), or say why the domain does not know such a person."""
+    row = domain.from_table({name: [cell] for name, cell in past.row.items()})
+    if not bool(domain.valid(row)):
+        rules = [rule.name for rule, broken in zip(domain.rules, domain.broken(row)[0].tolist(), strict=True) if broken]
+        raise DomainError(f"breaks the rule '{rules[0]}'" if rules else "a value lies outside its bounds")
+    return row

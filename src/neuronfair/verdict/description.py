@@ -1,0 +1,131 @@
+"""The findings of an inquiry: how badly they are treated, how different they are, and the worst in words."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.generation.campaign import Outcome
+from neuronfair.generation.shrink import shrink
+from neuronfair.measure.coverage import covered
+from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.network.adapter import Network
+from neuronfair.network.judge import families, judge
+from neuronfair.verdict import words
+from neuronfair.verdict.case import Case, Inquiry, Progress
+
+WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
+NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
+LOOK = 20_000  # findings whose gaps, distances and neurons are looked at
+BINS = 30  # of the histogram of gaps
+
+
+def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
+    """Describe everybody who was found: how badly they are treated, how different they are, the worst in words."""
+    outcomes = [outcome for outcome in inquiry.outcomes if len(outcome.findings)]
+    if not outcomes:
+        return
+    progress("Describing the findings", 0, None)
+    domain, decision, entry = case.domain, case.decision, inquiry.entry
+    parts = [outcome.findings for outcome in outcomes]
+    rows = torch.cat([f.packed for f in parts])
+    scores, others = (torch.cat([getattr(f, name) for f in parts]).double() for name in ("scores", "twin_scores"))
+    method = torch.cat([torch.full((len(f),), i) for i, f in enumerate(parts)]).to(rows.device)
+    number = torch.cat([torch.arange(len(f)) for f in parts]).to(rows.device)
+    # Two methods may find the same person: once is enough.
+    _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
+    once = torch.from_numpy(np.sort(first)).to(rows.device)
+    gaps = decision.gap(scores, others)[once]
+    entry["severity"] = _severity(gaps.cpu().numpy())
+    entry["mean_distance"] = mean_distance(domain, rows[once].long(), seed=case.seed)
+    entry["regions"] = regions(domain, rows[once].long(), seed=case.seed)
+    generator = torch.Generator().manual_seed(case.seed)
+    drawn = once[torch.randperm(len(once), generator=generator).to(once.device)]
+    entry["coverage"] = _coverage(case, outcomes[0], rows[drawn[:LOOK]])
+
+    worst, people, moved = _worst(case, rows, once, gaps)
+    spread = drawn[:SAMPLE]
+    nothing: list[list[int]] = [[] for _ in spread]
+    for name, which, persons, columns in (
+        ("worst", worst, people, moved),
+        ("findings", spread, rows[spread].long(), nothing),
+    ):
+        told = _told(case, persons, columns)
+        methods = [outcomes[i].plan.method for i in method[which].tolist()]
+        entry[name] = [_numbered(case, *line) for line in zip(methods, number[which].tolist(), told, strict=True)]
+
+
+def _told(case: Case, people: Tensor, first: list[list[int]]) -> list[dict[str, Any]]:
+    """Return people and their twins in words; `first` holds the columns that are most telling for each."""
+    twins, scores, others = _partners(case, people)
+    pairs = torch.stack([people, twins], 1)
+    columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
+    return [words.pair(case.domain, case.decision, *line) for line in zip(pairs, scores, others, columns, strict=True)]
+
+
+def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the twins that people are compared with, and the scores of both, in float64."""
+    parts = []
+    for (part,) in zip(*families(case.domain, people), strict=True):
+        judgement = judge(case.exact, case.domain, part, case.decision)
+        every = torch.arange(len(part), device=part.device)
+        parts.append((judgement.twin, judgement.scores, judgement.twin_scores[every, judgement.partner]))
+    twins, scores, others = (torch.cat(column) for column in zip(*parts, strict=True))
+    return twins, scores, others
+
+
+def _numbered(case: Case, method: str, number: int, finding: dict[str, Any]) -> dict[str, Any]:
+    replay = None
+    if case.folder is not None:
+        replay = shlex.join(["neuronfair", "replay", str(case.folder / method), str(number)])
+    return {"number": number, "method": method, **finding, "replay": replay}
+
+
+def _severity(gaps: np.ndarray[Any, Any]) -> dict[str, Any]:
+    median, p95, largest = (float(q) for q in np.quantile(gaps, (0.5, 0.95, 1.0)))
+    counts, edges = np.histogram(gaps, BINS, (0.0, largest or 1.0))
+    histogram = {"edges": edges.tolist(), "counts": counts.tolist()}
+    return {"median": median, "p95": p95, "max": largest, "histogram": histogram}
+
+
+def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> dict[str, float] | None:
+    """Return the share of biased neurons that a finding, and that a miss, activates on average."""
+    if outcome.profile is None or not isinstance(case.model, Network):
+        return None
+    shares = {}
+    misses = outcome.findings.misses[: len(findings)]
+    for name, rows in (("findings", findings), ("misses", misses)):
+        shares[name] = float(np.mean(covered(case.model, case.domain, outcome.profile, rows).shares))
+    return shares
+
+
+def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, list[list[int]]]:
+    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns."""
+    domain, decision = case.domain, case.decision
+    wide = once[gaps.topk(min(len(gaps), LOOK)).indices]
+    # Walks leave many near copies: the widest of each region of the domain is a candidate.
+    coarse = domain.encode(rows[wide].long()).cpu().numpy()
+    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
+    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
+    goals = _nearest(domain, rows[wide].long(), domain.clip(case.data.rows[:NEAR]))
+    people = shrink(case.exact, domain, rows[wide].long(), goals, decision)
+    order = decision.gap(*_partners(case, people)[1:]).argsort(descending=True, stable=True)
+    _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
+    order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
+    changed = (people[order] != goals[order]) & domain.free
+    return wide[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
+
+
+def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
+    """Return for each row the row of the table that differs least, sensitive attributes apart: (n, d)."""
+    distance = torch.zeros(len(rows), len(table), device=rows.device)
+    for column in domain.free.nonzero()[:, 0].tolist():
+        apart = rows[:, column, None] - table[None, :, column]
+        span = max(1, domain.attributes[column].size - 1)
+        distance += apart.abs() / span if bool(domain.ordered[column]) else (apart != 0)
+    return table[distance.argmin(1)]

@@ -1,0 +1,264 @@
+"""A fairness check in one call, for tests: sample people, and show the worst pair if too many are decided otherwise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.data import UNKNOWN, Data
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import read_domain
+from neuronfair.errors import DataError, ModelError, NeuronFairError
+from neuronfair.generation.campaign import Plan
+from neuronfair.generation.seeds import cluster_seeds
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import BlackBox
+from neuronfair.network.bridges import Opened, open_model, scikit
+from neuronfair.network.bridges.opened import Request
+from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.judge import Decision
+from neuronfair.network.weights import Card, fingerprint, save
+from neuronfair.network.zoo import fully_connected
+from neuronfair.store.run import MANIFEST
+from neuronfair.verdict import inquiry, words
+from neuronfair.verdict.corpus import read_corpus, replay_corpus
+from neuronfair.verdict.gate import Limit, people_needed
+
+SAMPLES = 10_000  # people judged at least
+ROWS = 1000  # people drawn where no table is given, for the search to start from
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check that passed has measured."""
+
+    rate: Rate
+    max_rate: float
+    corpus: dict[str, Any] | None
+
+
+class Fairness:
+    """What the fixture `fairness` is; people who are found are left in `folder`, so that they can be seen again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._checks = 0
+
+    def check(
+        self,
+        model: nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any],
+        domain: TableDomain | Data | str | Path,
+        *,
+        rows: Tensor | None = None,
+        max_rate: float = 0.01,
+        confidence: float = 0.95,
+        sensitive: str | Sequence[str] | None = None,
+        decision: Decision | None = None,
+        samples: int | None = None,
+        method: str | None = None,
+        seeds: int = 100,
+        steps: int = 100,
+        seconds: float | None = 20.0,
+        corpus: str | Path | None = None,
+        seed: int = 0,
+    ) -> Checked:
+        """Fail unless at most `max_rate` of all valid people would be decided otherwise if only `sensitive` changed.
+
+        `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
+        of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
+        domain. The upper end of the interval must not exceed `max_rate`; `samples` people are judged, by default so
+        many that a model that treats everybody alike passes easily. Only if that fails, `method` searches for people
+        to show, from `seeds` rows and for `seconds` at most. Everybody in the `corpus` file must be decided alike.
+        """
+        __tracebackhide__ = True  # pytest then shows the line of the test
+        if not 0 < max_rate < 1:
+            raise NeuronFairError(
+                f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
+            )
+        data = _data(domain, rows, sensitive, seed)
+        opened = _opened(model, data, decision)
+        past = _replay(corpus, opened)
+        limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
+        samples = samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
+        rate = discrimination_rate(
+            opened.model,
+            opened.domain,
+            samples=samples,
+            confidence=confidence,
+            decision=opened.decision,
+            seed=seed,
+        )
+        problems = []
+        if limit.met_by(rate.interval[1]):
+            plan = Plan(
+                method=method or ("frontier" if opened.white_box else "aequitas"),
+                seeds=seeds,
+                steps=steps,
+                seconds=seconds,
+                seed=seed,
+                decision=opened.decision,
+                controls=False,
+            )
+            problems += [*_too_many(rate, limit, opened.domain), *self._shown(opened, data, plan, confidence)]
+        if past is not None and past["still_wrong"]:
+            count = f"{past['still_wrong']:,} of {past['replayed']:,} past counterexamples in {past['file']}"
+            problems += [f"{count} are still decided otherwise:", *past["examples"]]
+        if problems:
+            raise AssertionError("\n".join(problems))
+        return Checked(rate, max_rate, past)
+
+    def _shown(self, opened: Opened, data: Data, plan: Plan, confidence: float) -> list[str]:
+        """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
+        folder = self._folder / str(self._checks)
+        self._checks += 1
+        if (folder / plan.method / MANIFEST).is_file():
+            shutil.rmtree(folder)  # of an earlier run of the same test
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = _kept(folder, opened)
+        case = inquiry.Case(
+            model=opened.model,
+            data=Data(data.name, opened.domain, data.rows, data.labels),
+            decision=opened.decision,
+            seeds=cluster_seeds(opened.domain, data.rows, plan.seeds, seed=plan.seed),
+            plans=(plan,),
+            samples=SAMPLES,
+            confidence=confidence,
+            seed=plan.seed,
+            telling=words.importance(opened.model, opened.domain, data.rows, opened.decision),
+            folder=folder,
+            manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
+        )
+        found = inquiry.blank("", opened.domain)
+        inquiry.search(case, found, _silent)
+        inquiry.describe(case, found, _silent)
+        if not found.entry["worst"]:
+            return []
+        worst = found.entry["worst"][0]
+        again = worst["replay"] + ("" if kept else " --model (its file, or package.module:name)")
+        return [f"Worst pair: {worst['sentence']}", f"See it again: {again}"]
+
+
+def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
+    """Show nothing: a test has no terminal."""
+
+
+def _too_many(rate: Rate, limit: Limit, domain: TableDomain) -> list[str]:
+    low, high = rate.interval
+    by = words.listed([words.plain(name) for name in domain.sensitive])
+    lines = [
+        f"{words.percent(rate.rate)} of all valid people would be decided otherwise if only {by} changed "
+        f"({words.percent(low)} to {words.percent(high)} with {rate.confidence:.0%} confidence, {rate.found:,} of "
+        f"{rate.sampled:,} people); at most {words.percent(limit.number)} is allowed."
+    ]
+    if not limit.met_by(rate.rate):
+        needed = people_needed(limit, rate.rate, rate.confidence)
+        if needed is not None:
+            lines.append(f"These are too few people to decide: about {needed:,} would be needed (samples = {needed}).")
+    return lines
+
+
+def _data(
+    domain: TableDomain | Data | str | Path, rows: Tensor | None, sensitive: str | Sequence[str] | None, seed: int
+) -> Data:
+    if isinstance(domain, Data):
+        if rows is not None:
+            raise DataError("a table has rows of its own: give either the table or a domain and rows")
+        data = domain
+    else:
+        domain = domain if isinstance(domain, TableDomain) else read_domain(domain)
+        if rows is None:
+            rows = domain.sample(ROWS, torch.Generator().manual_seed(seed))
+        data = Data(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
+    if sensitive is not None:
+        names = [sensitive] if isinstance(sensitive, str) else sensitive
+        data = Data(data.name, data.domain.with_sensitive(*names), data.rows, data.labels)
+    return data
+
+
+def _opened(model: Any, data: Data, decision: Decision | None) -> Opened:
+    if isinstance(model, Opened):
+        return model
+    if isinstance(model, (str, Path)):
+        return open_model(model, data.domain, data.rows, decision=decision)
+    name = getattr(model, "__qualname__", type(model).__name__)
+    request = Request(name, data.domain, data.rows, decision=decision)
+    if isinstance(model, nn.Module):
+        return request.white_box("torch", model)
+    if isinstance(model, Network):
+        return replace(request.white_box("torch", model.module), model=model)
+    if isinstance(model, BlackBox):
+        return request.black_box("Python function", model.predict, "it is a function", print_of=name)
+    if not callable(model) and not scikit.is_estimator(model):
+        raise ModelError(f"expected a model, a file or a function, got {model!r}")
+    if scikit.is_estimator(model):
+        return scikit.open_estimator(request, model, name)
+    frames = Frames(data.domain)
+    return request.black_box(
+        "Python function", lambda x: model(frames.of_inputs(x)), "it is a Python function", print_of=name
+    )
+
+
+def _replay(corpus: str | Path | None, opened: Opened) -> dict[str, Any] | None:
+    if corpus is None:
+        return None
+    if not Path(corpus).is_file():
+        raise DataError(f"{corpus}: there is no such corpus. Make one: neuronfair audit … --corpus {corpus}")
+    return replay_corpus(read_corpus(corpus, opened.domain), opened.model, opened.domain, opened.decision)
+
+
+def _kept(folder: Path, opened: Opened) -> dict[str, str] | None:
+    """Return where `neuronfair replay` finds the model, and its fingerprint; None where it cannot be kept.
+
+    A model that came from a file is there. The weights of a plain ReLU network are saved into the folder.
+    """
+    if ":" in opened.source:  # package.module:name
+        return {"model": opened.source, "weights": opened.fingerprint}
+    if Path(opened.source).is_file():
+        return {"model": str(Path(opened.source).absolute()), "weights": opened.fingerprint}
+    copied = None if opened.module is None else _plain_copy(opened.module, opened.domain)
+    if copied is None:
+        return None
+    linears = [part for part in copied.modules() if isinstance(part, nn.Linear)]
+    inputs, *hidden, outputs = linears[0].in_features, *(linear.out_features for linear in linears)
+    target = opened.domain.target
+    named = target is not None and len(target.classes) == outputs
+    card = Card(
+        domain=opened.domain.name,
+        encoding=opened.domain.encoding,
+        domain_fingerprint=opened.domain.input_fingerprint,
+        inputs=inputs,
+        hidden=tuple(hidden),
+        outputs=outputs,
+        classes=target.classes if target is not None and named else tuple(f"class {i}" for i in range(outputs)),
+        accuracy={},
+        seed=0,
+        fingerprint=fingerprint(copied),
+    )
+    save(folder / WEIGHTS, copied, card)
+    return {"model": f"../{WEIGHTS}", "weights": card.fingerprint}
+
+
+def _plain_copy(module: nn.Module, domain: TableDomain) -> nn.Sequential | None:
+    """Return the module as a fully connected ReLU network of the zoo; None if that is another function."""
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if not linears or any(linear.bias is None for linear in linears):
+        return None
+    sizes = [linears[0].in_features, *(linear.out_features for linear in linears)]
+    copied = fully_connected(sizes[0], sizes[1:-1], sizes[-1]).to(linears[0].weight)
+    ours = [part for part in copied.modules() if isinstance(part, nn.Linear)]
+    for own, theirs in zip(ours, linears, strict=True):
+        if own.weight.shape != theirs.weight.shape:
+            return None
+        own.load_state_dict(theirs.state_dict())
+    rows = domain.sample(ROWS, torch.Generator().manual_seed(0))
+    x = domain.encode(rows)
+    same = torch.equal(Network(module, x[:1], layers=()).scores(x), Network(copied, x[:1], layers=()).scores(x))
+    return copied.eval() if same else None

@@ -1,0 +1,252 @@
+"""Limits on the figures of an audit, such as "rate > 0.01": what is true of the audit fails the build.
+
+An estimate is judged on the safe side of its interval: a limit fires unless the people who were sampled exclude it. So
+`rate > 0.01` compares the upper end, and nobody found among too few people does not pass. A change since an earlier
+audit is judged the other way round, on what the intervals show for certain: otherwise a model that is still the same
+could never pass. Counts of a search, score gaps and accuracies have no interval and are taken as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuronfair.errors import NeuronFairError, did_you_mean
+
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+# The last operator that a number follows: a column may be called "a>b".
+_EXPRESSION = re.compile(
+    rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
+)
+
+RATES = {"rate": "valid", "rate.valid": "valid", "rate.data": "data"}
+CHANGES = ("rate.change", "rate.data.change")
+OF_A_SEARCH = ("findings", "gsr", "lift")
+SEVERITIES = ("severity.median", "severity.p95", "severity.max")
+OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
+ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
+CORPUS = ("corpus.still_wrong", "corpus.mended", "corpus.replayed", "corpus.unfit")
+OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
+_MOST_PEOPLE = 10**9  # more are never asked for
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One expression, read: the figure of one attribute, of all of them, or of the whole audit, and its limit."""
+
+    expression: str
+    attribute: str | None  # None: of every audited attribute, or of the audit
+    figure: str
+    compare: str
+    number: float
+
+    def met_by(self, value: float) -> bool:
+        """Return whether the expression is true of a value."""
+        return bool(_COMPARE[self.compare](value, self.number))
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether large values are the bad ones."""
+        return self.compare[0] == ">"
+
+
+@dataclass(frozen=True)
+class _Figure:
+    value: float
+    low: float | None = None
+    high: float | None = None
+    judged_on: str = "value"
+    note: str = ""  # what else a reader should know, as a sentence
+
+    def number(self) -> float:
+        ends = {"value": self.value, "lower end": self.low, "upper end": self.high}
+        end = ends[self.judged_on]
+        return self.value if end is None else end
+
+
+def read_expressions(expressions: Sequence[str], attributes: Sequence[str], methods: Sequence[str]) -> list[Limit]:
+    """Return expressions as limits; one that cannot be read, or names an unknown figure, is refused.
+
+    Call it before an audit is begun, with the names of its attributes ("sex", "sex+race") and methods.
+
+    >>> read_expressions(["sex.rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
+    0.01
+    """
+    of_searches = [f"{figure}.{method}" for figure in OF_A_SEARCH for method in methods]
+    return [_read(text, attributes, (*OF_AN_ATTRIBUTE, *of_searches)) for text in expressions]
+
+
+def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Limit:
+    match = _EXPRESSION.fullmatch(text.strip())
+    if match is None:
+        raise _error(
+            text, "expected a figure, one of > >= < <=, and a number, such as 'rate > 0.01' or 'sex.gsr >= 5%'"
+        )
+    number = float(match["number"]) / (100 if match["percent"] else 1)
+    if not math.isfinite(number):
+        raise _error(text, "the limit must be a finite number")
+    figure, compare = match["figure"], match["compare"]
+    if figure in OF_THE_AUDIT or figure in of_an_attribute:
+        return Limit(text, None, figure, compare, number)
+    for name in attributes:
+        if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
+            return Limit(text, name, figure[len(name) + 1 :], compare, number)
+    known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.rate" for name in attributes)]
+    raise _error(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
+
+
+def check(summary: Mapping[str, Any], expressions: Sequence[str]) -> dict[str, Any]:
+    """Return the "gate" entry of an audit: whether it passed, and every check with what it was judged on.
+
+    A figure of an attribute is checked for every audited one unless the expression names one. A figure that is not
+    known is an error: a build must not pass for lack of a number.
+    """
+    attributes = summary["attributes"]
+    methods = {search["method"] for attribute in attributes for search in attribute["searches"]}
+    checks = []
+    for limit in read_expressions(expressions, [a["name"] for a in attributes], sorted(methods)):
+        if limit.figure in OF_THE_AUDIT:
+            checks.append(_judge(limit, None, _of_the_audit(limit, summary)))
+            continue
+        chosen = [a for a in attributes if limit.attribute in (None, a["name"])]
+        checks += [_judge(limit, a["name"], _of_an_attribute(limit, a, summary)) for a in chosen]
+    return {"passed": not any(c["fired"] for c in checks), "checks": checks}
+
+
+def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> dict[str, Any]:
+    fired = limit.met_by(figure.number())
+    shown = figure.judged_on if figure.judged_on != "value" else ""
+    value = _shown(limit, figure.value)
+    if figure.low is not None and figure.high is not None:
+        value += f" (between {_shown(limit, figure.low)} and {_shown(limit, figure.high)})"
+    whose = f" of {attribute}" if attribute else ""
+    said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number)}"
+    text = f"{limit.figure}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
+    return {
+        "expression": limit.expression,
+        "attribute": attribute,
+        "value": figure.value,
+        "low": figure.low,
+        "high": figure.high,
+        "judged_on": figure.judged_on,
+        "fired": fired,
+        "text": text,
+    }
+
+
+def _of_an_attribute(limit: Limit, attribute: Mapping[str, Any], summary: Mapping[str, Any]) -> _Figure:
+    figure, _, method = limit.figure.partition(".")
+    if limit.figure in CHANGES:
+        return _change(limit, attribute["name"], summary["baseline"])
+    if limit.figure in RATES:
+        rate = attribute["rate"] and attribute["rate"].get(RATES[limit.figure])
+        return _rate(limit, _known(limit, rate, f"it was not measured for {attribute['name']}"))
+    if figure in OF_A_SEARCH:
+        return _of_searches(limit, attribute, figure, method)
+    if limit.figure in SEVERITIES:
+        gaps = attribute["severity"]
+        if gaps is None and not any(search["findings"] for search in attribute["searches"]):
+            return _Figure(0.0, note="Nobody was found, so there is no gap.")
+        return _Figure(_known(limit, gaps and gaps.get(method), f"no gap was measured for {attribute['name']}"))
+    layers = _known(limit, attribute["interpretation"], "a black box has no layers to look into")
+    worst = next((layer["auc"] for layer in layers["layers"] if layer["name"] == layers["worst"]), None)
+    return _Figure(_known(limit, worst, "the interpretation names no layer"), note=f"Layer {layers['worst']}.")
+
+
+def _of_searches(limit: Limit, attribute: Mapping[str, Any], figure: str, method: str) -> _Figure:
+    """Return a figure of the search that was named, or of the one that comes nearest to the limit or beyond it."""
+    searches = [s for s in attribute["searches"] if method in ("", s["method"])]
+    if not searches:
+        raise _error(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute['name']}")
+    values = {}
+    for search in searches:
+        value = search[figure]
+        if figure == "lift" and search["findings"] == 0:
+            value = 0.0  # nothing was found, by whatever: not above random
+        why = f"the search by {search['method']} has none for {attribute['name']}"
+        if figure == "lift":
+            why += ": random people were not tried, or nobody was found among them"
+        values[search["method"]] = _known(limit, value, why)
+    worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
+    return _Figure(values[worst], note="" if method else f"Search by {worst}.")
+
+
+def _of_the_audit(limit: Limit, summary: Mapping[str, Any]) -> _Figure:
+    if limit.figure in ACCURACIES:
+        accuracy = summary["model"]["accuracy"] or {}
+        part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
+        return _Figure(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
+    corpus = _known(limit, summary["corpus"], "no corpus was replayed. Give --corpus FILE")
+    return _Figure(_known(limit, corpus.get(limit.figure.partition(".")[2]), "the corpus has no such count"))
+
+
+def _rate(limit: Limit, rate: Mapping[str, Any]) -> _Figure:
+    share, low, high = (_known(limit, rate[key], "the rate has no value") for key in ("share", "low", "high"))
+    on = "upper end" if limit.looks_up else "lower end"
+    figure = _Figure(share, low, high, on)
+    people, confidence = rate["people"], rate["confidence"]
+    notes = [f"{rate['discriminated']:,} of {people:,} people, confidence {confidence:.0%}."]
+    other = low if limit.looks_up else high
+    if limit.met_by(figure.number()) and not limit.met_by(other):
+        needed = people_needed(limit, share, confidence)
+        if needed is not None:
+            notes.append(f"These are too few people to decide: about {needed:,} would be needed.")
+        elif limit.met_by(share):
+            notes.append("The share itself is beyond the limit; more people would hardly change that.")
+        else:
+            notes.append("No number of people can show that: choose another limit, or limit the findings.")
+    return _Figure(share, low, high, on, " ".join(notes))
+
+
+def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
+    """Return about how many people would pass the check if the share stays as it is; None where no number does."""
+    from neuronfair.measure.rate import Rate
+
+    def passes(people: int) -> bool:
+        ends = Rate(round(share * people), people, "valid", confidence).interval
+        return not limit.met_by(ends[1] if limit.looks_up else ends[0])
+
+    people = 1
+    while not passes(people):
+        people *= 2
+        if people > _MOST_PEOPLE:
+            return None
+    fails = people // 2
+    while people - fails > max(1, people // 100):
+        middle = (people + fails) // 2
+        fails, people = (fails, middle) if passes(middle) else (middle, people)
+    unit: int = 10 ** max(0, len(str(people)) - 2)
+    return math.ceil(people / unit) * unit
+
+
+def _change(limit: Limit, attribute: str, baseline: Mapping[str, Any] | None) -> _Figure:
+    baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
+    figure = f"{attribute}.{limit.figure.removesuffix('.change')}"
+    change = next((c for c in baseline["changes"] if c["figure"] == figure), None)
+    if change is None:
+        raise _error(limit.expression, f"'{figure}' cannot be compared with the earlier audit. {baseline['text']}")
+    on = "lower end" if limit.looks_up else "upper end"
+    return _Figure(change["after"] - change["before"], change["low"], change["high"], on, change["text"])
+
+
+def _known(limit: Limit, value: Any, why: str) -> Any:
+    if value is None:
+        raise _error(limit.expression, f"'{limit.figure}' is not known: {why}")
+    return value
+
+
+def _shown(limit: Limit, number: float) -> str:
+    """Return a number as its figure is read: shares in percent."""
+    if limit.figure.startswith(("rate", "gsr", "accuracy")):
+        return f"{100 * number:.3g} %"
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
+
+
+def _error(expression: str, what: str) -> NeuronFairError:
+    return NeuronFairError(f"--fail-if '{expression}': {what}")

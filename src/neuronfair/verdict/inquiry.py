@@ -1,0 +1,182 @@
+"""One sensitive attribute, or several together: how often it matters, where, for whom, and who is found."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from neuronfair.domain.data import Data
+from neuronfair.errors import NeuronFairError
+from neuronfair.generation.campaign import find
+from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.measure.groups import groups
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.subgroups import subgroups
+from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import Decision
+from neuronfair.store.manifest import make_manifest
+from neuronfair.store.run import Run
+from neuronfair.verdict import words
+from neuronfair.verdict.case import Case, Inquiry, Progress, blank
+from neuronfair.verdict.description import describe
+
+__all__ = [
+    "Case",
+    "Inquiry",
+    "Progress",
+    "blank",
+    "describe",
+    "find_subgroups",
+    "look_inside",
+    "measure_rates",
+    "search",
+]
+
+POINTS = 101  # of an AS curve, at most
+LOOK = 20_000  # findings that rules for groups are learned from, at most
+
+
+def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
+    """Estimate how often the decision changes, for random valid people and for the rows of the table."""
+    for name, rows, what in (
+        ("valid", None, "Judging random people"),
+        ("data", case.data.rows, "Judging the rows of the table"),
+    ):
+
+        def note(done: int, total: int, what: str = what) -> None:
+            progress(what, done, total)
+
+        rate = discrimination_rate(
+            case.model,
+            case.domain,
+            distribution=name,
+            rows=rows,
+            samples=case.samples,
+            confidence=case.confidence,
+            decision=case.decision,
+            seed=case.seed,
+            progress=note,
+        )
+        inquiry.entry["rate"][name] = words.rate_json(rate)
+    inquiry.entry["groups"] = group_figures(case.model, case.data, case.decision)
+
+
+def group_figures(model: Model, data: Data, decision: Decision) -> list[dict[str, Any]]:
+    """Return the share of each group of the table that the last class is decided for; nothing for a tolerance."""
+    if decision.kind == "tolerance":
+        return []
+    domain = data.domain
+    columns = [domain.attributes[c] for c in domain.sensitive_columns]
+    return [
+        {
+            "values": ", ".join(str(a.value(code)) for a, code in zip(columns, group.codes, strict=True)),
+            "rows": group.rows,
+            "selection_rate": group.selection[-1],
+        }
+        for group in groups(model, domain, data.rows, decision=decision)
+    ]
+
+
+def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:
+    """Look which layers and neurons react to the sensitive attributes; a black box shows nothing."""
+    if isinstance(case.model, Network) and case.model.layers:
+        what = "Comparing rows with their twins"
+        profile = interpret(
+            case.model, case.domain, case.looked_at, progress=lambda done, total: progress(what, done, total)
+        )
+        inquiry.entry["interpretation"] = _interpretation(profile)
+
+
+def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
+    """Run the searches one after the other; Ctrl-C ends them, and what was found is kept."""
+    for plan in case.plans:
+        run, place = None, None
+        if case.folder is not None:
+            place = f"{case.folder.name}/{plan.method}"
+            manifest = make_manifest(plan, case.data, outputs=case.model.outputs, **case.manifest)
+            run = Run.create_or_open(case.folder / plan.method, manifest, case.domain, case.model.outputs)
+
+        begun = time.perf_counter()
+
+        def note(
+            phase: str, done: int, total: int, found: int, method: str = plan.method, begun: float = begun
+        ) -> None:
+            speed = found / max(1e-9, time.perf_counter() - begun)
+            progress(f"{method}: {phase}", done, total, f"{found:,} findings ({speed:,.0f} a second)")
+
+        outcome = find(
+            case.model, case.domain, case.looked_at, plan, seeds=case.seeds[: plan.seeds], recorder=run, progress=note
+        )
+        inquiry.outcomes.append(outcome)
+        figures = outcome.summary()
+        if run is not None and not outcome.interrupted:
+            run.finish({"data": case.data.name, "sensitive": list(case.domain.sensitive), **figures})
+        inquiry.entry["searches"].append(_search_figures(figures, place))
+        known = {note["name"] for note in inquiry.entry["health"]}
+        inquiry.entry["health"] += [note for note in figures["health"] if note["name"] not in known]
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+
+
+def _search_figures(figures: dict[str, Any], place: str | None) -> dict[str, Any]:
+    random, direction, seconds = figures["random"], figures["random_direction"], figures["seconds"]
+    return {
+        "method": figures["method"],
+        "folder": place,
+        "findings": figures["findings"],
+        "tried": figures["tried"],
+        "gsr": figures["gsr"],
+        "seconds": seconds,
+        "findings_per_second": figures["findings"] / seconds if seconds else None,
+        "random_gsr": random and random["gsr"],
+        "lift": figures["lift"],
+        "random_direction_gsr": direction and direction["gsr"],
+        "lift_over_random_direction": figures["lift_over_random_direction"],
+        "violations": figures["violations"],
+        "stop": "; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
+    }
+
+
+def _interpretation(profile: BiasProfile) -> dict[str, Any]:
+    layers = []
+    for layer in profile.layers:
+        points = torch.linspace(0, len(layer.rates) - 1, min(POINTS, len(layer.rates))).round().long()
+        curve = torch.stack([layer.thresholds[points], layer.rates[points]], 1)
+        layers.append(
+            {
+                "name": layer.name,
+                "neurons": len(layer.act_diff),
+                "auc": layer.auc,
+                "cut": layer.cut,
+                "biased": list(layer.biased) if layer.reacts else [],
+                "act_diff": [float(f"{x:.6g}") for x in layer.act_diff.tolist()],
+                "curve": [[round(t, 4), round(share, 6)] for t, share in curve.tolist()],
+            }
+        )
+    return {"worst": profile.worst.name, "layers": layers}
+
+
+def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
+    """Look for short rules under which discrimination is frequent."""
+    overall, found = inquiry.entry["rate"]["valid"], [o.findings.packed for o in inquiry.outcomes]
+    if overall is None or not found:
+        return
+    progress("Looking for groups", 0, None)
+    rows = torch.cat(found)
+    if len(rows) == 0 and overall["discriminated"] == 0:
+        return
+    generator = torch.Generator().manual_seed(case.seed)
+    rows = rows[torch.randperm(len(rows), generator=generator)[:LOOK].to(rows.device)]
+    rate = Rate(overall["discriminated"], overall["people"], "valid", case.confidence)
+    try:
+        result = subgroups(
+            case.model, case.domain, rows, rate, samples=case.samples, decision=case.decision, seed=case.seed + 1
+        )
+    except NeuronFairError as error:  # a rule on top of many others may not fit their table of combinations
+        seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
+        inquiry.entry["health"].append({"name": "no-groups", "seen": seen, "remedy": "Use fewer or simpler rules."})
+        return
+    inquiry.entry["subgroups"] = [words.subgroup(case.domain, group) for group in result]

@@ -1,0 +1,89 @@
+"""An audit as JUnit XML, which build servers show as tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+# What XML 1.0 cannot hold, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+WHOLE = "audit"  # the suite of checks that belong to no attribute
+
+
+def junit(summary: Mapping[str, Any]) -> str:
+    """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
+
+    A limit fails if it fired, a search if it found anybody. A failure shows the worst pair in words and how to see it
+    again.
+    """
+    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {_text(summary['data']['name'])}")
+    for name, cases in _suites(summary).items():
+        suite = ElementTree.SubElement(root, "testsuite", name=_text(name))
+        suite.extend(cases)
+        _count(suite)
+    _count(root)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suites(summary: Mapping[str, Any]) -> dict[str, list[ElementTree.Element]]:
+    suites: dict[str, list[ElementTree.Element]] = {}
+    attributes = {attribute["name"]: attribute for attribute in summary["attributes"]}
+    if summary["gate"] is None:
+        return {name: list(_searches(attribute)) for name, attribute in attributes.items()}
+    for check in summary["gate"]["checks"]:
+        name = check["attribute"]
+        case = _case(name or WHOLE, check["expression"])
+        if check["fired"]:
+            details = _worst(attributes[name]) if name else _corpus(summary)
+            _fail(case, check["text"], details)
+        suites.setdefault(name or WHOLE, []).append(case)
+    return suites
+
+
+def _searches(attribute: Mapping[str, Any]) -> Iterator[ElementTree.Element]:
+    for search in attribute["searches"]:
+        case = _case(attribute["name"], f"search by {search['method']}", search["seconds"])
+        if search["findings"]:
+            message = f"{search['findings']:,} people are decided otherwise when only {attribute['name']} changes"
+            _fail(case, message, _worst(attribute))
+        elif "interrupted" in str(search["stop"]):
+            ElementTree.SubElement(case, "skipped", message="interrupted before anybody was found")
+        yield case
+
+
+def _case(suite: str, name: str, seconds: float | None = None) -> ElementTree.Element:
+    places = {"classname": f"neuronfair.{_text(suite)}", "name": _text(name), "time": f"{seconds or 0:.3f}"}
+    return ElementTree.Element("testcase", places)
+
+
+def _fail(case: ElementTree.Element, message: str, details: str) -> None:
+    failure = ElementTree.SubElement(case, "failure", message=_text(message), type="discrimination")
+    failure.text = _text(f"{message}\n{details}".rstrip())
+
+
+def _worst(attribute: Mapping[str, Any]) -> str:
+    if not attribute["worst"]:
+        return ""
+    worst = attribute["worst"][0]
+    again = f"\nSee it again: {worst['replay']}" if worst["replay"] else ""
+    return f"Worst pair: {worst['sentence']}{again}"
+
+
+def _corpus(summary: Mapping[str, Any]) -> str:
+    return "\n".join((summary["corpus"] or {}).get("examples", ()))
+
+
+def _count(suite: ElementTree.Element) -> None:
+    cases = list(suite.iter("testcase"))
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    suite.set("errors", "0")
+    suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
+    suite.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
+
+
+def _text(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

@@ -1,0 +1,129 @@
+"""What could be done about it: a short retraining with the findings, before and after, or why there is none."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from neuronfair.domain.data import Data, Split
+from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.interpretation.profile import interpret
+from neuronfair.measure.rate import Rate
+from neuronfair.network.adapter import Network
+from neuronfair.network.bridges import Opened
+from neuronfair.network.stacked import linear_layers
+from neuronfair.network.train import TrainingSettings
+from neuronfair.repair.outcome import Outcome
+from neuronfair.repair.retrain import SAMPLES, retrain
+from neuronfair.verdict.case import Case, Inquiry, Progress
+from neuronfair.verdict.inquiry import group_figures
+from neuronfair.verdict.words import percent, rate_json
+
+# Enough to see whether retraining helps; `neuronfair repair` takes its time.
+SHORT = TrainingSettings(epochs=15, batch=512, patience=4)
+SMALL = 20_000  # rows and people of pairs below which such large batches would give too few steps
+LOSS = 0.01  # accuracy that may be lost on validation rows
+
+
+def propose(
+    case: Case, inquiry: Inquiry, opened: Opened, parts_seed: int | None, command: str, progress: Progress
+) -> dict[str, Any]:
+    """Return the "repair" entry of an audit.
+
+    `parts_seed` is that of the split the model was trained with, so that the test rows are new to it; None where that
+    is not known.
+    """
+    why = _impossible(case, inquiry, opened)
+    if why is not None:
+        return {"kind": "none", "text": why, "before": None, "after": None, "without_findings": None}
+    module = opened.module
+    assert isinstance(module, nn.Sequential)
+    best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
+    parts = case.data.split(case.seed if parts_seed is None else parts_seed)
+    small = len(case.data) + 2 * len(best.findings) < SMALL
+    try:
+        work = retrain(
+            module,
+            case.data,
+            parts,
+            best.findings,
+            best.seeds,
+            share=1.0,
+            repeats=1,
+            max_loss=LOSS,
+            settings=replace(SHORT, batch=64) if small else SHORT,
+            seed=case.seed,
+            progress=lambda epoch, losses: progress("Training again with the findings", epoch, SHORT.epochs),
+        )
+    except NeuronFairError as error:
+        text = f"A short retraining with the findings did not help: {error}. A longer one: {command}"
+        return {"kind": "none", "text": text, "before": None, "after": None, "without_findings": None}
+    before, after, without = work.before, work.after, work.without
+    fall = 1 - after.rate / before.rate if before.rate else 0.0
+    lost = 100 * (before.accuracy - after.accuracy)
+    text = (
+        f"A short retraining with {work.pairs:,} of the pairs found brings discrimination of random people from "
+        f"{percent(before.rate)} to {percent(after.rate)} ({fall:.0%} less) and {_points(lost)} of accuracy on test "
+        f"rows; the same retraining without them ends at {percent(without.rate)}. {_doubt(parts_seed)}"
+        f"A longer one, whose result is kept: {command}"
+    )
+    return {
+        "kind": "retraining",
+        "text": text,
+        "before": _out(module, before, case, parts),
+        "after": _out(work.module, after, case, parts),
+        "without_findings": _figures(without, case.confidence),
+    }
+
+
+def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
+    """Return in one sentence why the model cannot be retrained here; None where it can."""
+    target = case.domain.target
+    if not any(len(outcome.findings) for outcome in inquiry.outcomes):
+        return "Nobody was found, so there is nothing to repair."
+    if opened.module is None:
+        return (
+            "A black box cannot be trained again from outside. Add the pairs of the run folder to its training data, "
+            "both people of a pair with the same label, and audit the new model."
+        )
+    if target is None or not case.data.labelled or case.decision.kind != "argmax":
+        return "The rows have no labels, or the model chooses no class, so it cannot be trained again here."
+    try:
+        layers = linear_layers(opened.module) if isinstance(opened.module, nn.Sequential) else []
+    except ModelError:
+        layers = []
+    if not layers:
+        return (
+            "Only fully connected ReLU networks can be trained again here. Add the pairs of the run folder to the "
+            "training data, both people of a pair with the same label, train with your own program, and audit again."
+        )
+    if layers[-1].out_features != len(target.classes):
+        return f"The network has {layers[-1].out_features} outputs for {len(target.classes)} classes."
+    return None
+
+
+def _doubt(parts_seed: int | None) -> str:
+    seen = "The model may have been trained on some of the test rows, which then flatter what it was before. "
+    return seen if parts_seed is None else ""
+
+
+def _points(lost: float) -> str:
+    return (
+        f"costs {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "costs none"
+    )
+
+
+def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> dict[str, Any]:
+    test: Data = parts.test
+    network = Network(copy.deepcopy(module), case.domain.encode(test.rows[:1]), device=case.domain.device)
+    auc = interpret(network, case.domain, test.rows).worst.auc
+    groups = group_figures(network, test, case.decision)
+    return {**_figures(outcome, case.confidence), "groups": groups, "auc": auc}
+
+
+def _figures(outcome: Outcome, confidence: float) -> dict[str, Any]:
+    rate = Rate(round(outcome.rate * SAMPLES), SAMPLES, "valid", confidence)
+    return {"rate": rate_json(rate), "accuracy": outcome.accuracy, "groups": [], "auc": None}

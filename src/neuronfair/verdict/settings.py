@@ -1,0 +1,53 @@
+"""How thorough an audit is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neuronfair.generation.methods import check_method
+from neuronfair.network.bridges import Opened
+
+WHITE, BLACK = ("frontier", "neuronfair"), ("aequitas", "uniform")
+FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
+LEAST = {"seeds": 20, "steps": 10, "samples": 2_000}
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How thorough an audit is; the defaults suit a minute on two cores.
+
+    `methods` are those of `neuronfair search`; None takes two that can search the model. `seconds` limits each search,
+    and makes its result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
+    of sensitive attributes with many values.
+    """
+
+    seeds: int = 200
+    steps: int = 100
+    seconds: float | None = None
+    methods: tuple[str, ...] | None = None
+    samples: int = 50_000
+    confidence: float = 0.95
+    repair: bool = True
+    seed: int = 0
+
+    @staticmethod
+    def quick(**changes: Any) -> AuditSettings:
+        """Return settings for a first look: a quarter of the time, and no repair."""
+        return replace(AuditSettings(seeds=50, steps=30, samples=20_000, repair=False), **changes)
+
+    def methods_for(self, opened: Opened) -> tuple[str, ...]:
+        """Return the methods to search with; refuse those that cannot search this model."""
+        methods = self.methods or (WHITE if opened.white_box else BLACK)
+        for method in methods:
+            check_method(method, opened.model, opened.decision)
+        return methods
+
+    def sized(self, opened: Opened, family: int) -> AuditSettings:
+        """Return the settings with a budget for families of so many people each."""
+        size = max(1.0, family / FAMILY)
+        slow = 1 if opened.white_box else 2
+        way = slow * math.sqrt(size)
+        sized = {"seeds": self.seeds / way, "steps": self.steps / way, "samples": self.samples / (slow**2 * size)}
+        return replace(self, **{k: min(getattr(self, k), max(LEAST[k], round(v))) for k, v in sized.items()})

@@ -1,0 +1,192 @@
+"""What an audit says in plain words: people, decisions, rules for groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
+from neuronfair.measure.rate import Rate
+from neuronfair.measure.subgroups import Cut, Subgroup
+from neuronfair.network.blackbox import Model
+from neuronfair.network.judge import BATCH, Decision
+
+NAMED = 7  # attributes of a person that a sentence names; the others are in the row
+LOOK = 128  # rows from which the importance of the attributes is read
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence.
+
+    >>> listed(["sex", "race", "age"])
+    'sex, race and age'
+    """
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def plain(name: str) -> str:
+    """Return the name of a column as words."""
+    return name.replace("_", " ").strip() or name
+
+
+def percent(share: float) -> str:
+    """Return a share as a person reads it: three digits, or "under 0.001 %".
+
+    >>> percent(0.01713), percent(0.2), percent(0.0), percent(1e-9)
+    ('1.71 %', '20 %', '0 %', 'under 0.001 %')
+    """
+    if 0 < share < 1e-5:
+        return "under 0.001 %"
+    return f"{float(f'{100 * share:.3g}'):g} %"
+
+
+def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
+    """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
+    rows = domain.clip(rows[:LOOK])
+    d = len(domain.attributes)
+    mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
+    every = torch.arange(d, device=rows.device)
+    mixed[every, :, every] = rows.roll(1, 0).T
+    parts = torch.split(torch.cat([rows, mixed.flatten(0, 1)]), BATCH)
+    scores = torch.cat([network.scores(domain.encode(part, network.dtype)) for part in parts])
+    own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
+    moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
+    return moved
+
+
+def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
+    """Return a decision in words: the name of a class where there is one."""
+    classes = domain.target.classes if domain.target is not None else ()
+    score = float(scores[-1])
+    if decision.kind == "tolerance":
+        return f"a score of {score:.3g}"
+    if decision.kind == "threshold":
+        reached = score >= decision.value
+        return (
+            classes[int(reached)] if len(classes) == 2 else f"{'at least' if reached else 'below'} {decision.value:g}"
+        )
+    number = int(scores.argmax())
+    return classes[number] if len(classes) == len(scores) else f"class {number}"
+
+
+def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, float]:
+    """Return the scores of two people who are decided otherwise, as one number each.
+
+    For classes it is how far the first person's class leads the other one's; else it is the score itself.
+    """
+    if decision.kind != "argmax":
+        return float(scores[-1]), float(others[-1])
+    own, other = int(scores.argmax()), int(others.argmax())
+    return float(scores[own] - scores[other]), float(others[own] - others[other])
+
+
+def person(domain: TableDomain, row: dict[str, Any], named: Sequence[str]) -> str:
+    """Return a person in words: the named attributes, and how many more there are."""
+    age = next((n for n in named if n.casefold() == "age" and isinstance(row[n], (int, float))), None)
+    others = [n for n in named if n != age]
+    parts = [f"{plain(n)} {row[n]}" for n in others]
+    left = len(domain.attributes) - len(domain.sensitive) - len(named)
+    if left > 0:
+        parts.append(f"{left} more attribute{'s' if left > 1 else ''}")
+    who = (
+        "a person"
+        if age is None
+        else f"a{'n' if str(row[age])[:1] == '8' or row[age] in (11, 18) else ''} {row[age]}-year-old"
+    )
+    return f"{who} with {listed(parts)}" if parts else who
+
+
+def pair(
+    domain: TableDomain,
+    decision: Decision,
+    rows: Tensor,
+    scores: Tensor,
+    twin_scores: Tensor,
+    columns: Sequence[int],
+) -> dict[str, Any]:
+    """Return a person and the twin decided otherwise, `rows` (2, d), as values and as a sentence.
+
+    `columns` are the attributes to name, the most telling first.
+    """
+    table = domain.to_table(rows)
+    row = {name: values[0] for name, values in table.items()}
+    changed = [{"attribute": n, "from": a, "to": b} for n, (a, b) in table.items() if a != b]
+    named = sorted([c for c in columns if bool(domain.free[c])][:NAMED])
+    one, other = decided(domain, decision, scores), decided(domain, decision, twin_scores)
+    verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
+    instead = listed([f"{plain(n)} {b} instead of {a}" for n, (a, b) in table.items() if a != b])
+    who = person(domain, row, [domain.names[c] for c in named])
+    score, other_score = lead(decision, scores, twin_scores)
+    return {
+        "row": row,
+        "changed": changed,
+        "decision": one,
+        "other_decision": other,
+        "score": score,
+        "other_score": other_score,
+        "gap": float(decision.gap(scores, twin_scores)),
+        "sentence": f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}.",
+    }
+
+
+def condition(domain: TableDomain, cut: Cut) -> dict[str, Any]:
+    """Return one condition of a subgroup as plain values: the labels, or the ends that matter."""
+    attribute = domain.attributes[cut.column]
+    codes = cut.table.nonzero()[:, 0].tolist()
+    if attribute.values:
+        return {"attribute": attribute.name, "values": [attribute.value(code) for code in codes]}
+    ends: dict[str, Any] = {"attribute": attribute.name}
+    if codes[0] > 0:
+        ends["min"] = attribute.value(codes[0])
+    if codes[-1] < attribute.size - 1:
+        ends["max"] = attribute.value(codes[-1])
+    return ends
+
+
+def _condition_text(attribute: Attribute, cut: Cut) -> str:
+    codes = cut.table.nonzero()[:, 0].tolist()
+    name = plain(attribute.name)
+    if attribute.values and not (attribute.ordered and len(codes) > 2):
+        labels = [str(attribute.value(code)) for code in codes]
+        return f"{name} {' or '.join([', '.join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)}"
+    low, high = attribute.value(codes[0]), attribute.value(codes[-1])
+    if codes[0] == codes[-1]:
+        return f"{name} {low}"
+    if codes[0] == 0:
+        return f"{name} at most {high}"
+    return f"{name} at least {low}" if codes[-1] == attribute.size - 1 else f"{name} {low} to {high}"
+
+
+def subgroup(domain: TableDomain, group: Subgroup) -> dict[str, Any]:
+    """Return a subgroup as plain values and as a sentence."""
+    text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
+    by = listed([plain(name) for name in domain.sensitive])
+    times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
+    return {
+        "text": text,
+        "conditions": [condition(domain, cut) for cut in group.conditions],
+        "people": group.people,
+        "findings": group.findings,
+        "rate": rate_json(group.rate),
+        "lift": group.lift,
+        "sentence": f"People with {text} are judged by {by}: {percent(group.rate.rate)} of them{times}.",
+    }
+
+
+def rate_json(rate: Rate) -> dict[str, Any]:
+    """Return a rate with its interval as plain values."""
+    low, high = rate.interval
+    return {
+        "distribution": rate.distribution,
+        "share": rate.rate,
+        "low": low,
+        "high": high,
+        "confidence": rate.confidence,
+        "people": rate.sampled,
+        "discriminated": rate.found,
+    }

@@ -1,0 +1,90 @@
+"""XGBoost files, compared with XGBoost itself."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from neuronfair.errors import ModelError
+from neuronfair.network.bridges import open_model
+from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.judge import Decision
+from tests.network.bridges.conftest import check_black_box
+
+xgboost = pytest.importorskip("xgboost", reason="the package xgboost is not installed")
+
+
+def trees(crowd, labels=None, **options):
+    """Trees that read the table itself, text as categories in an order of their own."""
+    table = Frames(crowd.domain).of_rows(crowd.rows)
+    for name in ("sex", "relationship", "marital", "race"):
+        table[name] = table[name].astype("category").cat.reorder_categories(sorted(set(table[name]), reverse=True))
+    labels = crowd.labels if labels is None else labels
+    data = xgboost.DMatrix(table, label=labels.numpy(), enable_categorical=True)
+    booster = xgboost.train({"objective": "binary:logistic", "max_depth": 3, "nthread": 1} | options, data, 5)
+    return booster, data
+
+
+@pytest.mark.parametrize("suffix", [".ubj", ".json"])
+def test_trees_of_a_table(suffix, crowd, tmp_path):
+    booster, data = trees(crowd)
+    booster.save_model(tmp_path / f"trees{suffix}")
+    found = open_model(tmp_path / f"trees{suffix}", crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
+    assert (found.kind, found.decision) == ("XGBoost", Decision("threshold", 0.5))
+
+
+def test_logits_and_several_classes(crowd, tmp_path):
+    path = tmp_path / "trees.json"
+    booster, data = trees(crowd, objective="binary:logitraw")
+    booster.save_model(path)
+    found = open_model(path, crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
+    assert found.decision == Decision("threshold", 0.0)
+    booster, data = trees(crowd, crowd.rows[:, 4], objective="multi:softmax", num_class=3)
+    booster.save_model(path)
+    found = open_model(path, crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, booster.predict(data, output_margin=True), "boosted trees")
+    assert found.decision == Decision()
+    assert (found.model.scores(crowd.domain.encode(crowd.rows, torch.float64)).argmax(1) == crowd.rows[:, 4]).all()
+
+
+def test_trees_without_names_read_the_encoding(crowd, tmp_path):
+    data = xgboost.DMatrix(crowd.x.numpy(), label=crowd.labels.numpy())
+    booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, data, 3)
+    booster.save_model(tmp_path / "trees.ubj")
+    found = open_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, booster.predict(data), "numbers of the domain's encoding")
+
+
+def test_damaged_files_do_not_crash(crowd, tmp_path):
+    """XGBoost's own reader ends the process on some of these."""
+    booster, _ = trees(crowd)
+    path = tmp_path / "trees.json"
+    booster.save_model(path)
+    text = path.read_text()
+
+    def refused(content: str, says: str) -> None:
+        path.write_text(content)
+        with pytest.raises(ModelError, match=says) as error:
+            open_model(path, crowd.domain, crowd.rows)
+        assert "\n" not in str(error.value)
+
+    refused("{}", "does not begin with the entry 'learner'")
+    refused(text[:2000], "not a readable XGBoost model")
+    model = json.loads(text)
+    tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
+    for entry, value in (("left_children", 10**6), ("right_children", 0), ("split_indices", 999)):
+        old, tree[entry] = tree[entry], [value, *tree[entry][1:]]
+        refused(json.dumps(model), "not a readable XGBoost model")
+        tree[entry] = old
+    path = tmp_path / "trees.ubj"
+    booster.save_model(path)
+    content = bytearray(path.read_bytes())
+    content[200:260] = np.random.default_rng(0).integers(0, 256, 60, dtype=np.uint8).tobytes()
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match="not a readable XGBoost model"):
+        open_model(path, crowd.domain, crowd.rows)

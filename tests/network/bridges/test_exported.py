@@ -1,0 +1,194 @@
+"""torch.export archives, and that opening one runs nothing of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import ModelError
+from neuronfair.network.bridges import open_model
+from neuronfair.network.judge import Decision
+from tests.conftest import PEOPLE
+from tests.network.bridges.conftest import check_white_box, trained
+
+
+class Net(nn.Module):
+    """Dense and convolutional layers, modules and functions, an in-place one and a reshape by the batch size."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(width, 8), nn.BatchNorm1d(8)
+        self.b, self.drop = nn.Linear(8, 4), nn.Dropout(0.5)
+        self.c, self.elu, self.o = nn.Conv1d(1, 3, 3, padding=1), nn.ELU(0.7, inplace=True), nn.Linear(12, 1)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.a(x)))
+        x = self.drop(functional.leaky_relu(self.b(x), 0.3)).to(torch.float32)
+        x = self.elu(self.c(x.unsqueeze(1)))
+        return torch.sigmoid(self.o(x.view(x.size(0), -1))).squeeze(1)
+
+
+def export(module: nn.Module, path, x, *, dynamic: bool = True):
+    shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
+    torch.export.save(torch.export.export(module, (x[:3],), dynamic_shapes=shapes), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A trained network and the bytes of its archive: exporting takes a while."""
+    torch.manual_seed(0)
+    people = parse_domain(PEOPLE)
+    x = people.encode(people.sample(300, torch.Generator().manual_seed(0)))
+    module = trained(Net(people.width), x, lambda y: nn.functional.binary_cross_entropy(y, (x[:, 0] > 0).float()))
+    return module, export(module, tmp_path_factory.mktemp("net") / "net.pt2", x).read_bytes()
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+    path = tmp_path / "net.pt2"
+    path.write_bytes(original[1])
+    return original[0], path
+
+
+def rewritten(path, change):
+    """Put what change(name, content) returns in the place of every member of an archive; None leaves it out."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            new = change(name, content)
+            if new is not None:
+                archive.writestr(name, new)
+    return path
+
+
+def edited(path, old: str, new: str, member: str = "models/model.json"):
+    def change(name, content):
+        if not name.endswith(member):
+            return content
+        assert old.encode() in content
+        return content.replace(old.encode(), new.encode())
+
+    return rewritten(path, change)
+
+
+def test_an_exported_network(saved, crowd):
+    module, path = saved
+    found = open_model(path, crowd.domain, crowd.rows)
+    check_white_box(found, crowd.rows, module(crowd.x).detach(), [8, 4, 12])
+    assert found.model.layers == ("relu", "leaky_relu", "elu")
+    assert (found.kind, found.decision) == ("torch.export", Decision("threshold", 0.5))
+
+
+def test_the_reader_agrees_with_torch(saved, crowd):
+    _, path = saved
+    found = open_model(path, crowd.domain, crowd.rows)
+    theirs = torch.export.load(path).module()(crowd.x)
+    torch.testing.assert_close(found.model.scores(crowd.x)[:, 0], theirs.detach(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.GELU(approximate="tanh"), nn.SELU(), nn.SiLU(), nn.Softplus(2.0), nn.Hardtanh(-0.5, 0.5), nn.CELU(0.5)],
+    ids=lambda a: type(a).__name__,
+)
+def test_other_activations(activation, crowd, tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(crowd.domain.width, 5), activation, nn.Linear(5, 2)).eval()
+    path = export(module, tmp_path / "net.pt2", crowd.x)
+    check_white_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, module(crowd.x).detach(), [5])
+
+
+def test_a_fixed_batch_size_is_refused(saved, crowd, tmp_path):
+    path = export(saved[0], tmp_path / "fixed.pt2", crowd.x, dynamic=False)
+    with pytest.raises(ModelError, match=r"for batches of 3 rows only. .*torch.export.Dim\('batch'\)"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_network_in_training_mode_is_refused(crowd, tmp_path):
+    module = nn.Sequential(nn.Linear(crowd.domain.width, 30), nn.ReLU(), nn.Dropout(0.5), nn.Linear(30, 2)).train()
+    with pytest.raises(ModelError, match="evaluation mode"):
+        open_model(export(module, tmp_path / "net.pt2", crowd.x), crowd.domain, crowd.rows)
+
+
+class Trap:
+    """Leaves a trace when it is unpickled."""
+
+    def __reduce__(self):
+        return eval, ("__import__('pathlib').Path('trap').touch()",)
+
+
+def test_a_pickle_inside_is_never_opened(saved, crowd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    poison = io.BytesIO()
+    torch.save(Trap(), poison)
+    module, path = saved
+    rewritten(path, lambda name, content: poison.getvalue() if name.endswith(".pt") else content)
+    check_white_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, module(crowd.x).detach(), [8, 4, 12])
+    edited(path, '"use_pickle": false', '"use_pickle": true', "model_weights_config.json")
+    rewritten(path, lambda name, content: pickle.dumps(Trap()) if "weight_" in name else content)
+    with pytest.raises(ModelError, match="is pickled"):
+        open_model(path, crowd.domain, crowd.rows)
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("target", ["torch.os.system", "torch.ops.aten.from_file.default", "builtins.eval", "#x"])
+def test_only_tensor_operations_are_called(target, saved, crowd):
+    edited(saved[1], "torch.ops.aten.sigmoid.default", target)
+    with pytest.raises(ModelError, match=f"the operation {target}. Save it again"):
+        open_model(saved[1], crowd.domain, crowd.rows)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "member", "says"),
+    [
+        ('"major": 8', '"major": 9', "models/model.json", "which is not known here"),
+        ('{"as_int": 8}', '{"as_int": 800}', "model_weights_config.json", "shorter than it says"),
+        ('"as_int": 8}', '"as_int": -8}', "model_weights_config.json", "shorter than it says"),
+        ('"nodes"', '"notes"', "models/model.json", "not a readable"),
+        ('"dtype": 7', '"dtype": 99', "model_weights_config.json", "a type of numbers"),
+    ],
+)
+def test_damaged_archives_are_refused(old, new, member, says, saved, crowd):
+    edited(saved[1], old, new, member)
+    with pytest.raises(ModelError, match=says):
+        open_model(saved[1], crowd.domain, crowd.rows)
+
+
+def test_other_archives_are_refused(saved, crowd, tmp_path):
+    path = tmp_path / "other.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("version", "1")
+    with pytest.raises(ModelError, match="older torch"):
+        open_model(path, crowd.domain, crowd.rows)
+    path.write_bytes(saved[1].read_bytes()[:3000])
+    with pytest.raises(ModelError, match="not a readable"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+class Pair(nn.Module):
+    def forward(self, x, y):
+        return torch.relu(x + y), x
+
+
+def test_one_input_and_one_output_are_expected(crowd, tmp_path):
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(Pair(), (crowd.x[:3], crowd.x[:3]), dynamic_shapes=({0: batch}, {0: batch}))
+    torch.export.save(program, tmp_path / "pair.pt2")
+    with pytest.raises(ModelError, match="has 2 inputs"):
+        open_model(tmp_path / "pair.pt2", crowd.domain, crowd.rows)
+
+
+def test_the_archive_is_what_the_reader_expects(saved):
+    with zipfile.ZipFile(saved[1]) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
+        assert json.loads(archive.read(name))["schema_version"]["major"] == 8

@@ -1,0 +1,187 @@
+"""Keras files, compared with Keras itself."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+from neuronfair.errors import ModelError
+from neuronfair.network.bridges import open_model
+from neuronfair.network.judge import Decision
+from tests.network.bridges.conftest import check_black_box, check_white_box
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what Keras imports has warnings of its own
+    keras = pytest.importorskip("keras", reason="the package keras is not installed")
+    layers = keras.layers
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(0)
+
+
+def save(model, path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras would rather not write .h5
+        model.save(path)
+    return path
+
+
+def trained(crowd, *parts, loss="sparse_categorical_crossentropy"):
+    model = keras.Sequential([keras.Input((crowd.domain.width,)), *parts])
+    model.compile("adam", loss)
+    model.fit(crowd.x.numpy(), crowd.labels.numpy(), epochs=2, verbose=0)
+    return model
+
+
+def predictions(model, crowd) -> np.ndarray:
+    return model.predict(crowd.x.numpy(), verbose=0)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_dense_network_with_preprocessing(suffix, crowd, tmp_path):
+    normalize = layers.Normalization()
+    normalize.adapt(crowd.x.numpy())
+    model = trained(
+        crowd,
+        normalize,
+        layers.Dense(8, activation="relu"),
+        layers.BatchNormalization(),
+        layers.Dropout(0.5),
+        layers.Dense(6, activation="tanh", use_bias=False),
+        layers.LayerNormalization(),
+        layers.Dense(1, activation="sigmoid"),
+        loss="binary_crossentropy",
+    )
+    found = open_model(save(model, tmp_path / f"net{suffix}"), crowd.domain, crowd.rows)
+    check_white_box(found, crowd.rows, predictions(model, crowd), [8, 6])
+    assert (found.kind, found.decision) == ("Keras", Decision("threshold", 0.5))
+    assert not any(isinstance(part, keras.Layer) for part in found.module.modules())
+
+
+def test_a_convolutional_network(crowd, tmp_path):
+    model = trained(
+        crowd,
+        layers.Dense(32),
+        layers.LeakyReLU(negative_slope=0.1),
+        layers.Rescaling(2.0, offset=0.5),
+        layers.Reshape((4, 4, 2)),
+        layers.Conv2D(4, 3, padding="same", activation="elu"),
+        layers.AveragePooling2D(2, strides=1),
+        layers.Conv2D(4, (2, 1), strides=(1, 2), groups=2),
+        layers.BatchNormalization(center=False),
+        layers.ReLU(max_value=6.0),
+        layers.MaxPooling2D((2, 1)),
+        layers.Flatten(),
+        layers.Dense(3, activation="linear"),
+        layers.Softmax(),
+    )
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_white_box(found, crowd.rows, predictions(model, crowd), [32, 64, 16])
+    assert found.decision == Decision()
+
+
+def test_a_straight_functional_model_with_a_model_inside(crowd, tmp_path):
+    inner = keras.Sequential([keras.Input((6,)), layers.Dense(5), layers.Activation("gelu")])
+    given = keras.Input((crowd.domain.width,))
+    hidden = inner(layers.ELU(alpha=0.5)(layers.Dense(6)(given)))
+    pooled = layers.GlobalAveragePooling2D(keepdims=True)(layers.Reshape((1, 1, 5))(hidden))
+    model = keras.Model(given, layers.Dense(2)(layers.Flatten()(pooled)))
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_white_box(found, crowd.rows, predictions(model, crowd), [6, 5])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["relu6", "leaky_relu", "selu", "silu", "mish", "sigmoid", "softplus", "softsign", "hard_sigmoid"],
+)
+def test_activations_mean_the_same(name, crowd, tmp_path):
+    model = trained(crowd, layers.Dense(5, activation=name), layers.Dense(2, activation="log_softmax"), loss=LOGITS)
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_white_box(found, crowd.rows, predictions(model, crowd), [5])
+
+
+def test_a_branched_model_is_a_black_box(crowd, tmp_path):
+    given = keras.Input((crowd.domain.width,))
+    hidden = layers.Dense(4, activation="relu")(given)
+    model = keras.Model(given, layers.Dense(1, activation="sigmoid")(layers.Add()([hidden, layers.Dense(4)(given)])))
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, predictions(model, crowd), "is not on a straight line")
+    assert found.decision == Decision("threshold", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (lambda: layers.UnitNormalization(name="unit"), "layer 'unit' (UnitNormalization) has no counterpart"),
+        (
+            lambda: layers.Dense(4, activation="exponential", name="dense_e"),
+            "'dense_e' has the activation 'exponential'",
+        ),
+        (lambda: layers.ReLU(threshold=0.3, name="late"), "'late' has a threshold"),
+        (lambda: layers.ReLU(negative_slope=0.1, max_value=1.0, name="both"), "'both' has both"),
+    ],
+)
+def test_other_layers_are_named(part, says, crowd, tmp_path):
+    model = trained(crowd, layers.Dense(4, activation="relu"), part(), layers.Dense(2, activation="softmax"))
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, predictions(model, crowd), says)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda: [layers.Reshape((4, 4, 1)), layers.Conv2D(2, 3, strides=2, padding="same"), layers.Flatten()],
+        lambda: [layers.Reshape((4, 4, 1)), layers.MaxPooling2D(3, padding="same"), layers.Flatten()],
+        lambda: [layers.Reshape((4, 4)), layers.LayerNormalization(axis=1), layers.Flatten()],
+        lambda: [layers.Reshape((4, 4)), layers.Softmax(axis=1), layers.Flatten()],
+    ],
+    ids=["strided same", "pool same", "norm axis", "softmax axis"],
+)
+def test_variants_that_torch_does_otherwise_are_black_boxes(parts, crowd, tmp_path):
+    model = trained(crowd, layers.Dense(16, activation="relu"), *parts(), layers.Dense(2, activation="softmax"))
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, predictions(model, crowd), "its layer '")
+
+
+def test_one_input_for_each_column(crowd, tmp_path):
+    given = [keras.Input((1,), name=name) for name in ("age", "gain")]
+    model = keras.Model(given, layers.Dense(1)(layers.Concatenate()(given)))
+    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    age, gain = crowd.rows[:, :1] + 17, crowd.rows[:, 5:6] * 0.5
+    answers = model.predict({"age": age.numpy(), "gain": gain.numpy()}, verbose=0)
+    check_black_box(found, crowd.rows, answers, "it is given columns of the table")
+    assert found.decision == Decision("threshold", 0.0)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_python_code_inside_is_refused(suffix, crowd, tmp_path):
+    model = trained(crowd, layers.Lambda(lambda x: x * 2), layers.Dense(2, activation="softmax"))
+    path = save(model, tmp_path / f"net{suffix}")
+    with pytest.raises(ModelError, match=r"Python code .*--trust-pickle"):
+        open_model(path, crowd.domain, crowd.rows)
+    found = open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+    check_black_box(found, crowd.rows, predictions(model, crowd), "(Lambda) has no counterpart")
+
+
+def test_refusals(crowd, tmp_path):
+    narrow = keras.Sequential([keras.Input((5,)), layers.Dense(3, activation="relu"), layers.Dense(2)])
+    with pytest.raises(ModelError, match=r"expects 5 inputs. .*gives 14 numbers a row"):
+        open_model(save(narrow, tmp_path / "narrow.keras"), crowd.domain, crowd.rows)
+    path = tmp_path / "cut.keras"
+    path.write_bytes((tmp_path / "narrow.keras").read_bytes()[:4000])
+    with pytest.raises(ModelError, match="not a readable Keras file"):
+        open_model(path, crowd.domain, crowd.rows)
+    sick = keras.Sequential([keras.Input((14,)), layers.Dense(3, activation="relu"), layers.Dense(2)])
+    sick.layers[0].set_weights([np.full((14, 3), np.nan), np.zeros(3)])
+    with pytest.raises(ModelError, match="NaN"):
+        open_model(save(sick, tmp_path / "sick.keras"), crowd.domain, crowd.rows)

@@ -1,0 +1,331 @@
+"""scikit-learn models, compared with scikit-learn itself, from a CSV file with ordinary flaws."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    RobustScaler,
+    StandardScaler,
+)
+from sklearn.svm import LinearSVC
+from torch import Tensor
+
+from neuronfair.domain.data import read_table
+from neuronfair.domain.infer import infer_domain
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import ModelError
+from neuronfair.network.bridges import open_model
+from neuronfair.network.judge import Decision
+from tests.network.bridges.conftest import check_black_box, check_white_box
+
+joblib = pytest.importorskip("joblib")
+pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
+skops = pytest.importorskip("skops.io", reason="the package skops is not installed")
+
+
+class Case(NamedTuple):
+    folder: Path
+    domain: TableDomain
+    rows: Tensor
+    x: Any  # the table as pandas reads it
+    filled: Any  # the same after the domain has read it: an empty number is its median
+    y: np.ndarray
+
+
+@pytest.fixture
+def case(tmp_path) -> Case:
+    """A CSV file with text, numbers, decimals, a flag of 0 and 1, empty cells in text and in numbers; three classes."""
+    rng = np.random.default_rng(0)
+    n = 300
+    table = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, n),
+            "sex": rng.choice(["Female", "Male"], n),
+            "job": rng.choice(["clerk", "cook", "smith"], n),
+            "hours": np.round(rng.uniform(0, 60, n), 1),
+            "smokes": rng.integers(0, 2, n),
+            "member": rng.choice([True, False], n),
+            "city": rng.choice(["X", "Y", "?"], n),
+        }
+    )
+    table.loc[rng.random(n) < 0.1, "job"] = None
+    table.loc[rng.random(n) < 0.1, "hours"] = None
+    score = table.age / 40 + (table.sex == "Male") + table.hours.fillna(30) / 30 + rng.normal(0, 0.3, n)
+    table["loan"] = np.select([score > 3.2, score > 2.4], ["yes", "maybe"], "no")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    domain = parse_domain(infer_domain(tmp_path / "table.csv", sensitive=["sex"], target="loan"))
+    data = read_table(tmp_path / "table.csv", domain)
+    raw = pd.read_csv(tmp_path / "table.csv")
+    x, y = raw.drop(columns="loan"), raw.loan.to_numpy()
+    filled = x.assign(hours=x.hours.fillna(domain.attributes[3].missing))
+    return Case(tmp_path, domain, data.rows, x, filled, y)
+
+
+def columns(**options) -> ColumnTransformer:
+    """Preprocessing as people write it."""
+    numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    words = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore", **options))
+    parts = [("numbers", numbers, ["age", "hours"]), ("words", words, ["sex", "job"])]
+    parts += [("city", OrdinalEncoder(), ["city"]), ("member", "passthrough", ["member"])]
+    return ColumnTransformer(parts, remainder=MinMaxScaler())
+
+
+def perceptron(**options) -> MLPClassifier:
+    return MLPClassifier(**{"hidden_layer_sizes": (8, 4), "max_iter": 12, "random_state": 0} | options)
+
+
+def fitted(model, x, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(x, y)
+
+
+def save(model, case, suffix=".joblib") -> Path:
+    path = case.folder / f"model{suffix}"
+    if suffix == ".skops":
+        skops.dump(model, path)
+    else:
+        joblib.dump(model, path)
+    return path
+
+
+def opened(model, case, suffix=".joblib"):
+    return open_model(save(model, case, suffix), case.domain, case.rows, trust_pickle=suffix != ".skops")
+
+
+def by_class(model, case) -> np.ndarray:
+    """The model's probabilities in the order of the domain's classes, which is not always its own."""
+    order = [list(model.classes_).index(name) for name in case.domain.target.classes]
+    return model.predict_proba(case.filled)[:, order]
+
+
+def test_a_pipeline_from_a_skops_file(case):
+    model = fitted(make_pipeline(columns(drop="if_binary"), perceptron()), case.x, case.y)
+    found = opened(model, case, ".skops")
+    check_white_box(found, case.rows, by_class(model, case), [8, 4])
+    assert (found.kind, found.decision) == ("scikit-learn", Decision())
+    assert "preprocessing has become the first layer" in found.note
+    kinds = {a.name: a.encode for a in found.domain.attributes}
+    assert kinds["age"] == kinds["hours"] == kinds["sex"] == "scaled"
+    assert kinds["job"] == kinds["city"] == "onehot"
+    assert (found.domain.sizes == case.domain.sizes).all()
+    assert found.domain.sensitive == case.domain.sensitive
+
+
+def test_opening_it_again_with_its_own_domain_changes_nothing(case):
+    model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
+    found = opened(model, case, ".skops")
+    again = open_model(found.source, found.domain, case.rows.flip(0))  # as `replay` does, from other rows
+    assert again.domain == found.domain
+    assert again.fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic"])
+def test_two_classes_share_one_output(activation, case):
+    y = np.where(case.y == "no", "no", "yes")
+    model = fitted(make_pipeline(columns(drop="first"), perceptron(activation=activation)), case.x, y)
+    target = case.domain.target.__class__("loan", ("yes", "no"))  # not in the alphabet's order
+    domain = TableDomain(case.domain.name, case.domain.attributes, ("sex",), target=target)
+    found = open_model(save(model, case), domain, case.rows, trust_pickle=True)
+    check_white_box(found, case.rows, model.predict_proba(case.filled)[:, ::-1], [8, 4])
+    assert found.decision == Decision()
+
+
+def test_a_regression_is_decided_at_one_half(case):
+    scalers = [("a", RobustScaler(), ["age"]), ("s", MaxAbsScaler(), ["smokes"])]
+    before = ColumnTransformer([*scalers, ("sex", OneHotEncoder(sparse_output=True), ["sex"])])
+    y = (case.y == "yes").astype(float)
+    model = fitted(make_pipeline(before, MLPRegressor(hidden_layer_sizes=(6,), max_iter=12, random_state=0)), case.x, y)
+    found = opened(model, case)
+    check_white_box(found, case.rows, model.predict(case.filled), [6])
+    assert found.decision == Decision("threshold", 0.5)
+
+
+def test_pipelines_in_pipelines_and_finished_searches(case):
+    model = make_pipeline("passthrough", make_pipeline(columns(), make_pipeline(StandardScaler(), perceptron())))
+    search = fitted(GridSearchCV(model, {}, cv=2), case.x, case.y)
+    found = opened(search, case)
+    check_white_box(found, case.rows, by_class(search.best_estimator_, case), [8, 4])
+
+
+def test_a_lookup_where_there_is_no_straight_line(case):
+    bins = KBinsDiscretizer(4, encode="ordinal", strategy="uniform", quantile_method="averaged_inverted_cdf")
+    model = fitted(make_pipeline(ColumnTransformer([("bins", bins, ["age"])]), perceptron()), case.x, case.y)
+    found = opened(model, case)
+    check_white_box(found, case.rows, by_class(model, case), [8, 4])
+    assert found.domain.attributes[0].encode == "onehot"
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        (ColumnTransformer([("square", FunctionTransformer(np.square), ["hours"])]), "'hours' is no straight line"),
+        (ColumnTransformer([("both", PolynomialFeatures(2), ["age", "smokes"])]), "mixes columns"),
+    ],
+)
+def test_other_preprocessing_is_a_black_box(before, why, case):
+    x = case.filled
+    model = fitted(make_pipeline(before, StandardScaler(), perceptron()), x, case.y)
+    check_black_box(opened(model, case), case.rows, by_class(model, case), why)
+
+
+@pytest.mark.parametrize("final", [RandomForestClassifier(5, random_state=0), LogisticRegression()], ids=str)
+def test_other_models_are_black_boxes(final, case):
+    model = fitted(make_pipeline(columns(), final), case.x, case.y)
+    found = opened(model, case)
+    check_black_box(found, case.rows, by_class(model, case), f"{type(final).__name__} has no neurons")
+    assert found.decision == Decision()
+
+
+def test_scores_of_other_kinds(case):
+    y = np.where(case.y == "no", "no", "yes")
+    machine = fitted(make_pipeline(columns(), LinearSVC()), case.x, y)
+    target = case.domain.target.__class__("loan", ("no", "yes"))
+    domain = TableDomain(case.domain.name, case.domain.attributes, ("sex",), target=target)
+    found = open_model(save(machine, case), domain, case.rows, trust_pickle=True)
+    check_black_box(found, case.rows, machine.decision_function(case.filled), "LinearSVC")
+    assert found.decision == Decision("threshold", 0.0)
+    line = fitted(make_pipeline(columns(), Ridge()), case.x, (y == "yes") * 1.0)
+    found = opened(line, case)
+    check_black_box(found, case.rows, line.predict(case.filled), "Ridge")
+    assert found.decision == Decision("threshold", 0.5)
+
+
+def test_a_bare_model_of_dummies(case):
+    x = pd.get_dummies(case.filled)
+    assert "sex_Male" in x.columns
+    model = fitted(perceptron(), x, case.y)
+    order = [list(model.classes_).index(name) for name in case.domain.target.classes]
+    check_white_box(opened(model, case), case.rows, model.predict_proba(x)[:, order], [8, 4])
+    with pytest.raises(ModelError, match=r"reads a column 'sex_Mule'.*Did you mean 'sex_Male'"):
+        opened(fitted(perceptron(), x.rename(columns={"sex_Male": "sex_Mule"}), case.y), case)
+
+
+def test_a_bare_model_of_categories_and_one_of_places(case):
+    text = ["sex", "job", "city"]
+    x = case.filled.astype(dict.fromkeys(text, "category"))
+    model = HistGradientBoostingClassifier(max_iter=5).fit(x, case.y)
+    order = [list(model.classes_).index(name) for name in case.domain.target.classes]
+    check_black_box(opened(model, case), case.rows, model.predict_proba(x)[:, order], "HistGradientBoosting")
+    places = case.filled.copy()
+    for name in text:
+        places[name] = case.rows[:, case.domain.column(name)].numpy()
+    model = RandomForestClassifier(5, random_state=0).fit(places, case.y)
+    found = opened(model, case)
+    check_black_box(found, case.rows, model.predict_proba(places)[:, order], "labels are given as their places")
+
+
+def test_a_bare_model_without_names_is_given_the_encoding(case):
+    x = case.domain.encode(case.rows).numpy()
+    model = fitted(perceptron(), x, case.y)
+    order = [list(model.classes_).index(name) for name in case.domain.target.classes]
+    found = opened(model, case)
+    check_white_box(found, case.rows, model.predict_proba(x)[:, order], [8, 4])
+    assert "numbers of the domain's encoding" in found.note
+    with pytest.raises(ModelError, match="expects 2 inputs"):
+        opened(fitted(perceptron(), x[:, :2], case.y), case)
+
+
+def test_a_pipeline_without_names_is_given_the_columns_in_order(case):
+    before = ColumnTransformer([("n", StandardScaler(), [0]), ("w", OneHotEncoder(), [1, 6])])
+    x = case.filled.to_numpy()
+    model = fitted(make_pipeline(before, perceptron()), x, case.y)
+    order = [list(model.classes_).index(name) for name in case.domain.target.classes]
+    check_white_box(opened(model, case), case.rows, model.predict_proba(x)[:, order], [8, 4])
+    with pytest.raises(ModelError, match="expects 6 columns, but the domain 'table' has 7"):
+        opened(fitted(make_pipeline(StandardScaler(), perceptron()), np.eye(300, 6), case.y), case)
+
+
+def test_the_classes_may_have_other_names(case):
+    model = fitted(make_pipeline(columns(), perceptron()), case.x, np.unique(case.y, return_inverse=True)[1])
+    check_white_box(opened(model, case), case.rows, model.predict_proba(case.filled), [8, 4])
+
+
+def test_a_pickle_is_opened_only_if_trusted(case):
+    path = case.folder / "model.pkl"
+
+    class Trap:
+        def __reduce__(self):
+            return eval, (f"__import__('pathlib').Path({str(case.folder / 'trap')!r}).touch()",)
+
+    path.write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ModelError, match=r"runs any program hidden in it.*--trust-pickle.*skops"):
+        open_model(path, case.domain, case.rows)
+    assert not (case.folder / "trap").exists()
+    with pytest.raises(ModelError, match="holds no model with a method predict, but NoneType"):
+        open_model(path, case.domain, case.rows, trust_pickle=True)
+
+
+def doubled(x):
+    return x * 2
+
+
+def test_doubtful_types_in_skops_are_named(case):
+    before = ColumnTransformer([("own", FunctionTransformer(doubled), ["age"])])
+    model = fitted(make_pipeline(before, perceptron()), case.x, case.y)
+    path = save(model, case, ".skops")
+    with pytest.raises(ModelError, match=re.escape("doubled. If you trust it: --trust-pickle")):
+        open_model(path, case.domain, case.rows)
+    check_white_box(
+        open_model(path, case.domain, case.rows, trust_pickle=True), case.rows, by_class(model, case), [8, 4]
+    )
+
+
+def test_refusals(case):
+    model = fitted(make_pipeline(columns(), perceptron()), case.x.assign(extra=1), case.y)
+    with pytest.raises(ModelError, match="reads a column 'extra', which the domain does not have"):
+        opened(model, case)
+    strict = ColumnTransformer([("w", OneHotEncoder(), ["sex"])])
+    model = fitted(make_pipeline(strict, perceptron()), case.x[case.x.sex == "Male"], case.y[case.x.sex == "Male"])
+    with pytest.raises(ModelError, match=r"refuses rows of the domain .*unknown categories.*Female"):
+        opened(model, case)
+    several = fitted(perceptron(), case.domain.encode(case.rows).numpy(), np.eye(3, dtype=int)[[0, 1, 2] * 100])
+    with pytest.raises(ModelError, match="several questions at once"):
+        opened(several, case)
+    path = save(model, case, ".skops")
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(ModelError, match="cannot be read"):
+        open_model(path, case.domain, case.rows)
+
+
+def test_an_estimator_in_a_users_module(case, monkeypatch):
+    model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
+    save(model, case)
+    (case.folder / "own_pipeline.py").write_text("import joblib\nmodel = joblib.load('model.joblib')\n")
+    monkeypatch.chdir(case.folder)
+    monkeypatch.syspath_prepend(case.folder)
+    found = open_model("own_pipeline:model", case.domain, case.rows)
+    check_white_box(found, case.rows, by_class(model, case), [8, 4])
+
+
+def test_other_versions_are_mentioned(case, monkeypatch):
+    model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
+    path = save(model, case)
+    monkeypatch.setattr("sklearn.base.__version__", "99.1")
+    found = open_model(path, case.domain, case.rows, trust_pickle=True)
+    assert "it was saved by scikit-learn" in found.note
+    assert torch.is_tensor(found.model.scores(found.domain.encode(case.rows)))

@@ -1,0 +1,309 @@
+"""`neuronfair audit` as people use it, and the other commands with models of every kind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from neuronfair import cli
+from neuronfair.domain.toml import read_domain
+from neuronfair.errors import NeuronFairError
+from neuronfair.generation import engine
+from neuronfair.network.judge import Decision
+from tests.conftest import Result
+from tests.test_cli import HEADER, people, write
+
+TABLE = ("table.csv", "--domain", "table.toml")
+MODEL = ("--model", "model.safetensors")
+SMALL = ("--quick", "--seeds", 8, "--steps", 8, "--samples", 2000, "--out", "run")
+AUDIT = ("audit", *TABLE, *MODEL, *SMALL)
+FUNCTION = """
+def score(people):
+    return (people["age"] + 12 * (people["sex"] == "M") - 50) / 100 + 0.5
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a table in which sex counts, its domain and a network that was trained on it."""
+    path = tmp_path_factory.mktemp("table")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        write("table.csv", HEADER, *people(200))
+        for words in (
+            ("domain", "infer", "table.csv", "--sensitive", "sex", "--target", "income"),
+            ("train", "table.csv", "--domain", "table.toml", "--hidden", "8,4", "--out", "model.safetensors", "-q"),
+        ):
+            patch.setattr(sys, "argv", ["neuronfair", *words])
+            with pytest.raises(SystemExit) as stop:
+                cli.main()
+            assert not stop.value.code
+    return path
+
+
+@pytest.fixture(autouse=True)
+def copies(folder, tmp_path):
+    """Every test has its own table, domain and model."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A function of people in a file of the working folder: a black box."""
+    (tmp_path / "mine.py").write_text(FUNCTION, encoding="utf-8")
+    yield "mine:score"
+    sys.modules.pop("mine", None)
+
+
+def figures(result: Result, status: int = 0) -> dict:
+    assert (result.status, result.err) == (status, "")
+    return json.loads(result.out)
+
+
+def kept(name: str = "run") -> dict:
+    return json.loads((Path(name) / "audit.json").read_text(encoding="utf-8"))
+
+
+def test_the_terminal_and_the_folder(run):
+    result = run(*AUDIT)
+    assert (result.status, result.err) == (0, "")
+    assert max(map(len, result.out.splitlines())) <= 80
+    shown = " ".join(result.out.split())
+    assert shown.startswith("This model judges people by sex: ")
+    for words in ("random people", "frontier", "neuronfair replay run/sex/", "instead of", "Page: run/report.html"):
+        assert words in shown
+    assert sorted(path.name for path in Path("run").iterdir()) == [
+        *("audit.json", "domain.toml", "manifest.json", "report.html", "sex")
+    ]
+    assert Path("run/report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    summary = kept()
+    assert summary["reproduction"]["command"].startswith("neuronfair audit table.csv --domain table.toml --model ")
+    assert not summary["data"]["domain_inferred"]
+    assert set(summary["model"]["accuracy"]) == {"train", "validation", "test"}
+    worst = summary["attributes"][0]["worst"][0]
+    assert "it still holds" in run(*worst["replay"].split()[1:]).out
+
+
+def test_json_alone_and_quiet(run):
+    summary = figures(run(*AUDIT, "--json", "-"))
+    assert summary == kept()
+    assert run(*AUDIT, "--quiet") == Result(0, "", "")
+    again = kept()
+    assert [e["searches"][0]["findings"] for e in again["attributes"]] == [
+        e["searches"][0]["findings"] for e in summary["attributes"]
+    ]
+    assert run(*AUDIT, "-q", "--json", "copy.json", "--html", "page.html").status == 0
+    assert json.loads(Path("copy.json").read_text(encoding="utf-8")) == kept()
+    assert Path("page.html").exists()
+    assert run(*AUDIT, "-q", "--json", "run/audit.json").status == 0
+
+
+def test_a_table_alone(run):
+    """No model and no domain file: both are made, kept, and used when the audit goes on."""
+    words = ("audit", "table.csv", "--target", "income", "--sensitive", "sex", *SMALL)
+    result = run(*words)
+    assert (result.status, result.err) == (0, "")
+    assert "Please read and correct it: run/domain.toml" in " ".join(result.out.split())
+    assert "# A first draft" in Path("run/domain.toml").read_text(encoding="utf-8")
+    assert read_domain("run/domain.toml").sensitive == ("sex",)
+    weights = Path("run/model.safetensors").read_bytes()
+    summary = kept()
+    assert summary["model"]["trained_here"]
+    assert summary["data"]["domain_inferred"]
+    assert figures(run(*words, "--json", "-"))["attributes"][0]["worst"] == summary["attributes"][0]["worst"]
+    assert Path("run/model.safetensors").read_bytes() == weights
+    assert "it still holds" in run("replay", "run/sex/frontier", 0).out
+    # The domain as it was written describes the same audit.
+    again = ("audit", "table.csv", "--domain", "run/domain.toml", *SMALL[:-1], "other", "--json", "-")
+    assert figures(run(*again))["attributes"][0]["rate"] == summary["attributes"][0]["rate"]
+
+
+def test_several_attributes(run):
+    summary = figures(run(*AUDIT, "--sensitive", "sex,race", "--json", "-"))
+    assert [entry["name"] for entry in summary["attributes"]] == ["sex", "race", "sex+race"]
+    assert sorted(path.name for path in Path("run").iterdir() if path.is_dir()) == ["race", "sex", "sex+race"]
+    assert "it still holds" in run("replay", "run/sex+race/frontier", 0).out
+
+
+def test_the_gate(run, refused):
+    summary = figures(run(*AUDIT, "--fail-if", "rate > 50%", "--fail-if", "sex.findings < 1", "--json", "-"))
+    assert summary["gate"]["passed"]
+    result = run(*AUDIT, "--fail-if", "rate > 0.01", "--junit", "junit.xml", "--markdown", "summary.md")
+    assert (result.status, result.err) == (1, "")
+    assert "FAILED rate > 0.01" in " ".join(result.out.split())
+    assert not kept()["gate"]["passed"]
+    assert ElementTree.parse("junit.xml").getroot().iter("failure")
+    assert "sex" in Path("summary.md").read_text(encoding="utf-8")
+    new = (*AUDIT[:-1], "new")
+    refused(*new, "--fail-if", "rat > 1", says=("rat > 1", "Did you mean 'rate'?"))
+    refused(*new, "--fail-if", "corpus.still_wrong > 0", says=("--corpus",))
+    refused(*new, "--fail-if", "rate.change > 0", says=("--baseline",))
+
+
+def test_a_figure_that_is_not_known_fails_but_the_page_is_written(run):
+    write("bare.csv", *(line.rsplit(",", 1)[0] for line in (HEADER, *people(200))))
+    result = run("audit", "bare.csv", *TABLE[1:], *MODEL, *SMALL, "--fail-if", "accuracy < 0.5")
+    assert result.status == 2
+    assert "accuracy" in result.err
+    assert kept()["model"]["accuracy"] is None
+    assert Path("run/report.html").exists()
+
+
+def test_corpus_and_baseline(run):
+    first = figures(run(*AUDIT, "--corpus", "past.jsonl", "--json", "first.json", "--json", "-"))
+    lines = Path("past.jsonl").read_text(encoding="utf-8").splitlines()
+    assert first["corpus"]["added"] == len(lines) == len(first["attributes"][0]["worst"])
+    shutil.copy("run/audit.json", "first.json")
+    words = (*AUDIT[:-1], "second", "--corpus", "past.jsonl", "--baseline", "first.json")
+    second = figures(
+        run(*words, "--fail-if", "corpus.still_wrong > 0", "--fail-if", "rate.change > 0", "--json", "-"), 1
+    )
+    assert (second["corpus"]["still_wrong"], second["corpus"]["added"]) == (len(lines), 0)
+    assert second["baseline"]["file"] == "first.json"
+    fired = {check["expression"]: check["fired"] for check in second["gate"]["checks"]}
+    assert fired == {"corpus.still_wrong > 0": True, "rate.change > 0": False}
+
+
+def test_ctrl_c_leaves_a_page(run, monkeypatch):
+    record, calls = engine._Tally.record, []
+
+    def press(tally, *values) -> None:
+        calls.append(1)
+        if len(calls) % 15 == 0:  # the first may come too late for its phase
+            signal.raise_signal(signal.SIGINT)
+        record(tally, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._Tally, "record", press)
+        result = run(*AUDIT, "--fail-if", "rate > 0.01")
+    assert (result.status, result.err) == (130, "")
+    assert "The audit was interrupted" in " ".join(result.out.split())
+    stopped = kept()
+    assert stopped["reproduction"]["interrupted"]
+    assert stopped["gate"] is None
+    assert Path("run/report.html").exists()
+    result = run(*AUDIT)
+    assert (result.status, result.err) == (0, "")
+    assert not kept()["reproduction"]["interrupted"]
+    whole = figures(run(*AUDIT[:-1], "whole", "--json", "-"))
+    assert [e["rate"] for e in whole["attributes"]] == [e["rate"] for e in kept()["attributes"]]
+    assert [e["severity"] for e in whole["attributes"]] == [e["severity"] for e in kept()["attributes"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--model", "nothing.onnx"), ("nothing.onnx", "no such file")),
+        (("--sensitive", "sexx"), ("'sexx' is not a column", "Did you mean 'sex'?")),
+        (("--decision", "vote"), ("--decision vote", "argmax, threshold=0.5 or tolerance=0.1")),
+        (("--decision", "tolerance=-1"), ("--decision tolerance=-1",)),
+        (("--device", "abacus"), ("--device abacus",)),
+        (("--weights", "model.safetensors"), ("--weights",)),
+        (("--out", "table.csv"), ("table.csv",)),
+        (("--out", "."), ("not the folder of an audit",)),
+        (("--html", "nowhere/page.html"), ("there is no folder",)),
+        (("--junit", "."), ("is a folder",)),
+        (("--baseline", "table.csv"), ("table.csv", "not a JSON file")),
+        (("--corpus", "table.csv"), ("table.csv: line 1",)),
+        (("--seeds", "0"), ("--seeds",)),
+        (("--target", "income"), ("--target",)),
+    ],
+)
+def test_bad_calls_leave_nothing_behind(refused, words, says):
+    refused(*AUDIT, *words, says=says)
+
+
+def test_bad_tables_leave_nothing_behind(refused):
+    refused("audit", "tabel.csv", *SMALL, says=("tabel.csv", "neither a file nor a data set"))
+    refused("audit", "table.csv", *SMALL, says=("--domain", "--target"))
+    refused("audit", "table.csv", "--target", "income", *SMALL, says=("--sensitive",))
+    refused("audit", *TABLE, "--weights", "model.safetensors", *SMALL, says=("--weights belongs to",))
+    write("bare.csv", *(line.rsplit(",", 1)[0] for line in (HEADER, *people(200))))
+    refused("audit", "bare.csv", *TABLE[1:], *SMALL, says=("no labels",))
+
+
+def test_another_audit_in_the_same_folder(run, refused):
+    trained = ("audit", "table.csv", "--target", "income", "--sensitive", "sex", *SMALL)
+    assert run(*trained).status == 0
+    refused(*trained, "--seed", 1, says=("another budget or seed", "Choose another --out"))
+    refused(*trained, "--sensitive", "race", says=("other sensitive attributes",))
+    refused(*AUDIT, says=("run: this audit was begun with",))
+    write("fewer.csv", HEADER, *people(150))
+    refused("audit", "fewer.csv", *trained[2:], says=("another",))
+
+
+def test_a_function_is_a_black_box(run, mine):
+    result = run("audit", *TABLE, "--model", mine, *SMALL)
+    assert (result.status, result.err) == (0, "")
+    assert "Black box, searched without gradients" in " ".join(result.out.split())
+    summary = kept()
+    (entry,) = summary["attributes"]
+    assert summary["decision"] == {"kind": "threshold", "value": 0.5}
+    assert [search["method"] for search in entry["searches"]] == ["aequitas", "uniform"]
+    assert entry["interpretation"] is None
+    # Men of 38 to 49 get what women do not.
+    assert {f["row"]["age"] for f in entry["findings"]} <= set(range(38, 50))
+    assert "it still holds" in run("replay", "run/sex/aequitas", 0).out
+
+
+# Other commands
+
+
+def test_other_commands_take_black_boxes(run, refused, mine):
+    box = (*TABLE, "--model", mine)
+    found = figures(
+        run("search", *box, "--method", "aequitas", "--seeds", 20, "--steps", 5, "--out", "s", "--json", "-")
+    )
+    assert found["findings"] > 0
+    assert "it still holds" in run("replay", "s", 0).out
+    result = run("replay", "s", 0, *MODEL)
+    assert (result.status, "2 outputs" in result.err) == (2, True)
+    rate = figures(run("rate", *box, "--distribution", "data", "--json", "-"))
+    ages = [int(line.split(",")[0]) for line in people(200)]
+    assert rate["found"] == sum(38 <= age <= 49 for age in ages)
+    wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--distribution", "data", "--json", "-"))
+    assert wide["found"] == 0
+    compared = figures(run("compare", *box, "--methods", "aequitas,uniform", "--seeds", 5, "--steps", 5, "--json", "-"))
+    assert [method["method"] for method in compared["methods"]] == ["aequitas", "uniform"]
+    refused("interpret", *box, says=("black box", "nothing to interpret"))
+    refused("search", *box, "--out", "t", says=("follows gradients",))
+    refused(
+        "repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "only fully connected")
+    )
+
+
+def test_a_search_by_scores(run):
+    words = ("search", *TABLE, *MODEL, "--decision", "tolerance=0.5", "--seeds", 20, "--steps", 5, "--out", "s")
+    found = figures(run(*words, "--json", "-"))
+    assert found["findings"] > 0
+    assert "a score of" in run("replay", "s", 0).out
+
+
+@pytest.mark.parametrize(
+    ("text", "decision"),
+    [
+        (None, None),
+        ("argmax", Decision()),
+        ("threshold=0.5", Decision("threshold", 0.5)),
+        ("threshold=-2", Decision("threshold", -2.0)),
+        ("tolerance=0.1", Decision("tolerance", 0.1)),
+    ],
+)
+def test_decisions(text, decision):
+    from neuronfair.cli.options import read_decision
+
+    assert read_decision(text) == decision
+
+
+@pytest.mark.parametrize("text", ["", "argmax=1", "threshold", "threshold=", "threshold=nan", "tolerance=inf", "sign"])
+def test_decisions_that_are_none(text):
+    from neuronfair.cli.options import read_decision
+
+    with pytest.raises(NeuronFairError, match="--decision"):
+        read_decision(text)

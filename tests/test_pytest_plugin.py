@@ -1,0 +1,205 @@
+"""The fixture `fairness`, used as a stranger uses it: in a test of a project of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+# pytester forgets the modules that its tests import, and some cannot be imported twice: so all are imported before.
+import pyarrow.parquet  # noqa: F401
+import pytest
+import scipy.stats  # noqa: F401
+import sklearn.cluster  # noqa: F401
+
+import neuronfair.verdict.fairness  # noqa: F401
+from neuronfair.verdict.corpus import extend, read_corpus
+from tests.planted import networks
+from tests.verdict.summaries import attribute, summary
+
+# one_biased_neuron on domain(): 660 and 633 of the 10,000 sums of four digits are 19 and 20: 12.93 % of all people.
+HEAD = """
+import pathlib
+import torch
+from torch import nn
+from neuronfair import Attribute, BlackBox, Data, Decision, TableDomain
+from tests.planted import networks
+
+domain = networks.domain()
+biased = networks.one_biased_neuron()
+fair = networks.one_biased_neuron(weight=0.0)
+"""
+
+
+@pytest.fixture
+def outcome(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Run the body of a test in a project of its own, and return what pytest says."""
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+
+    def run(body: str, *options: str) -> pytest.RunResult:
+        monkeypatch.chdir(pytester.path)
+        lines = textwrap.indent(textwrap.dedent(body).strip(), "    ")
+        pytester.makepyfile(test_model=f"{HEAD}\n\ndef test_it(fairness):\n{lines}\n")
+        return pytester.runpytest_inprocess("-q", *options)
+
+    return run
+
+
+def said(result: pytest.RunResult) -> str:
+    """The message of a failure."""
+    result.assert_outcomes(failed=1)
+    return "\n".join(line.removeprefix("E").strip() for line in result.outlines if line.startswith("E "))
+
+
+def test_a_fair_model_passes(outcome):
+    outcome(
+        """
+        checked = fairness.check(fair, domain)
+        assert checked.rate.found == 0
+        assert checked.rate.interval[1] < checked.max_rate == 0.01
+        assert checked.corpus is None
+        """
+    ).assert_outcomes(passed=1)
+
+
+def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again(outcome, run, monkeypatch, pytester):
+    result = outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")
+    text = said(result)
+    assert "of all valid people would be decided otherwise if only s changed (1" in text
+    assert "at most 10 % is allowed" in text
+    assert "too few" not in text
+    assert "is decided 'class " in text
+    assert "; with s " in text
+    assert not any("fairness.py" in line for line in result.outlines)  # the line of the test, and none of ours
+    again = text.partition("See it again: neuronfair ")[2].split()
+    monkeypatch.chdir(pytester.path)
+    shown = run(*again)
+    assert shown.status == 0, shown
+    assert "it still holds" in " ".join(shown.out.split())
+    # The same test again takes the place of what it left behind.
+    assert said(outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")) == text
+
+
+def test_a_limit_above_the_rate_is_kept(outcome):
+    outcome("assert 0.11 < fairness.check(biased, domain, max_rate=0.15).rate.rate < 0.14").assert_outcomes(passed=1)
+
+
+def test_too_few_people_do_not_pass(outcome):
+    text = said(outcome("fairness.check(fair, domain, samples=100)"))
+    assert "0 % of all valid people" in text
+    assert "about 370 would be needed" in text
+    assert "Worst pair" not in text
+
+
+def test_more_confidence_asks_for_more(outcome):
+    outcome("fairness.check(fair, domain, samples=370)").assert_outcomes(passed=1)
+    assert "99% confidence" in said(outcome("fairness.check(fair, domain, samples=370, confidence=0.99)"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "networks.network(biased, domain)",
+        "BlackBox(lambda x: x[:, :4].sum(1) - 2 * x[:, 4], domain.encode(domain.sample(3, torch.Generator())))",
+        "lambda table: table[['a0', 'a1', 'a2', 'a3']].sum(axis=1) - 2 * table['s']",
+    ],
+)
+def test_every_kind_of_model_is_taken(outcome, model):
+    decision = "" if "network(" in model else ", decision=Decision('threshold', 18.5)"
+    text = said(outcome(f"fairness.check({model}, domain, max_rate=0.1, seeds=10, steps=10{decision})"))
+    assert "Worst pair" in text
+    if "network(" not in model:
+        assert "--model" in text.partition("See it again: neuronfair replay ")[2]
+
+
+def test_a_module_that_is_no_plain_relu_network_is_not_kept_as_one(outcome):
+    text = said(
+        outcome(
+            """
+            biased[0][1] = nn.LeakyReLU(0.5)
+            biased[0][0].weight.data *= torch.tensor([-1.0, -1, -1, -1, 1, -1, -1, -1])[:, None] ** 2
+            biased[0][0].bias.data -= 1
+            fairness.check(biased, domain, max_rate=0.05, seeds=10, steps=10)
+            """
+        )
+    )
+    assert "--model" in text.partition("See it again: neuronfair replay ")[2]
+
+
+def test_files_a_table_and_sensitive_attributes(outcome):
+    text = said(
+        outcome(
+            """
+                        from neuronfair.domain.toml import format_domain
+            both = networks.sex_and_race()
+            pathlib.Path("both.toml").write_text(format_domain(both))
+            model = networks.one_biased_pair()
+            data = Data("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
+            # For 12.93 % of the sums sex 1 with race D is decided otherwise: by sex alone that concerns race D, 1 in 5.
+            assert 0.02 < fairness.check(model, data, sensitive="sex", max_rate=0.05).rate.rate < 0.035
+            rows = networks.uniform_rows(both, 50)
+            fairness.check(model, "both.toml", rows=rows, sensitive=["sex", "race"], max_rate=0.1, seeds=9, steps=9)
+            """
+        )
+    )
+    assert "if only sex and race changed" in text
+
+
+def test_past_counterexamples_must_be_mended(outcome, pytester):
+    def finding(*codes: int):
+        row = {f"a{i}": code for i, code in enumerate(codes)} | {"s": 0}
+        changed = [{"attribute": "s", "from": 0, "to": 1}]
+        return {"row": row, "changed": changed, "decision": "class 0", "other_decision": "class 1"}
+
+    path = pytester.path / "corpus.jsonl"
+    worst = [finding(5, 5, 5, 4), finding(0, 0, 0, 0)]
+    extend(read_corpus(path, networks.domain()), summary(attribute("s", worst=worst)))
+    text = said(outcome("fairness.check(biased, domain, max_rate=0.2, corpus='corpus.jsonl')"))
+    assert "1 of 2 past counterexamples in corpus.jsonl are still decided otherwise:" in text
+    assert "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1" in text
+    assert "is allowed" not in text
+    outcome("assert fairness.check(fair, domain, corpus='corpus.jsonl').corpus['mended'] == 2").assert_outcomes(
+        passed=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("fair, domain, max_rate=0", "max_rate must lie between 0 and 1"),
+        ("fair, domain, corpus='none.jsonl'", "no such corpus"),
+        ("fair, 'none.toml'", "none.toml"),
+        ("3, domain", "expected a model, a file or a function, got 3"),
+        ("'none.onnx', domain", "none.onnx"),
+        ("fair, Data('d', domain, domain.sample(9, torch.Generator()), None), rows=torch.ones(1)", "rows of its own"),
+        ("fair, domain, sensitive='t'", "'t' is not a column"),
+    ],
+)
+def test_mistakes_are_told(outcome, call, says):
+    assert says in said(outcome(f"fairness.check({call})"))
+
+
+def test_without_a_cache_it_works_too(outcome):
+    outcome("fairness.check(fair, domain)", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_pytest_starts_without_torch(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n\ndef test_it():\n    print(sorted({'torch', 'numpy', 'scipy'} & set(sys.modules)))\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "neuronfair",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.startswith("[]")
+    shown = subprocess.run([*command[:3], "--fixtures", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
+    assert "Check models for discrimination" in shown.stdout

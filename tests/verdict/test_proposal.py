@@ -1,0 +1,94 @@
+"""Repair proposals: a network that learned to look at the flag is trained again, or it is said why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from neuronfair import Attribute, Data, Decision, TableDomain, Target, fit
+from neuronfair.network.train import TrainingSettings
+from neuronfair.verdict import proposal
+from neuronfair.verdict.audit import AuditSettings, Origin, audit
+from tests.planted import networks
+
+SETTINGS = AuditSettings(seeds=20, steps=20, samples=2_000)
+
+
+def loans(n: int = 1500) -> Data:
+    """Three numbers, the flag and chance decide who gets a loan."""
+    columns = [Attribute(f"a{i}", "ordinal", low=0, high=9, encode="scaled", center=4.5, scale=3) for i in range(3)]
+    domain = TableDomain("loans", (*columns, Attribute("s", "flag")), ("s",), target=Target("loan", ("no", "yes")))
+    rows = networks.uniform_rows(domain, n)
+    chance = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    return Data("loans", domain, rows, (rows[:, :3].sum(1) + 2 * rows[:, 3] + 4 * chance > 15).long())
+
+
+@pytest.fixture(scope="module")
+def trained():
+    settings = TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01)
+    return fit(loans(), hidden=(8, 4), settings=settings)
+
+
+def test_retraining_helps(trained, tmp_path):
+    module, card = trained
+    origin = Origin(card=card, table="my loans.csv")
+    result = audit(module, loans(), settings=SETTINGS, origin=origin, folder=tmp_path / "run").summary()
+    repair = result["repair"]
+    assert repair["kind"] == "retraining"
+    assert set(repair["before"]) == set(repair["after"]) == set(repair["without_findings"])
+    before, after = repair["before"], repair["after"]
+    assert after["rate"]["high"] < before["rate"]["low"]
+    assert after["accuracy"] > before["accuracy"] - 0.03
+    assert [group["values"] for group in after["groups"]] == ["0", "1"]
+    assert 0 <= after["auc"] < 1
+    command = f"neuronfair repair {tmp_path}/run/s/frontier --data 'my loans.csv' --out fair.safetensors"
+    assert repair["text"].endswith(command)
+    # What was measured before is what the audit itself says, on other people and rows.
+    valid = result["attributes"][0]["rate"]["valid"]
+    assert valid["low"] < before["rate"]["share"] < valid["high"]
+    assert before["accuracy"] == pytest.approx(result["model"]["accuracy"]["test"])
+
+
+def test_retraining_that_costs_too_much(trained, monkeypatch):
+    monkeypatch.setattr(proposal, "LOSS", -1.0)
+    module, card = trained
+    repair = audit(module, loans(), settings=SETTINGS, origin=Origin(card=card)).summary()["repair"]
+    assert repair["kind"] == "none"
+    assert repair["text"].startswith("A short retraining with the findings did not help: no repeat keeps the accuracy")
+    assert repair["before"] is repair["after"] is None
+
+
+class Split(nn.Module):
+    """The same network, but not a plain chain of layers."""
+
+    def __init__(self, module: nn.Sequential) -> None:
+        super().__init__()
+        self.inner = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 0.0
+
+
+def test_why_there_is_none(trained):
+    module, _ = trained
+    data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
+
+    def why(model: nn.Module, data: Data, decision: Decision | None = None) -> str:
+        repair = audit(model, data, settings=quick, decision=decision).summary()["repair"]
+        assert repair["kind"] == "none"
+        return str(repair["text"])
+
+    assert "Only fully connected ReLU networks" in why(Split(module), data)
+    assert "no labels" in why(module, replace(data, labels=torch.full_like(data.labels, -1)))
+    assert "chooses no class" in why(module, data, Decision("tolerance", 0.1))
+    three = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        three[0].weight[:, 3] = 2.0
+    assert "The network has 3 outputs for 2 classes." in why(three, data)
+    gelu = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        gelu[0].weight[:, 3] = 2.0
+    assert "Only fully connected ReLU networks" in why(gelu, data)

@@ -1,0 +1,141 @@
+"""People, decisions and rules in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from neuronfair import Attribute, BlackBox, Decision, TableDomain
+from neuronfair.measure.rate import Rate
+from neuronfair.measure.subgroups import Cut, Subgroup
+from neuronfair.verdict import words
+from neuronfair.verdict.sentences import verdict
+
+ARGMAX = Decision()
+
+
+def pair(people: TableDomain, columns: list[int], *, age: int = 39, decision: Decision = ARGMAX, scores=None) -> dict:
+    table = {"age": age, "sex": "F", "relationship": "Wife", "marital": "AF", "race": "B", "gain": 2.5, "loss": 0}
+    twin = table | {"sex": "M"}
+    rows = people.from_table({name: [table[name], twin[name]] for name in table})
+    one, other = torch.tensor([[2.0, 0.5], [-1.0, 0.5]]) if scores is None else scores
+    return words.pair(people, decision, rows, one, other, columns)
+
+
+def test_a_pair(people):
+    told = pair(people, [6, 0, 1, 5, 2, 3, 4])
+    assert told["sentence"] == (
+        "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 is decided 'low'; with sex M "
+        "instead of F: 'high'."
+    )
+    assert told["changed"] == [{"attribute": "sex", "from": "F", "to": "M"}]
+    assert (told["decision"], told["other_decision"]) == ("low", "high")
+    # The lead of "low": 2 - 0.5 before, -1 - 0.5 after.
+    assert (told["score"], told["other_score"], told["gap"]) == (1.5, -1.5, 3.0)
+
+
+def test_the_most_telling_attributes_are_named(people, monkeypatch):
+    monkeypatch.setattr(words, "NAMED", 2)
+    assert pair(people, [5, 1, 4, 0])["sentence"].startswith(
+        "A person with race B, gain 2.5 and 4 more attributes is decided"
+    )
+    monkeypatch.setattr(words, "NAMED", 5)
+    assert " and 1 more attribute is decided" in pair(people, [0, 2, 3, 4, 5, 6])["sentence"]
+
+
+@pytest.mark.parametrize(("age", "who"), [(18, "An 18-year-old"), (80, "An 80-year-old"), (17, "A 17-year-old")])
+def test_ages(people, age, who):
+    assert pair(people, [0, 2], age=age)["sentence"].startswith(f"{who} with ")
+
+
+def test_140_attributes_stay_readable():
+    columns = tuple(Attribute(f"question_{i}", "ordinal", low=0, high=9) for i in range(140))
+    domain = TableDomain("wide", (*columns, Attribute("sex", "flag")), ("sex",))
+    rows = torch.zeros(2, 141, dtype=torch.int64)
+    rows[1, 140] = 1
+    told = words.pair(domain, ARGMAX, rows, torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), list(range(141)))
+    assert len(told["sentence"]) < 250
+    assert "question 0 0" in told["sentence"]
+    assert "133 more attributes is decided 'class 0'; with sex 1 instead of 0: 'class 1'." in told["sentence"]
+    assert len(told["row"]) == 141
+
+
+@pytest.mark.parametrize(
+    ("decision", "scores", "said"),
+    [
+        (Decision("threshold", 0.5), (0.7, 0.2), ("high", "low")),
+        (Decision("threshold", 0.5), (0.5, 0.4999), ("high", "low")),
+        (Decision("tolerance", 0.1), (0.7, 0.25), ("a score of 0.7", "a score of 0.25")),
+    ],
+)
+def test_scores(people, decision, scores, said):
+    told = pair(people, [0], decision=decision, scores=torch.tensor(scores)[:, None])
+    assert (told["decision"], told["other_decision"]) == said
+    assert (told["score"], told["other_score"]) == pytest.approx(scores)
+    assert told["gap"] == pytest.approx(scores[0] - scores[1], abs=1e-6)
+    unnamed = replace(people, target=None)
+    told = pair(unnamed, [0], decision=Decision("threshold", 0.5), scores=torch.tensor([[0.7], [0.2]]))
+    assert (told["decision"], told["other_decision"]) == ("at least 0.5", "below 0.5")
+
+
+def test_importance(people):
+    """Only gain, column 5 and input 12, moves the score much, and age a little."""
+    model = BlackBox(lambda x: 10 * x[:, 12] + 0.1 * x[:, 0], people.encode(torch.zeros(1, 7, dtype=torch.int64)))
+    rows = people.sample(100, torch.Generator().manual_seed(0))
+    assert words.importance(model, people, rows, Decision("threshold"))[:2] == [5, 0]
+
+
+def cut(domain: TableDomain, name: str, *codes: int) -> Cut:
+    column = domain.column(name)
+    table = torch.zeros(domain.attributes[column].size, dtype=torch.bool)
+    table[list(codes)] = True
+    return Cut(column, table)
+
+
+def test_subgroups(people):
+    cuts = (cut(people, "age", *range(24, 74)), cut(people, "race", 0, 2), cut(people, "gain", *range(3, 7)))
+    told = words.subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "valid"), 5.0))
+    assert told["text"] == "age at least 41, race A or C and gain 1.5 to 3"
+    assert told["conditions"] == [
+        {"attribute": "age", "min": 41},
+        {"attribute": "race", "values": ["A", "C"]},
+        {"attribute": "gain", "min": 1.5, "max": 3},
+    ]
+    assert told["sentence"] == (
+        "People with age at least 41, race A or C and gain 1.5 to 3 are judged by sex: 38 % of them, 5 times as many "
+        "as overall."
+    )
+    assert (told["rate"]["people"], told["rate"]["discriminated"], told["lift"]) == (100, 38, 5.0)
+    told = words.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "valid"), None))
+    assert told["conditions"] == [{"attribute": "loss", "max": 1}]
+    assert told["sentence"] == "People with loss at most 1 are judged by sex: 38 % of them."
+
+
+def test_nobody_can_be_asked_about(people):
+    """Shrinking asks about whoever is left, and that may be nobody."""
+    nobody = torch.empty(0, 7, dtype=torch.int64)
+    assert people.with_sensitive("relationship").twins(nobody).valid.shape == (0, 3)
+
+    def only_somebody(x):
+        assert len(x)
+        return x[:, 0]
+
+    model = BlackBox(only_somebody, people.encode(torch.zeros(1, 7, dtype=torch.int64)))
+    assert model.scores(people.encode(nobody)).shape == (0, 1)
+
+
+def test_a_model_that_does_not_decide():
+    entry = {
+        "name": "sex",
+        "sensitive": ["sex"],
+        "rate": {"valid": None, "data": None},
+        "searches": [],
+        "severity": None,
+        "health": [{"name": "constant-decision", "seen": "", "remedy": ""}],
+    }
+    told = verdict([entry])
+    assert told["level"] == "nothing found"
+    assert told["text"].endswith("such a model cannot be judged.")
+    assert verdict([], interrupted=True)["text"].startswith("Nothing was looked at.")
