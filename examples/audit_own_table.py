@@ -8,12 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import neuronfair as nf  # before anything that imports torch
-from neuronfair.domain.toml import parse_domain
-from neuronfair.report.page import audit_page
 
 import numpy as np
 import pandas as pd
-import skops.io
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.neural_network import MLPClassifier
@@ -63,16 +60,15 @@ def main() -> None:
     file = FOLDER / "flats.csv"
     table = make_table()
     table.to_csv(file, index=False)
-    skops.io.dump(train(table), FOLDER / "flats.skops")
 
     # A first draft of what a person may be. Write it to a file and correct it; here one rule is added.
     draft = nf.infer_domain(file, sensitive=["origin"], target="gets_flat")
     draft += '[[rules]]\nname = "a household of five has an income"\n'
     draft += "forbid = { household = { min = 5 }, income = { max = 1000 } }\n"
-    domain = parse_domain(draft)
+    domain = nf.parse_domain(draft)
     data = nf.read_table(file, domain)
 
-    opened = nf.open_model(FOLDER / "flats.skops", domain, data.rows)
+    opened = nf.open_model(train(table), domain, data.rows)  # or a file: model.skops, model.onnx, …
     print(opened.note)
     result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=30))
     print(result.verdict)
@@ -83,7 +79,7 @@ def main() -> None:
     for group in attribute["subgroups"][:2]:
         print("-", group["sentence"])
     page = FOLDER / "report.html"
-    page.write_text(audit_page(result.summary()), encoding="utf-8")
+    page.write_text(nf.audit_page(result.summary()), encoding="utf-8")
     print("Page:", page)
 
 

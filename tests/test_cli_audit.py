@@ -86,8 +86,28 @@ def test_the_terminal_and_the_folder(run):
     assert summary["reproduction"]["command"].startswith("neuronfair audit table.csv --domain table.toml --model ")
     assert not summary["data"]["domain_inferred"]
     assert set(summary["model"]["accuracy"]) == {"train", "validation", "test"}
-    worst = summary["attributes"][0]["worst"][0]
-    assert "it still holds" in run(*worst["replay"].split()[1:]).out
+
+
+def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
+    assert run(*AUDIT).status == 0
+    domain = read_domain("table.toml")
+    shrunk = 0
+    for worst in kept()["attributes"][0]["worst"]:
+        out = run(*worst["replay"].split()[1:]).out
+        found, _, reported = out.partition("Shrunk, as it was reported:")
+        row = domain.from_table({name: [value] for name, value in worst["row"].items()})[0]
+        assert domain.describe(row) in reported
+        (change,) = worst["changed"]
+        assert f"with only {change['attribute']} {change['from']} → {change['to']} the decision is" in reported
+        assert f"is decided {worst['decision']} " in reported
+        assert (found.count("it still holds."), reported.count("it still holds.")) == (1, 1)
+        shrunk += domain.describe(row) not in found
+    assert shrunk > 0
+    numbers = {(worst["method"], worst["number"]) for worst in kept()["attributes"][0]["worst"]}
+    other = next(n for n in range(99) if ("frontier", n) not in numbers)
+    assert "Shrunk" not in run("replay", "run/sex/frontier", other).out
+    Path("run/sex/worst.json").write_text('[{"number": 0}]', encoding="utf-8")
+    assert run("replay", "run/sex/frontier", 0).status == 0
 
 
 def test_json_alone_and_quiet(run):
@@ -170,6 +190,17 @@ def test_corpus_and_baseline(run):
     assert fired == {"corpus.still_wrong > 0": True, "rate.change > 0": False}
 
 
+def test_a_corpus_can_be_replayed_only(run):
+    assert figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]["added"] == 0
+    assert not Path("past.jsonl").exists()
+    assert run(*AUDIT, "--corpus", "past.jsonl").status == 0
+    whole = Path("past.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("past.jsonl").write_text(whole[0], encoding="utf-8")
+    again = figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]
+    assert (again["replayed"], again["still_wrong"], again["added"]) == (1, 1, 0)
+    assert Path("past.jsonl").read_text(encoding="utf-8") == whole[0]
+
+
 def test_ctrl_c_leaves_a_page(run, monkeypatch):
     record, calls = engine._Tally.record, []
 
@@ -210,7 +241,15 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
         (("--html", "nowhere/page.html"), ("there is no folder",)),
         (("--junit", "."), ("is a folder",)),
         (("--baseline", "table.csv"), ("table.csv", "not a JSON file")),
-        (("--corpus", "table.csv"), ("table.csv: line 1",)),
+        (("--corpus", "model.json"), ("model.json: line 1",)),
+        (("--corpus", "table.csv"), ("--corpus table.csv", "read by this audit")),
+        (("--html", "model.safetensors"), ("--html model.safetensors", "read by this audit")),
+        (("--junit", "run/manifest.json"), ("--junit run/manifest.json", "manifest.json of the audit")),
+        (("--html", "run/../run/domain.toml"), ("domain.toml of the audit",)),
+        (("--markdown", "run/model.safetensors"), ("model.safetensors of the audit",)),
+        (("--corpus", "run/audit.json"), ("audit.json of the audit",)),
+        (("--json", "run/report.html"), ("--json run/report.html", "also named by --html")),
+        (("--junit", "same", "--markdown", "same"), ("--markdown same", "also named by --junit")),
         (("--seeds", "0"), ("--seeds",)),
         (("--target", "income"), ("--target",)),
     ],
@@ -249,7 +288,63 @@ def test_a_function_is_a_black_box(run, mine):
     assert entry["interpretation"] is None
     # Men of 38 to 49 get what women do not.
     assert {f["row"]["age"] for f in entry["findings"]} <= set(range(38, 50))
-    assert "it still holds" in run("replay", "run/sex/aequitas", 0).out
+    assert "it still holds" in run("replay", "run/sex/aequitas", 0, "--model", mine).out
+    replay = entry["worst"][0]["replay"]
+    assert replay.endswith(" --model mine:score")
+    assert "it still holds" in run(*replay.split()[1:]).out
+
+
+def test_a_run_folder_alone_imports_nothing(run, refused, mine):
+    """Who gets a run folder from elsewhere must not run the code that its manifest names."""
+    assert run("audit", *TABLE, "--model", mine, *SMALL).status == 0
+    sys.modules.pop("mine")
+    refused("replay", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
+    manifest = Path("run/sex/aequitas/manifest.json")
+    text = manifest.read_text(encoding="utf-8")
+    manifest.write_text(text.replace("mine:score", "mine:score.npz"), encoding="utf-8")
+    shutil.copytree("run/sex/aequitas", ".", dirs_exist_ok=True)
+    words = ("repair", ".", "--data", "table.csv", "--out", "fair.safetensors")
+    refused(*words, says=("mine:score.npz", "no such file"))
+    refused("replay", ".", 0, says=("Python code",))
+    assert "mine" not in sys.modules
+
+
+def test_a_pickle_is_replayed_as_it_was_opened(run):
+    joblib = pytest.importorskip("joblib", reason="joblib is not installed: pip install 'neuronfair[sklearn]'")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'neuronfair[sklearn]'")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    table = pandas.read_csv("table.csv")
+    model = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
+    joblib.dump(model.fit(table.drop(columns="income"), table.income), "model.joblib")
+    assert run("audit", *TABLE, "--model", "model.joblib", "--trust-pickle", *SMALL).status == 0
+    replay = kept()["attributes"][0]["worst"][0]["replay"]
+    assert replay.endswith(" --trust-pickle")
+    assert "it still holds" in run(*replay.split()[1:]).out
+
+
+def test_an_output_that_cannot_be_written_is_named(run, monkeypatch):
+    def full(path: Path, text: str) -> None:
+        if path.name == "summary.md":
+            raise OSError(28, "No space left on device")
+        path.write_text(text, encoding="utf-8")
+
+    monkeypatch.setattr("neuronfair.atomic.write_text", full)
+    result = run(*AUDIT, "--markdown", "summary.md")
+    assert (result.status, result.err) == (
+        2,
+        "neuronfair: error: summary.md: cannot be written: No space left on device\n",
+    )
+
+
+def test_a_model_that_does_not_decide_fails_the_build(run, tmp_path):
+    (tmp_path / "same.py").write_text("def score(people):\n    return 0 * people['age'] + 1.0\n", encoding="utf-8")
+    result = run("audit", *TABLE, "--model", "same:score", *SMALL, "--fail-if", "rate > 50%")
+    sys.modules.pop("same")
+    assert result.status == 2
+    assert "decided alike for everybody" in result.err
 
 
 # Other commands
@@ -261,7 +356,9 @@ def test_other_commands_take_black_boxes(run, refused, mine):
         run("search", *box, "--method", "aequitas", "--seeds", 20, "--steps", 5, "--out", "s", "--json", "-")
     )
     assert found["findings"] > 0
-    assert "it still holds" in run("replay", "s", 0).out
+    shown = " ".join(run("search", *box, "--method", "aequitas", "--seeds", 20, "--steps", 5, "--out", "s").out.split())
+    assert shown.endswith(f"neuronfair replay s 0 --model {mine}")
+    assert "it still holds" in run("replay", "s", 0, "--model", mine).out
     result = run("replay", "s", 0, *MODEL)
     assert (result.status, "2 outputs" in result.err) == (2, True)
     rate = figures(run("rate", *box, "--distribution", "data", "--json", "-"))

@@ -199,3 +199,7 @@ def test_ctrl_c_writes_nothing(run, monkeypatch):
 
 def test_figures_do_not_replace_the_card(refused):
     refused(*REPAIR, *LENIENT, "--json", "fair.json", says=("fair.json", "card"))
+
+
+def test_it_says_that_it_takes_the_runs_of_an_audit(run):
+    assert "'neuronfair audit'" in " ".join(run("repair", "--help").out.replace("│", " ").split())

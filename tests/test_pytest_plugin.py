@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,8 @@ HEAD = """
 import pathlib
 import torch
 from torch import nn
-from neuronfair import Attribute, BlackBox, Data, Decision, TableDomain
+from neuronfair import BlackBox, Data, Decision, TableDomain
+from neuronfair.domain.attribute import Attribute
 from tests.planted import networks
 
 domain = networks.domain()
@@ -76,6 +78,11 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     shown = run(*again)
     assert shown.status == 0, shown
     assert "it still holds" in " ".join(shown.out.split())
+    # The person in the message is the one on the terminal.
+    worst = json.loads((pytester.path / again[1]).parent.joinpath("worst.json").read_text(encoding="utf-8"))[0]
+    assert worst["sentence"] in text
+    shrunk = networks.domain().from_table({name: [value] for name, value in worst["row"].items()})[0]
+    assert networks.domain().describe(shrunk) in shown.out.partition("Shrunk")[2]
     # The same test again takes the place of what it left behind.
     assert said(outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")) == text
 
@@ -169,7 +176,7 @@ def test_past_counterexamples_must_be_mended(outcome, pytester):
         ("fair, domain, max_rate=0", "max_rate must lie between 0 and 1"),
         ("fair, domain, corpus='none.jsonl'", "no such corpus"),
         ("fair, 'none.toml'", "none.toml"),
-        ("3, domain", "expected a model, a file or a function, got 3"),
+        ("3, domain", "or a function of a table, got an int"),
         ("'none.onnx', domain", "none.onnx"),
         ("fair, Data('d', domain, domain.sample(9, torch.Generator()), None), rows=torch.ones(1)", "rows of its own"),
         ("fair, domain, sensitive='t'", "'t' is not a column"),
@@ -177,6 +184,23 @@ def test_past_counterexamples_must_be_mended(outcome, pytester):
 )
 def test_mistakes_are_told(outcome, call, says):
     assert says in said(outcome(f"fairness.check({call})"))
+
+
+def test_tests_with_like_names_have_folders_of_their_own(pytester, monkeypatch):
+    monkeypatch.chdir(pytester.path)
+    pytester.makepyfile(
+        """
+        import pytest
+
+        seen = set()
+
+        @pytest.mark.parametrize("name", ["a/b", "a:b", "long" * 50, "x" + "long" * 50])
+        def test_it(fairness, name):
+            assert fairness._folder not in seen
+            seen.add(fairness._folder)
+        """
+    )
+    pytester.runpytest_inprocess("-q").assert_outcomes(passed=4)
 
 
 def test_without_a_cache_it_works_too(outcome):

@@ -13,6 +13,7 @@ from neuronfair import cli
 HERE = Path(__file__).parent
 STAGES = {
     "verdict": "Audit",
+    "report": "The page",
     "domain": "Tables and domains",
     "network": "Models",
     "interpretation": "Looking inside",
@@ -29,6 +30,7 @@ FURTHER = {
     "domain.attribute": ("Attribute",),
     "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
+    "domain.table": ("Target",),
     "network.bridges.opened": ("Opened",),
     "network.judge": ("Judgement",),
     "network.train": ("TrainingSettings",),

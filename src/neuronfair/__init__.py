@@ -13,12 +13,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from neuronfair.domain.attribute import Attribute
     from neuronfair.domain.data import Data, load, read_table
     from neuronfair.domain.infer import infer_domain
-    from neuronfair.domain.rules import Rule, Span
-    from neuronfair.domain.table import TableDomain, Target
-    from neuronfair.domain.toml import read_domain
+    from neuronfair.domain.table import TableDomain
+    from neuronfair.domain.toml import parse_domain, read_domain
     from neuronfair.errors import NeuronFairError
     from neuronfair.generation.campaign import Plan, find
     from neuronfair.generation.shrink import shrink
@@ -30,13 +28,13 @@ if TYPE_CHECKING:
     from neuronfair.network.bridges import open_model
     from neuronfair.network.fit import fit
     from neuronfair.network.judge import Decision, judge
+    from neuronfair.report.page import audit_page
     from neuronfair.store.run import Run
     from neuronfair.verdict.audit import audit
     from neuronfair.verdict.settings import AuditSettings
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
-    "Attribute": "domain.attribute",
     "AuditSettings": "verdict.settings",
     "BlackBox": "network.blackbox",
     "Data": "domain.data",
@@ -44,12 +42,10 @@ _HOME = {
     "Network": "network.adapter",
     "NeuronFairError": "errors",
     "Plan": "generation.campaign",
-    "Rule": "domain.rules",
     "Run": "store.run",
-    "Span": "domain.rules",
     "TableDomain": "domain.table",
-    "Target": "domain.table",
     "audit": "verdict.audit",
+    "audit_page": "report.page",
     "compare": "measure.compare",
     "discrimination_rate": "measure.rate",
     "find": "generation.campaign",
@@ -59,13 +55,13 @@ _HOME = {
     "judge": "network.judge",
     "load": "domain.data",
     "open_model": "network.bridges",
+    "parse_domain": "domain.toml",
     "read_domain": "domain.toml",
     "read_table": "domain.data",
     "shrink": "generation.shrink",
 }
 
 __all__ = [
-    "Attribute",
     "AuditSettings",
     "BlackBox",
     "Data",
@@ -73,12 +69,10 @@ __all__ = [
     "Network",
     "NeuronFairError",
     "Plan",
-    "Rule",
     "Run",
-    "Span",
     "TableDomain",
-    "Target",
     "audit",
+    "audit_page",
     "compare",
     "discrimination_rate",
     "find",
@@ -88,6 +82,7 @@ __all__ = [
     "judge",
     "load",
     "open_model",
+    "parse_domain",
     "read_domain",
     "read_table",
     "shrink",

@@ -9,6 +9,7 @@ Nothing heavy is imported before a test asks for the fixture.
 from __future__ import annotations
 
 import re
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,4 +26,7 @@ def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     # The cache outlives the tests, so that what was found can be seen again.
     cache: pytest.Cache | None = getattr(request.config, "cache", None)
     place = cache.mkdir("neuronfair") if cache is not None else tmp_path_factory.mktemp("neuronfair")
-    return Fairness(place / re.sub(r"[^\w-]+", "_", request.node.nodeid)[-100:])
+    # Two tests may have these letters in common; the number tells them apart.
+    test = request.node.nodeid
+    letters = re.sub(r"[^\w-]+", "_", test)[-100:]
+    return Fairness(place / f"{letters}-{zlib.crc32(test.encode()):08x}")

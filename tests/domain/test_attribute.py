@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair import Attribute
+from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError
 
 AGE = Attribute("age", "ordinal", low=17, high=90)

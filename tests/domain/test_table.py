@@ -8,7 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, Rule, Span, TableDomain
+from neuronfair import TableDomain
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DomainError
 from tests.conftest import PEOPLE

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Attribute, Decision, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair import Decision, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.generation.budget import Budget

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from neuronfair import Attribute, Decision, Network, Rule, TableDomain, judge
+from neuronfair import Decision, Network, TableDomain, judge
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule
 from neuronfair.domain.toml import parse_domain
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import search

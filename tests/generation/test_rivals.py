@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Attribute, Decision, TableDomain, judge
+from neuronfair import Decision, TableDomain, judge
+from neuronfair.domain.attribute import Attribute
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import search
 from neuronfair.generation.keys import KeySet

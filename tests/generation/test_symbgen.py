@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from neuronfair import Attribute, Decision, TableDomain, judge
+from neuronfair import Decision, TableDomain, judge
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import Checkpoint, PhaseResult, search

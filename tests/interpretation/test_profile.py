@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Attribute, Network, Rule, Span, TableDomain, interpret, load
+from neuronfair import Network, TableDomain, interpret, load
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.ablate import ablate
 from neuronfair.interpretation.profile import LayerBias

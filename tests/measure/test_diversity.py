@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import cosine_distances
 
-from neuronfair import Attribute, NeuronFairError, TableDomain
+from neuronfair import NeuronFairError, TableDomain
+from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError
 from neuronfair.measure import diversity
 from neuronfair.measure.diversity import clusters, coverage_rates, generation_diversity, mean_distance, regions

@@ -5,7 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, Rule, Span, TableDomain
+from neuronfair import TableDomain
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
 from neuronfair.measure import quality as module
 from neuronfair.measure.quality import Quality, quality

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from neuronfair import Decision, NeuronFairError, Rule, Span
+from neuronfair import Decision, NeuronFairError
+from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.network import judge as judging

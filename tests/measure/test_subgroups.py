@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair import Attribute, BlackBox, TableDomain
+from neuronfair import BlackBox, TableDomain
+from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.measure.subgroups import Subgroup, subgroups

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Attribute, Decision, Network, TableDomain
+from neuronfair import Decision, Network, TableDomain
+from neuronfair.domain.attribute import Attribute
 from neuronfair.generation.draws import Draws
 from neuronfair.generation.method import World
 from neuronfair.interpretation.profile import BiasProfile

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, Target
+from neuronfair import Data
+from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.findings import Findings
 from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair import Data, Target, interpret
+from neuronfair import Data, interpret
+from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.repair.neurons import Turn, repair_neurons
 from neuronfair.repair.outcome import Outcome, outcomes

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair import Data, Target, interpret
+from neuronfair import Data, interpret
+from neuronfair.domain.table import Target
 from neuronfair.generation import engine
 from neuronfair.repair import proof
 from neuronfair.repair.neurons import Turn

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, Plan, Target, find
+from neuronfair import Data, Plan, find
+from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import Outcome as Search
 from neuronfair.network.train import TrainingSettings

@@ -114,6 +114,7 @@ def attribute(seed: int, sensitive: list[str], classes: list[str], *, findings: 
     gaps = sorted(person["gap"] for person in people)
     edges = [0.05 * i for i in range(31)]
     counts = [round(draw.uniform(0.8, 1.2) * 9000 * math.exp(-6 * edge)) for edge in edges[:-1]]
+    counts[0] += 40_000 - sum(counts)  # different people, whom both searches found together
     severity = {
         "median": gaps[len(gaps) // 2],
         "p95": gaps[int(0.95 * len(gaps))],
@@ -166,7 +167,7 @@ def summary(*sets: list[str], classes: tuple[str, ...] = ("<=50K", ">50K"), **op
             "level": "discriminates",
             "text": f"This model judges people by {names[0]}: 6.07 % of the people in the table and 1.82 % of random "
             "valid people (between 1.63 % and 2.01 %) would be decided otherwise if only that changed. The search "
-            "found 64,218 such people.",
+            "found 40,000 such people.",
         },
         "data": {
             "name": "adult",

@@ -97,11 +97,11 @@ def test_the_figures_are_those_of_the_summary():
     worst = made["attributes"][0]["interpretation"]["layers"][1]
     assert f"layer2{worst['auc']:.3g}{worst['cut']:.3g}{len(worst['biased'])} of 32" in text
     for words in (
-        "1.82 %", "64,218", "frontier 48,211, neuronfair 16,007", "× 26", "200,704",  # the first screen
+        "1.82 %", "people found40,000", "frontier 48,211, neuronfair 16,007", "× 26", "200,704",  # the first screen
         "364 of 20,000", "1,213 of 20,000", "6.07 %", "valid people, equally likely", "15,679 rows",
         "seeds-already-discriminating", "38 % of 2,000 new random people", "× 21 the overall rate",
         "3.4 % of all valid people", "A finding activates 62 %", "47.1 %", "18.8 %", "9,321 regions",
-        "300 of 64,218 findings", "0.415 %", "84.6 %", "0.31",  # to the repair
+        "300 of 40,000 findings", "0.415 %", "84.6 %", "0.31",  # to the repair
         "Failed: at least one check fired", "its upper end is above 1 %", "▲ fired", "0.0241",
         "41 old counterexamples", "3 still decided otherwise", "2 lines of the file no longer fit",
         "9f2c61d0a4b7", "5b1e77aa90c2", "torch 2.13.0", "total 44 s",
@@ -249,6 +249,33 @@ def test_an_audit_stopped_before_its_searches_claims_nothing():
     assert text.count("Nobody was found") == 1  # in the verdict only
     assert "no proof that there is nobody" not in text
     assert "No random search to compare with" in text
+
+
+def test_an_interrupted_white_box_is_no_black_box_and_no_calm_verdict():
+    made = summaries.summary()
+    made["attributes"][0] |= dict.fromkeys(("interpretation", "severity", "coverage"))
+    made["attributes"][0] |= {"searches": [], "worst": [], "findings": [], "rate": {"valid": None, "data": None}}
+    made["verdict"] = {"level": "interrupted", "text": "Nothing was measured, so nothing can be said."}
+    parsed = read(made)
+    assert "The audit was interrupted before the layers were looked at" in parsed.text
+    assert "black box" not in parsed.text
+    assert "verdict calm" not in {header["class"] for header in parsed.all("header")}
+    assert "◆ Interrupted" in parsed.text
+
+
+def test_who_the_rules_were_learned_from_is_said():
+    assert "learned from random valid people, joined by findings where few" in read(summaries.summary()).text
+
+
+def test_a_finding_that_cannot_be_replayed_has_no_command():
+    made = summaries.summary(findings=1)
+    assert "neuronfair replay" in read(made).text
+    for found in (*made["attributes"][0]["worst"], *made["attributes"][0]["findings"]):
+        found["replay"] = None
+    before = len(read(summaries.summary(findings=1)).all("code"))
+    parsed = read(made)
+    assert "neuronfair replay" not in parsed.text
+    assert len(parsed.all("code")) < before
 
 
 def test_three_classes_an_interruption_and_a_guessed_domain():

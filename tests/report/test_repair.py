@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 from torch import nn
 
-from neuronfair import Target
+from neuronfair.domain.table import Target
 from neuronfair.generation.campaign import Count
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate

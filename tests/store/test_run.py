@@ -20,7 +20,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, Network, Rule, Span, TableDomain, Target
+from neuronfair import Network, TableDomain
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.table import Target
 from neuronfair.domain.toml import format_domain, parse_domain, read_domain
 from neuronfair.errors import RunError
 from neuronfair.generation import campaign, engine

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import Attribute, TableDomain
+from neuronfair import TableDomain
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import RunError
 from neuronfair.generation.findings import Findings

@@ -50,6 +50,7 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
         "searches": [search("frontier", 80, 8.0), search("neuronfair")],
         "severity": {"median": 1.0, "p95": 2.5, "max": 3.0},
         "worst": [pair(name)],
+        "health": [],
     } | more
 
 
@@ -65,7 +66,13 @@ def summary(*attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
         "neuronfair": "0.1.0",
         "verdict": {"level": "discriminates", "text": "3 % of all valid people are decided otherwise."},
         "data": {"name": "people", "rows": 50},
-        "model": {"source": "m.onnx", "kind": "ONNX", "fingerprint": "abc", "accuracy": {"train": 0.9, "test": 0.8}},
+        "model": {
+            "source": "m.onnx",
+            "kind": "ONNX",
+            "white_box": True,
+            "fingerprint": "abc",
+            "accuracy": {"train": 0.9, "test": 0.8},
+        },
         "decision": {"kind": "argmax", "value": 0.0},
         "attributes": list(attributes) or [attribute()],
         "repair": None,

@@ -6,14 +6,15 @@ import itertools
 import json
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from neuronfair import Attribute, BlackBox, Data, Decision, NeuronFairError, TableDomain, Target, judge
+from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, judge
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, RunError
 from neuronfair.store.run import Run
 from neuronfair.verdict.audit import Audit, AuditSettings, audit
@@ -229,15 +230,16 @@ def test_every_search_is_a_run(planted, tmp_path):
         networks.one_biased_neuron(), table(classed(networks.domain())), settings=SMALL, folder=tmp_path / "a"
     )
     (entry,) = result.summary()["attributes"]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["domain.toml", "manifest.json", "s"]
+    names = ["audit.json", "domain.toml", "manifest.json", "s"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
+    assert json.loads((tmp_path / "a" / "audit.json").read_text(encoding="utf-8")) == result.summary()
     for search in entry["searches"]:
         run = Run.open(tmp_path / "a" / search["folder"])
         assert len(run.findings()) == search["findings"]
         assert run.summary["findings"] == search["findings"]
     stored = {m: Run.open(tmp_path / "a" / "s" / m).findings().rows for m in ("frontier", "neuronfair")}
     for finding in entry["findings"]:
-        folder = tmp_path / "a" / "s" / finding["method"]
-        assert finding["replay"] == f"neuronfair replay {folder} {finding['number']}"
+        assert finding["replay"] is None  # the model is in memory only
         row = networks.domain().from_table({name: [value] for name, value in finding["row"].items()})
         assert torch.equal(stored[finding["method"]][finding["number"]], row[0])
     same = untimed(planted.summary())
@@ -285,6 +287,8 @@ def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stag
         assert entry["worst"]
     if stage == "Judging random":
         assert entry["rate"]["valid"] is None
+        assert summary["verdict"]["level"] == "interrupted"
+    assert json.loads((folder / "audit.json").read_text(encoding="utf-8")) == summary
     again = audit(module, data, settings=TINY, folder=folder)
     assert not again.interrupted
     assert json.dumps(untimed(again.summary())).replace(str(folder), "FOLDER") == whole
@@ -371,4 +375,19 @@ def test_a_network_keeps_the_layers_it_was_made_with():
     )
     summary = audit(network, table(domain), settings=replace(SMALL, seeds=5, steps=5)).summary()
     assert summary["model"]["layers"] == network.neurons
-    assert Path(summary["model"]["source"]).name == "a model in memory"
+    assert summary["model"]["source"] == "Network"
+
+
+def test_a_search_without_misses_has_no_coverage():
+    """Everybody is decided by the flag, so nobody who was tried is a miss."""
+    module = nn.Sequential(nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        module[0].weight[0, 4] = module[2].weight[1, 0] = 2.0
+        module[2].bias[0] = 1.0
+    summary = audit(module, table(networks.domain()), settings=TINY).summary()
+    (entry,) = summary["attributes"]
+    assert entry["rate"]["valid"]["share"] == 1
+    assert entry["coverage"] is None
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary

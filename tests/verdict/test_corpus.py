@@ -65,7 +65,8 @@ def test_worst_findings_are_written_by_label_and_judged_again(path, domain, netw
         "added": 0,
         "unfit": 0,
     }
-    assert figures["examples"] == ["a0 5, a1 5, a2 5, a3 4, s 0: decided 0; with s 1: 1"]
+    # What is decided now, not the "0" and "1" of then.
+    assert figures["examples"] == ["a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1"]
 
 
 def test_the_decision_rule_is_kept(path, domain):

@@ -157,6 +157,26 @@ def test_an_unknown_figure_is_an_error_and_not_a_pass(expression, audit):
         check(audit, [expression])
 
 
+@pytest.mark.parametrize(
+    "expression", ["rate > 0.01", "rate.data > 0.9", "findings > 0", "gsr > 0", "severity.max > 9", "rate.change > 0"]
+)
+def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
+    constant = fair() | {"health": [{"name": "constant-decision", "seen": "", "remedy": ""}]}
+    with pytest.raises(NeuronFairError, match=r"decided alike for everybody looked at, so it cannot be judged"):
+        check(summary(constant), [expression])
+    assert fired(summary(constant), "worst_auc > 0.3", "accuracy < 0.5") == [True, False]
+    other = fair() | {"health": [{"name": "train-mode", "seen": "", "remedy": ""}]}
+    assert fired(summary(other), "rate > 0.01") == [False]
+
+
+def test_why_there_is_no_layer():
+    cut = summary(attribute(interpretation=None))
+    with pytest.raises(NeuronFairError, match="interrupted before the layers were looked at"):
+        check(cut, ["worst_auc > 0.3"])
+    with pytest.raises(NeuronFairError, match="a black box has no layers"):
+        check(cut | {"model": {"white_box": False}}, ["worst_auc > 0.3"])
+
+
 def test_accuracy_is_that_on_unseen_rows_or_else_on_the_table():
     only_table = summary(model={"accuracy": {"table": 0.7}})
     assert fired(only_table, "accuracy < 0.8", "accuracy.table < 0.6") == [True, False]

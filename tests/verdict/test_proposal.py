@@ -8,8 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Attribute, Data, Decision, TableDomain, Target, fit
+from neuronfair import Data, Decision, TableDomain, fit
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import Target
+from neuronfair.network.bridges import open_model
 from neuronfair.network.train import TrainingSettings
+from neuronfair.network.weights import save
 from neuronfair.verdict import proposal
 from neuronfair.verdict.audit import AuditSettings, Origin, audit
 from tests.planted import networks
@@ -34,8 +38,11 @@ def trained():
 
 def test_retraining_helps(trained, tmp_path):
     module, card = trained
+    data = loans()
+    save(tmp_path / "loans.safetensors", module, card)
+    opened = open_model(tmp_path / "loans.safetensors", data.domain, data.rows)
     origin = Origin(card=card, table="my loans.csv")
-    result = audit(module, loans(), settings=SETTINGS, origin=origin, folder=tmp_path / "run").summary()
+    result = audit(opened, data, settings=SETTINGS, origin=origin, folder=tmp_path / "run").summary()
     repair = result["repair"]
     assert repair["kind"] == "retraining"
     assert set(repair["before"]) == set(repair["after"]) == set(repair["without_findings"])
@@ -46,10 +53,34 @@ def test_retraining_helps(trained, tmp_path):
     assert 0 <= after["auc"] < 1
     command = f"neuronfair repair {tmp_path}/run/s/frontier --data 'my loans.csv' --out fair.safetensors"
     assert repair["text"].endswith(command)
+    assert "discrimination of random people by s from" in repair["text"]
     # What was measured before is what the audit itself says, on other people and rows.
     valid = result["attributes"][0]["rate"]["valid"]
     assert valid["low"] < before["rate"]["share"] < valid["high"]
     assert before["accuracy"] == pytest.approx(result["model"]["accuracy"]["test"])
+
+
+def test_a_command_that_would_be_refused_is_not_printed(trained, tmp_path):
+    """`neuronfair repair` needs weights in a file of ours, and the table."""
+    module, card = trained
+    data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
+    save(tmp_path / "loans.safetensors", module, card)
+    file = open_model(tmp_path / "loans.safetensors", data.domain, data.rows)
+    for i, (model, table) in enumerate(
+        [(module, "loans.csv"), (file, None), (replace(file, kind="ONNX"), "loans.csv")]
+    ):
+        origin = Origin(card=card, table=table)
+        repair = audit(model, data, settings=quick, origin=origin, folder=tmp_path / str(i)).summary()["repair"]
+        assert "neuronfair repair" not in repair["text"]
+        assert repair["text"].endswith("train with your own program.")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [(0.02, 0.01, " (50% less)"), (0.01, 0.012, " (20% more)"), (0.01, 0.01, ""), (0, 0, "")],
+)
+def test_a_rise_is_not_called_a_fall(before, after, said):
+    assert proposal._change(before, after) == said
 
 
 def test_retraining_that_costs_too_much(trained, monkeypatch):

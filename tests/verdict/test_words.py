@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair import Attribute, BlackBox, Decision, TableDomain
+from neuronfair import BlackBox, Decision, TableDomain
+from neuronfair.domain.attribute import Attribute
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.verdict import words
-from neuronfair.verdict.sentences import verdict
+from neuronfair.verdict.sentences import people_found, verdict
 
 ARGMAX = Decision()
 
@@ -135,7 +136,49 @@ def test_a_model_that_does_not_decide():
         "severity": None,
         "health": [{"name": "constant-decision", "seen": "", "remedy": ""}],
     }
-    told = verdict([entry])
+    told = verdict([entry], 100)
     assert told["level"] == "nothing found"
     assert told["text"].endswith("such a model cannot be judged.")
-    assert verdict([], interrupted=True)["text"].startswith("Nothing was looked at.")
+
+
+def entry(found: int = 0, people: int = 1000, **more: object) -> dict:
+    rate = {"share": found / people, "low": 0.0, "high": 0.1, "confidence": 0.95, "people": people}
+    rates = {"valid": rate | {"discriminated": found}, "data": rate | {"discriminated": found}}
+    blank = {"name": "sex", "sensitive": ["sex"], "rate": rates, "searches": [], "severity": None, "health": []}
+    return blank | more
+
+
+def test_ctrl_c_before_anything_was_measured_is_no_calm_verdict():
+    nothing = entry(rate={"valid": None, "data": None})
+    for entries in ([], [nothing]):
+        told = verdict(entries, 1000, interrupted=True)
+        assert told["level"] == "interrupted"
+        assert told["text"].startswith("Nothing was measured, so nothing can be said.")
+        assert "no proof" not in told["text"]
+    assert verdict([entry()], 1000, interrupted=True)["level"] == "nothing found"
+    assert verdict([entry(10)], 1000, interrupted=True)["level"] == "discriminates"
+
+
+def test_a_sample_of_the_table_is_not_called_the_table():
+    assert "1 % of the people in the table and" in verdict([entry(10)], 1000)["text"]
+    assert "1 % of 1,000 people of the table and" in verdict([entry(10)], 1001)["text"]
+
+
+def test_people_are_counted_once():
+    searches = [{"findings": 80, "tried": 100}, {"findings": 50, "tried": 100}]
+    both = entry(searches=searches, severity={"histogram": {"edges": [0, 1, 2], "counts": [60, 41]}})
+    assert people_found(both) == 101
+    assert people_found(entry(searches=searches)) == 80  # not counted: so many at least
+    assert "101 by sex" in verdict([both], 1000)["text"]
+
+
+def test_a_sensitive_attribute_that_stays_is_named(people):
+    """Of sex and race only sex differs: the race of both belongs to the person."""
+    told = pair(people.with_sensitive("sex", "race"), [6, 0, 1, 5, 2, 3])
+    assert told["changed"] == [{"attribute": "sex", "from": "F", "to": "M"}]
+    assert told["sentence"].startswith(
+        "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 is decided 'low'; with sex M "
+    )
+    assert pair(people.with_sensitive("sex", "race"), [0])["sentence"].startswith(
+        "A 39-year-old with race B and 4 more attributes is decided"
+    )

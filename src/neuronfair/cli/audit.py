@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,13 +30,19 @@ from neuronfair.cli.options import (
     is_stdout,
     load_data,
     read_decision,
+    write_file,
     write_json,
 )
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import DataError, NeuronFairError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from neuronfair.domain.data import Data
+    from neuronfair.network.bridges import Opened
     from neuronfair.network.train import TrainingSettings
+    from neuronfair.network.weights import Card
+    from neuronfair.verdict.audit import AuditSettings
     from neuronfair.verdict.corpus import Corpus
 
 LARGE = 10_000  # rows from which on large steps cost a classifier no accuracy
@@ -48,7 +54,7 @@ def audit(
     data: Annotated[
         str,
         typer.Argument(
-            metavar="[DATA]", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own."
+            metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own."
         ),
     ] = "adult",
     model: ModelOption = None,
@@ -77,6 +83,7 @@ def audit(
     corpus: Annotated[
         Path | None, typer.Option(help="File of past counterexamples: replayed first, and the worst findings added.")
     ] = None,
+    corpus_add: Annotated[bool, typer.Option(help="Add the worst findings to the --corpus, or only replay it.")] = True,
     baseline: Annotated[Path | None, typer.Option(help="audit.json of an earlier audit to compare with.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the result as JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write a summary in Markdown.")] = None,
@@ -98,26 +105,19 @@ def audit(
 
     `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
-    from neuronfair.atomic import write_text
     from neuronfair.domain.data import DATASETS
-    from neuronfair.network.weights import load
     from neuronfair.report.audit import audit_report
     from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.page import audit_page
-    from neuronfair.store.manifest import rows_digest
     from neuronfair.verdict.audit import AuditSettings, Origin
     from neuronfair.verdict.audit import audit as run
     from neuronfair.verdict.baseline import compare_with, read_baseline
     from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
-    from neuronfair.verdict.folder import FIGURES, PAGE, WEIGHTS, check_audit_folder, check_same
+    from neuronfair.verdict.folder import PAGE, check_audit_folder
     from neuronfair.verdict.gate import check
-    from neuronfair.verdict.junit import junit as junit_xml
-    from neuronfair.verdict.markdown import markdown as markdown_text
 
     check_audit_folder(out)
-    for file in (html, json_file, corpus, junit, markdown):
-        if file is not None and file.absolute().parent != out.absolute():  # which is made later
-            check_out(file, or_stdout=file is json_file)
+    outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
+    outputs.check(corpus, [data, *(str(path) for path in (domain, model, weights) if path is not None)])
     check_device(device)
     read_decision(decision)
     console = make_console(quiet=quiet or is_stdout(json_file))
@@ -127,23 +127,15 @@ def audit(
     table, text = _table(data, encoding, domain, sensitive, target)
     past = read_corpus(corpus, table.domain) if corpus is not None else None
     earlier = read_baseline(baseline) if baseline is not None else None
-    own = out / WEIGHTS
-    trained = model is None
-    source = Source(str(own) if trained and own.exists() else model, weights, trust_pickle, decision, device)
-    if source.model is not None:
-        if trained:  # the classifier of that audit is right for the same table only
-            check_same(out, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
-        opened = source.open(table)
-        card = load(source.model)[1] if opened.kind == "neuronfair" else None
-        _check_gate(fail_if, table, settings.methods_for(opened), past, earlier)
-    else:
-        _check_gate(fail_if, table, settings.methods or (), past, earlier)
-        opened, card = source.train(table, console, seed, _training(table, quick))
+    source = Source(model, weights, trust_pickle, decision, device)
+    limits = _Limits(fail_if or [], past, earlier)
+    opened, card = _open_or_train(source, table, out, limits, settings, _training(table, quick), console)
     origin = Origin(
         command=shlex.join(["neuronfair", *sys.argv[1:]]),
         card=card,
-        trained_here=trained,
+        trained_here=model is None,
         weights=weights,
+        trust_pickle=trust_pickle,
         table=None if data in DATASETS else data,
         domain_text=text,
         inferred=target is not None,
@@ -162,32 +154,117 @@ def audit(
     failure: NeuronFairError | None = None
     try:
         if past is not None and replayed is not None:
-            summary["corpus"] = {**replayed, "added": extend(past, summary)}
+            summary["corpus"] = {**replayed, "added": extend(past, summary) if corpus_add else 0}
         if earlier is not None:
             summary["baseline"] = compare_with(summary, earlier, str(baseline))
         if fail_if and not result.interrupted:
             summary["gate"] = check(summary, fail_if)
     except NeuronFairError as error:  # the audit itself is done and worth its page all the same
         failure = error
-    page = html or out / PAGE
-    write_json(out / FIGURES, summary)
-    write_text(page, audit_page(summary))
-    if junit is not None:
-        write_text(junit, junit_xml(summary))
-    if markdown is not None:
-        write_text(markdown, markdown_text(summary))
-    if json_file is not None and json_file.absolute() != (out / FIGURES).absolute():
-        write_json(json_file, summary)
+    outputs.write(summary)
     if failure is not None:
         raise failure
     console.print(audit_report(summary))
     if text is not None and target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
-    console.print(f"Page: {page}", soft_wrap=True)
+    console.print(f"Page: {outputs.html}", soft_wrap=True)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     if summary["gate"] is not None and not summary["gate"]["passed"]:
         raise typer.Exit(FIRED)
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The files that an audit writes besides its runs."""
+
+    folder: Path
+    html: Path
+    json: Path | None
+    junit: Path | None
+    markdown: Path | None
+
+    def check(self, corpus: Path | None, inputs: list[str]) -> None:
+        """Refuse files that cannot be written, that the audit reads, or that it writes as something else."""
+        from neuronfair.store.run import DOMAIN, MANIFEST
+        from neuronfair.verdict.folder import FIGURES, WEIGHTS
+
+        own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
+        taken = {path.resolve(): f"{name} of the audit in {self.folder}" for name, path in own.items()}
+        taken |= {Path(name).resolve(): "read by this audit" for name in inputs}
+        named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
+        for option, path in {**named, "--corpus": corpus}.items():
+            if path is None or (option == "--json" and (is_stdout(path) or path.resolve() == own[FIGURES].resolve())):
+                continue
+            if path.resolve() in taken:
+                raise DataError(f"{option} {path}: is {taken[path.resolve()]}. Choose another name")
+            taken[path.resolve()] = f"also named by {option}"
+            if path.absolute().parent != self.folder.absolute():  # which is made later
+                check_out(path)
+
+    def write(self, summary: dict[str, Any]) -> None:
+        """Write them all."""
+        from neuronfair.report.page import audit_page
+        from neuronfair.verdict.folder import FIGURES
+        from neuronfair.verdict.junit import junit
+        from neuronfair.verdict.markdown import markdown
+
+        write_json(self.folder / FIGURES, summary)
+        write_file(self.html, audit_page(summary))
+        if self.junit is not None:
+            write_file(self.junit, junit(summary))
+        if self.markdown is not None:
+            write_file(self.markdown, markdown(summary))
+        if self.json is not None and self.json.resolve() != (self.folder / FIGURES).resolve():
+            write_json(self.json, summary)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What --fail-if says, and what there is to judge it with."""
+
+    expressions: list[str]
+    corpus: Corpus | None
+    earlier: dict[str, Any] | None
+
+    def check(self, table: Data, methods: tuple[str, ...]) -> None:
+        """Refuse a limit that cannot be judged, before any work is done."""
+        from neuronfair.verdict.audit import attribute_sets
+        from neuronfair.verdict.gate import CHANGES, CORPUS, read_expressions
+        from neuronfair.verdict.settings import WHITE
+
+        labels = ["+".join(names) for names in attribute_sets(table.domain.sensitive)]
+        for limit in read_expressions(self.expressions, labels, methods or WHITE):
+            if limit.figure in CORPUS and self.corpus is None:
+                raise NeuronFairError(f"--fail-if '{limit.expression}': needs --corpus FILE")
+            if limit.figure in CHANGES and self.earlier is None:
+                raise NeuronFairError(f"--fail-if '{limit.expression}': needs --baseline FILE")
+
+
+def _open_or_train(
+    source: Source,
+    table: Data,
+    out: Path,
+    limits: _Limits,
+    settings: AuditSettings,
+    training: TrainingSettings,
+    console: Console,
+) -> tuple[Opened, Card | None]:
+    """Return the model and the card of one of our own; without a --model, the one that this audit trains or has."""
+    from neuronfair.network.weights import load
+    from neuronfair.store.manifest import rows_digest
+    from neuronfair.verdict.folder import WEIGHTS, check_same
+
+    own = out / WEIGHTS
+    if source.model is None and not own.exists():
+        limits.check(table, settings.methods or ())
+        return source.train(table, console, settings.seed, training)
+    if source.model is None:  # the classifier of that audit is right for the same table only
+        check_same(out, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
+    path = source.model or str(own)
+    opened = replace(source, model=path).open(table)
+    limits.check(table, settings.methods_for(opened))
+    return opened, load(path)[1] if opened.kind == "neuronfair" else None
 
 
 def _table(
@@ -210,23 +287,3 @@ def _training(table: Data, quick: bool) -> TrainingSettings:
     if len(table) < LARGE:
         return TrainingSettings(restarts=1) if quick else TrainingSettings()
     return TrainingSettings(restarts=1, batch=512, lr=0.003, patience=2 if quick else 5, epochs=10 if quick else 100)
-
-
-def _check_gate(
-    expressions: list[str] | None,
-    table: Data,
-    methods: tuple[str, ...],
-    corpus: Corpus | None,
-    earlier: dict[str, Any] | None,
-) -> None:
-    """Refuse a --fail-if that cannot be judged, before any work is done."""
-    from neuronfair.verdict.audit import attribute_sets
-    from neuronfair.verdict.gate import CHANGES, CORPUS, read_expressions
-    from neuronfair.verdict.settings import WHITE
-
-    labels = ["+".join(names) for names in attribute_sets(table.domain.sensitive)]
-    for limit in read_expressions(expressions or [], labels, methods or WHITE):
-        if limit.figure in CORPUS and corpus is None:
-            raise NeuronFairError(f"--fail-if '{limit.expression}': needs --corpus FILE")
-        if limit.figure in CHANGES and earlier is None:
-            raise NeuronFairError(f"--fail-if '{limit.expression}': needs --baseline FILE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.errors import DataError, NeuronFairError, did_you_mean
+from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from neuronfair.network.judge import Decision
     from neuronfair.network.train import TrainingSettings
     from neuronfair.network.weights import Card
+    from neuronfair.store.run import Run
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
@@ -210,6 +212,17 @@ def as_read(data: Data, opened: Opened) -> Data:
     return replace(data, domain=opened.domain, rows=data.rows.to(device), labels=data.labels.to(device))
 
 
+def own_model(run: Run) -> str:
+    """Return where the model of a run is; a run folder alone must not make us import Python code that it names."""
+    source = run.model
+    if re.fullmatch(r"[\w.]+:[\w.]+", source) and not Path(source).is_file():
+        raise RunError(
+            f"{run.folder}: its model is Python code, {source}, which is not imported just because a run folder names "
+            f"it. If you know that code, say --model {source}"
+        )
+    return source
+
+
 def check_device(device: str) -> None:
     """Refuse a device that cannot be used here."""
     import torch
@@ -242,10 +255,18 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: b
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write figures as JSON to a file or to standard output."""
-    from neuronfair.atomic import write_text
-
     text = json.dumps(result, indent=2, allow_nan=False) + "\n"
     if is_stdout(path):
         sys.stdout.write(text)
     else:
+        write_file(path, text)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write an output file; if that fails, the error names it."""
+    from neuronfair.atomic import write_text
+
+    try:
         write_text(path, text)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -53,7 +53,9 @@ class _Label(StrEnum):
 
 @app.command()
 def repair(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search'.")],
+    run_folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search' or 'neuronfair audit'.")
+    ],
     out: Annotated[Path, typer.Option(help="Weights file to write (.safetensors); a JSON card is put beside it.")],
     model: Annotated[Path | None, typer.Option(help="Weights to repair. Default: those of the run.")] = None,
     data: Annotated[
@@ -202,7 +204,8 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
             f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
             "run to the training data of yours, both people of a pair with the same label, and train it again"
         )
-    opened, card = Source(str(path), device=device).open(table), load(path)[1]
+    card = load(path)[1]  # comes first: it takes files only, never a name of Python code that a run folder holds
+    opened = Source(str(path), device=device).open(table)
     module = opened.module
     assert isinstance(module, nn.Sequential)
     assert table.domain.target is not None

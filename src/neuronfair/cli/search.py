@@ -29,6 +29,7 @@ from neuronfair.cli.options import (
     check_out,
     is_stdout,
     load_data,
+    own_model,
     write_json,
 )
 from neuronfair.errors import RunError
@@ -88,6 +89,7 @@ def search(
     from neuronfair.report.search import search_report
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
+    from neuronfair.verdict.about import Origin, replay_options
 
     check_out(json_file, or_stdout=True)
     check_device(device)
@@ -125,7 +127,8 @@ def search(
     result |= outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
-    console.print(search_report(outcome, network, out))
+    options = replay_options(opened, Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle))
+    console.print(search_report(outcome, network, out, options or ()))
     if json_file is not None:
         write_json(json_file, result)
 
@@ -144,6 +147,9 @@ def replay(
 ) -> None:
     """Show one finding in human words and say whether it still holds.
 
+    A finding that an audit lists among the worst is shown as found, then shrunk as the audit shows it. A model that is
+    Python code is imported only if you name it with --model.
+
     Example: `neuronfair replay run 17 --model retrained.safetensors`
     """
     from neuronfair.network.bridges import open_model
@@ -156,7 +162,7 @@ def replay(
     findings = run.findings()
     if number >= len(findings):
         raise RunError(f"{run_folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
-    source = model or run.model
+    source = model or own_model(run)
     opened = open_model(
         source,
         run.domain,

@@ -89,8 +89,8 @@ def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
     _refuse_pickle(path)
     state, card = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
     inputs, hidden, outputs = _sizes(state, path)
-    # On the meta device nothing is drawn, so that loading leaves torch's random state alone.
-    with torch.device("meta"):
+    # Loading leaves torch's random state alone. (The meta device would too, but takes a second to import.)
+    with torch.random.fork_rng(devices=[]):
         module = fully_connected(inputs, hidden, outputs)
     module.load_state_dict(state, assign=True)
     if card is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,17 @@ from neuronfair.generation.shrink import shrink
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, judge
 from neuronfair.store.run import Run
+from neuronfair.verdict.folder import shrunk_pair
 
 EXAMPLES = 3
 LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
 
 
-def search_report(outcome: Outcome, network: Model, folder: Path) -> RenderableType:
-    """Return the figures of a search beside its controls, the worst findings in words, and where everything is."""
+def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
+    """Return the figures of a search beside its controls, the worst findings in words, and where everything is.
+
+    `replay` is what `neuronfair replay` must be told to open the model again.
+    """
     figures = outcome.summary()
     sensitive = " and ".join(outcome.domain.sensitive)
     table = Table(title=f"Decided otherwise when only {sensitive} changes")
@@ -52,7 +58,8 @@ def search_report(outcome: Outcome, network: Model, folder: Path) -> RenderableT
         lines.append("Interrupted: what was found is kept. The same command goes on from here.")
     lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health]
     lines += worst_examples(outcome, network)
-    lines.append(f"All findings: {folder} (Parquet). One of them in words: neuronfair replay {folder} 0")
+    again = shlex.join(["neuronfair", "replay", str(folder), "0", *replay])
+    lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")
     return Group(table, *(Text(line) for line in lines))
 
 
@@ -105,14 +112,14 @@ def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
 
 
 def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
-    """Return one finding in words, as it was found and as the network decides now."""
+    """Return one finding in words, as it was found and as the network decides now.
+
+    If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a row of the table.
+    """
     findings, domain, decision = run.findings(), run.domain, Decision(**run.manifest["plan"]["decision"])
     one: Findings = findings[number : number + 1]
     row, twin = one.rows, one.twins(domain)
-    now, now_twin = network.scores(domain.encode(torch.cat([row, twin]), torch.float64))
-    if not (now.isfinite().all() and now_twin.isfinite().all()):
-        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
-    holds = bool(decision.differ(now, now_twin))
+    told, holds = _pair(network, domain, decision, row[0], twin[0])
     if int(one.origin) == NO_SEED:
         where, origin = "the pilot", "It was found from a random row."
     else:
@@ -121,12 +128,30 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
         origin = f"Changed from its row of the table: {changed(domain, seed[0], row[0]) or 'nothing'}."
     lines = [
         f"Finding {number} of {run.folder}: {where}, step {int(one.step)}.",
-        f"  {domain.describe(row[0])}",
-        f"  is decided {decided(domain, decision, now)};",
-        f"with only {changed(domain, row[0], twin[0])} the decision is",
-        f"  {decided(domain, decision, now_twin)}.",
+        *told,
         origin,
-        f"With {'the weights it was found with' if same_weights else 'other weights'}, "
-        + ("it still holds." if holds else "it no longer holds: both are decided alike."),
+        f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(holds)}",
     ]
+    nearer = shrunk_pair(run, number)
+    if nearer is not None:
+        told, holds = _pair(network, domain, decision, *nearer)
+        lines += ["Shrunk, as it was reported:", *told, f"Shrunk, {_state(holds)}"]
     return Group(*(Text(line) for line in lines))
+
+
+def _pair(network: Model, domain: TableDomain, decision: Decision, row: Tensor, twin: Tensor) -> tuple[list[str], bool]:
+    """Return two people and what is decided for them now, in words, and whether that differs."""
+    now, other = network.scores(domain.encode(torch.stack([row, twin]), torch.float64))
+    if not (now.isfinite().all() and other.isfinite().all()):
+        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
+    lines = [
+        f"  {domain.describe(row)}",
+        f"  is decided {decided(domain, decision, now)};",
+        f"with only {changed(domain, row, twin)} the decision is",
+        f"  {decided(domain, decision, other)}.",
+    ]
+    return lines, bool(decision.differ(now, other))
+
+
+def _state(holds: bool) -> str:
+    return "it still holds." if holds else "it no longer holds: both are decided alike."

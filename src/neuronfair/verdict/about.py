@@ -14,7 +14,7 @@ from neuronfair.domain.data import Data
 from neuronfair.network.adapter import Network
 from neuronfair.network.bridges import Opened
 from neuronfair.network.judge import BATCH
-from neuronfair.network.weights import Card
+from neuronfair.network.weights import PICKLE_SUFFIXES, Card
 from neuronfair.store.manifest import rows_digest, versions
 
 
@@ -26,6 +26,7 @@ class Origin:
     card: Card | None = None  # of a network trained on this table: its seed tells which rows it has not seen
     trained_here: bool = False
     weights: Path | None = None  # of a module that Python code makes
+    trust_pickle: bool = False  # the user has said that the model may be opened although it can run a program
     table: str | None = None  # the file, if it is a table of the user's own
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
@@ -75,6 +76,19 @@ def _accuracy(opened: Opened, data: Data) -> float | None:
         decided = scores.argmax(1) if decision.kind == "argmax" else (scores[:, -1] >= decision.value).long()
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)
+
+
+def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
+    """Return what `neuronfair replay` must be told to open the model again; None for a model that is only in memory."""
+    if origin.trained_here:
+        return ()
+    if Path(opened.source).is_file():
+        pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
+        return ("--trust-pickle",) if pickled else ()
+    if ":" not in opened.source:
+        return None
+    weights = () if origin.weights is None else ("--weights", str(origin.weights))
+    return ("--model", opened.source, *weights)
 
 
 def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool) -> dict[str, Any]:

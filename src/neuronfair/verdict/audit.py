@@ -12,25 +12,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from neuronfair.domain.data import Data
+from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import Outcome, Plan
 from neuronfair.generation.seeds import cluster_seeds
-from neuronfair.network.adapter import Network
-from neuronfair.network.blackbox import BlackBox
-from neuronfair.network.bridges import Opened
-from neuronfair.network.bridges.opened import Request
+from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
 from neuronfair.network.weights import save
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
-from neuronfair.verdict.about import Origin, about_data, about_model, reproduction
+from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.description import WORST
-from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name
+from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name, keep_figures
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
@@ -38,7 +33,6 @@ from neuronfair.verdict.words import importance
 
 __all__ = ["Audit", "AuditSettings", "Origin", "attribute_sets", "audit"]
 
-IN_MEMORY = "a model in memory"
 SHRUNK = 100  # candidates for the worst findings, with the full budget
 
 
@@ -65,10 +59,10 @@ class Audit:
 
 
 def audit(
-    model: Opened | Network | BlackBox | nn.Module,
+    model: Any,
     data: Data,
     *,
-    sensitive: Sequence[str] | None = None,
+    sensitive: str | Sequence[str] | None = None,
     decision: Decision | None = None,
     settings: AuditSettings | None = None,
     folder: str | Path | None = None,
@@ -77,8 +71,9 @@ def audit(
 ) -> Audit:
     """Audit a model with a table of people: how often, where and for whom a sensitive attribute changes the decision.
 
-    Each of the sensitive attributes (those of the table's domain, if none are named) is looked at alone, then all
-    together. With a folder, every search is a run in it that survives a kill: the same audit goes on from there.
+    The model is whatever `open_model` takes. Each of the sensitive attributes (those of the table's domain, if none are
+    named) is looked at alone, then all together. With a folder, every search is a run in it that survives a kill (the
+    same audit goes on from there), and the figures are left in its audit.json.
 
     >>> import neuronfair
     >>> data = neuronfair.load("german")
@@ -87,11 +82,15 @@ def audit(
     1000
     """
     settings, origin, show = settings or AuditSettings(), origin or Origin(), progress or _silent
-    opened = _opened(model, data, decision)
-    device, told = opened.domain.device, data.domain.fingerprint
-    data = replace(data, domain=opened.domain, rows=data.rows.to(device), labels=data.labels.to(device))
-    choices = attribute_sets(sensitive or data.domain.sensitive)
-    views = [replace(data, domain=data.domain.with_sensitive(*names)) for names in choices]
+    device = str(getattr(model, "device", data.domain.device))
+    opened = open_model(model, data.domain, data.rows, device=device, decision=decision)
+    told = data.domain.fingerprint
+    data = replace(
+        data, domain=opened.domain, rows=data.rows.to(opened.domain.device), labels=data.labels.to(opened.domain.device)
+    )
+    names = [sensitive] if isinstance(sensitive, str) else sensitive
+    choices = attribute_sets(names or data.domain.sensitive)
+    views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
     manifest = _manifest(opened, data, settings, choices[-1])
@@ -109,14 +108,14 @@ def audit(
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
-                repair = propose(case, one, opened, split_seed, _repair_command(case, one, origin), show)
+                repair = propose(case, one, opened, split_seed, _repair_command(case, one, opened, origin), show)
     except KeyboardInterrupt:
         interrupted = True
     entries = [one.entry for one in inquiries]
     figures: dict[str, Any] = {
         "schema": SCHEMA,
         "neuronfair": versions()["neuronfair"],
-        "verdict": verdict(entries, interrupted=interrupted),
+        "verdict": verdict(entries, len(data), interrupted=interrupted),
         "data": about_data(data, choices[-1], origin),
         "model": about_model(opened, data, origin),
         "decision": {"kind": opened.decision.kind, "value": opened.decision.value},
@@ -129,6 +128,8 @@ def audit(
         # The domain as it was given: how a model's preprocessing encodes it changes when that is fitted again.
         "reproduction": {**reproduction(opened, data, settings.seed, origin, interrupted), "domain": told},
     }
+    if place is not None:
+        keep_figures(place, figures)
     found = {(one.entry["name"], o.plan.method): o for one in inquiries for o in one.outcomes}
     return Audit(figures, found)
 
@@ -162,6 +163,7 @@ def _cases(
             shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
             folder=None if folder is None else folder / folder_name(view.domain.sensitive),
             manifest=_whereabouts(opened, origin),
+            replay=replay_options(opened, origin),
         )
 
 
@@ -188,19 +190,6 @@ def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
             stages.describe(case, one, show)
     with clock.of("rate"):
         stages.find_subgroups(case, one, show)
-
-
-def _opened(model: Opened | Network | BlackBox | nn.Module, data: Data, decision: Decision | None) -> Opened:
-    if isinstance(model, Opened):
-        return model if decision is None else replace(model, decision=decision)
-    device = model.device if isinstance(model, Network) else data.domain.device
-    request = Request(IN_MEMORY, data.domain, data.rows, device=str(device), decision=decision)
-    if isinstance(model, nn.Module):
-        return request.white_box("torch", model)
-    if isinstance(model, BlackBox):
-        return request.black_box("Python function", model.predict, "it is a function", print_of=IN_MEMORY)
-    # A network may have been made with layers of the user's own choice, so it is kept as it is.
-    return replace(request.white_box("torch", model.module), model=model)
 
 
 def _plan(method: str, settings: AuditSettings, decision: Decision) -> Plan:
@@ -235,10 +224,12 @@ def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Se
     }
 
 
-def _repair_command(case: Case, one: Inquiry, origin: Origin) -> str:
-    """Return the command that repairs the network with what was found."""
-    if case.folder is None or not one.outcomes:
-        return "neuronfair repair, with the folder of a search"
+def _repair_command(case: Case, one: Inquiry, opened: Opened, origin: Origin) -> str | None:
+    """Return the command that repairs the network with what was found; None where it would be refused."""
+    own_file = opened.kind == "neuronfair" and replay_options(opened, origin) is not None
+    table = origin.table is not None or case.data.name in DATASETS
+    if case.folder is None or not one.outcomes or not own_file or not table:
+        return None
     best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).plan.method
     words = ["neuronfair", "repair", str(case.folder / best)]
     words += ["--data", origin.table] if origin.table is not None else []

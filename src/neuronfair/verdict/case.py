@@ -43,6 +43,7 @@ class Case:
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     folder: Path | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
+    replay: tuple[str, ...] | None = ()  # what `neuronfair replay` must be told; None: the model is only in memory
 
     @property
     def domain(self) -> TableDomain:

@@ -19,7 +19,8 @@ from neuronfair.atomic import write_text
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
 from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision, families, judge
+from neuronfair.network.judge import Decision, Judgement, families, judge
+from neuronfair.verdict.words import decided
 
 SHOWN = 10  # sentences about people who are still decided otherwise, or who fit no longer
 
@@ -38,12 +39,6 @@ class Past:
     def line(self) -> str:
         """Return the line of the file."""
         return json.dumps({**self.__dict__, "sensitive": list(self.sensitive)}, ensure_ascii=False, allow_nan=False)
-
-    def sentence(self) -> str:
-        """Return the pair in words."""
-        person = ", ".join(f"{name} {value}" for name, value in self.row.items())
-        twin = ", ".join(f"{name} {value}" for name, value in self.twin.items())
-        return f"{person}: decided {self.decision}; with {twin}: {self.other_decision}"
 
 
 @dataclass(frozen=True)
@@ -116,12 +111,15 @@ def replay_corpus(
     `domain` is the one that the model reads; its codes are those of the corpus' own domain.
     """
     wrong = torch.zeros(len(corpus), dtype=torch.bool)
-    model = model.double()
+    told: dict[int, str] = {}
+    model, decision = model.double(), decision or Decision()
     for names, index, _ in corpus.groups:
         view = domain.with_sensitive(*names)
         for (part,) in zip(*families(view, index), strict=True):
-            wrong[part] = judge(model, view, corpus.rows[part].to(view.device), decision).discriminates.cpu()
-    still = [corpus.past[i].sentence() for i in wrong.nonzero()[:SHOWN, 0].tolist()]
+            judgement = judge(model, view, corpus.rows[part].to(view.device), decision)
+            wrong[part] = judgement.discriminates.cpu()
+            for i in judgement.discriminates.nonzero()[:SHOWN, 0].tolist():
+                told[int(part[i])] = _sentence(view, decision, judgement, corpus.rows[part[i]], i)
     return {
         "file": str(corpus.file),
         "replayed": len(corpus),
@@ -129,9 +127,19 @@ def replay_corpus(
         "mended": int((~wrong).sum()),
         "added": 0,
         "unfit": len(corpus.unfit),
-        "examples": still,
+        "examples": [told[i] for i in sorted(told)[:SHOWN]],
         "notes": list(corpus.unfit[:SHOWN]),
     }
+
+
+def _sentence(domain: TableDomain, decision: Decision, judgement: Judgement, row: Tensor, i: int) -> str:
+    """Return a person who is still decided otherwise in words, with what is decided now."""
+    table = domain.to_table(torch.stack([row.to(domain.device), judgement.twin[i]]))
+    person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
+    twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
+    now = decided(domain, decision, judgement.scores[i])
+    other = decided(domain, decision, judgement.twin_scores[i, judgement.partner[i]])
+    return f"{person}: decided {now}; with {twin}: {other}"
 
 
 def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.atomic import write_text
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Outcome
 from neuronfair.generation.shrink import shrink
 from neuronfair.measure.coverage import covered
@@ -18,6 +21,7 @@ from neuronfair.network.adapter import Network
 from neuronfair.network.judge import families, judge
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
+from neuronfair.verdict.folder import NEARER
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
 NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
@@ -58,6 +62,17 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         told = _told(case, persons, columns)
         methods = [outcomes[i].plan.method for i in method[which].tolist()]
         entry[name] = [_numbered(case, *line) for line in zip(methods, number[which].tolist(), told, strict=True)]
+    _keep(case, entry["worst"])
+
+
+def _keep(case: Case, worst: list[dict[str, Any]]) -> None:
+    """Leave the worst, who were shrunk, beside the runs: `neuronfair replay` shows the same people."""
+    if case.folder is None:
+        return
+    try:
+        write_text(case.folder / NEARER, json.dumps(worst, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise RunError(f"{case.folder / NEARER}: cannot be written ({error.strerror or error})") from error
 
 
 def _told(case: Case, people: Tensor, first: list[list[int]]) -> list[dict[str, Any]]:
@@ -81,8 +96,8 @@ def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _numbered(case: Case, method: str, number: int, finding: dict[str, Any]) -> dict[str, Any]:
     replay = None
-    if case.folder is not None:
-        replay = shlex.join(["neuronfair", "replay", str(case.folder / method), str(number)])
+    if case.folder is not None and case.replay is not None:
+        replay = shlex.join(["neuronfair", "replay", str(case.folder / method), str(number), *case.replay])
     return {"number": number, "method": method, **finding, "replay": replay}
 
 
@@ -94,11 +109,11 @@ def _severity(gaps: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> dict[str, float] | None:
-    """Return the share of biased neurons that a finding, and that a miss, activates on average."""
-    if outcome.profile is None or not isinstance(case.model, Network):
+    """Return the share of biased neurons that a finding, and that a miss, activates on average; None without misses."""
+    misses = outcome.findings.misses[: len(findings)]
+    if outcome.profile is None or not isinstance(case.model, Network) or len(misses) == 0:
         return None
     shares = {}
-    misses = outcome.findings.misses[: len(findings)]
     for name, rows in (("findings", findings), ("misses", misses)):
         shares[name] = float(np.mean(covered(case.model, case.domain, outcome.profile, rows).shares))
     return shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,19 @@ from torch import Tensor, nn
 from neuronfair.domain.data import UNKNOWN, Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
-from neuronfair.errors import DataError, ModelError, NeuronFairError
+from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.generation.campaign import Plan
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
-from neuronfair.network.bridges import Opened, open_model, scikit
-from neuronfair.network.bridges.opened import Request
-from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
 from neuronfair.store.run import MANIFEST
 from neuronfair.verdict import inquiry, words
+from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.gate import Limit, people_needed
 
@@ -84,7 +83,7 @@ class Fairness:
                 f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
             )
         data = _data(domain, rows, sensitive, seed)
-        opened = _opened(model, data, decision)
+        opened = open_model(model, data.domain, data.rows, decision=decision)
         past = _replay(corpus, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
@@ -135,6 +134,7 @@ class Fairness:
             telling=words.importance(opened.model, opened.domain, data.rows, opened.decision),
             folder=folder,
             manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
+            replay=replay_options(opened, Origin()) or (),
         )
         found = inquiry.blank("", opened.domain)
         inquiry.search(case, found, _silent)
@@ -181,29 +181,6 @@ def _data(
         names = [sensitive] if isinstance(sensitive, str) else sensitive
         data = Data(data.name, data.domain.with_sensitive(*names), data.rows, data.labels)
     return data
-
-
-def _opened(model: Any, data: Data, decision: Decision | None) -> Opened:
-    if isinstance(model, Opened):
-        return model
-    if isinstance(model, (str, Path)):
-        return open_model(model, data.domain, data.rows, decision=decision)
-    name = getattr(model, "__qualname__", type(model).__name__)
-    request = Request(name, data.domain, data.rows, decision=decision)
-    if isinstance(model, nn.Module):
-        return request.white_box("torch", model)
-    if isinstance(model, Network):
-        return replace(request.white_box("torch", model.module), model=model)
-    if isinstance(model, BlackBox):
-        return request.black_box("Python function", model.predict, "it is a function", print_of=name)
-    if not callable(model) and not scikit.is_estimator(model):
-        raise ModelError(f"expected a model, a file or a function, got {model!r}")
-    if scikit.is_estimator(model):
-        return scikit.open_estimator(request, model, name)
-    frames = Frames(data.domain)
-    return request.black_box(
-        "Python function", lambda x: model(frames.of_inputs(x)), "it is a Python function", print_of=name
-    )
 
 
 def _replay(corpus: str | Path | None, opened: Opened) -> dict[str, Any] | None:

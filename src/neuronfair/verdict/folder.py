@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from neuronfair.atomic import write_text
 from neuronfair.domain.toml import parse_domain, read_domain
-from neuronfair.errors import RunError
-from neuronfair.store.run import DOMAIN, MANIFEST
+from neuronfair.errors import DomainError, RunError
+from neuronfair.store.run import DOMAIN, MANIFEST, Run
 
 SCHEMA = 1  # of the figures and of the manifest
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
+NEARER = "worst.json"  # beside the runs of one choice of attributes: the worst findings, shrunk
 BEGUN_WITH = {
     "weights": "another model",
     "domain": "another domain",
@@ -72,6 +75,28 @@ def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> None:
             write_text(path, domain_text)
     except OSError as error:
         raise RunError(f"{folder}: cannot be written ({error.strerror or error}). Choose another --out") from error
+
+
+def keep_figures(folder: Path, figures: Mapping[str, Any]) -> None:
+    """Write the figures of an audit into its folder."""
+    path = folder / FIGURES
+    try:
+        write_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
+    """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
+    method = run.manifest["plan"].get("method")
+    try:
+        worst = json.loads((run.folder.absolute().parent / NEARER).read_text(encoding="utf-8"))
+        one = next(f for f in worst if (f["method"], f["number"]) == (method, number))
+        twin = one["row"] | {change["attribute"]: change["to"] for change in one["changed"]}
+        rows = run.domain.from_table({name: [one["row"][name], twin[name]] for name in run.domain.names})
+    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError, DomainError):
+        return None  # a search alone, a finding that is not among the worst, or a file that is not ours
+    return rows[0], rows[1]
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.verdict.sentences import is_constant
 
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
@@ -105,7 +106,7 @@ def check(summary: Mapping[str, Any], expressions: Sequence[str]) -> dict[str, A
     """Return the "gate" entry of an audit: whether it passed, and every check with what it was judged on.
 
     A figure of an attribute is checked for every audited one unless the expression names one. A figure that is not
-    known is an error: a build must not pass for lack of a number.
+    known is an error: a build must not pass for lack of a number, nor for a model that decides alike for everybody.
     """
     attributes = summary["attributes"]
     methods = {search["method"] for attribute in attributes for search in attribute["searches"]}
@@ -142,6 +143,12 @@ def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> dict[str, An
 
 def _of_an_attribute(limit: Limit, attribute: Mapping[str, Any], summary: Mapping[str, Any]) -> _Figure:
     figure, _, method = limit.figure.partition(".")
+    if limit.figure != "worst_auc" and any(is_constant(entry) for entry in summary["attributes"]):
+        raise _error(
+            limit.expression,
+            "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this "
+            "table and domain, and the --decision",
+        )
     if limit.figure in CHANGES:
         return _change(limit, attribute["name"], summary["baseline"])
     if limit.figure in RATES:
@@ -154,7 +161,10 @@ def _of_an_attribute(limit: Limit, attribute: Mapping[str, Any], summary: Mappin
         if gaps is None and not any(search["findings"] for search in attribute["searches"]):
             return _Figure(0.0, note="Nobody was found, so there is no gap.")
         return _Figure(_known(limit, gaps and gaps.get(method), f"no gap was measured for {attribute['name']}"))
-    layers = _known(limit, attribute["interpretation"], "a black box has no layers to look into")
+    why = "a black box has no layers to look into"
+    if summary["model"]["white_box"]:
+        why = "the audit was interrupted before the layers were looked at"
+    layers = _known(limit, attribute["interpretation"], why)
     worst = next((layer["auc"] for layer in layers["layers"] if layer["name"] == layers["worst"]), None)
     return _Figure(_known(limit, worst, "the interpretation names no layer"), note=f"Layer {layers['worst']}.")
 

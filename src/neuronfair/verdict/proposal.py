@@ -20,7 +20,7 @@ from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import SAMPLES, retrain
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.inquiry import group_figures
-from neuronfair.verdict.words import percent, rate_json
+from neuronfair.verdict.words import listed, percent, plain, rate_json
 
 # Enough to see whether retraining helps; `neuronfair repair` takes its time.
 SHORT = TrainingSettings(epochs=15, batch=512, patience=4)
@@ -29,12 +29,12 @@ LOSS = 0.01  # accuracy that may be lost on validation rows
 
 
 def propose(
-    case: Case, inquiry: Inquiry, opened: Opened, parts_seed: int | None, command: str, progress: Progress
+    case: Case, inquiry: Inquiry, opened: Opened, parts_seed: int | None, command: str | None, progress: Progress
 ) -> dict[str, Any]:
     """Return the "repair" entry of an audit.
 
     `parts_seed` is that of the split the model was trained with, so that the test rows are new to it; None where that
-    is not known.
+    is not known. `command` repairs the model for good; None where no command can.
     """
     why = _impossible(case, inquiry, opened)
     if why is not None:
@@ -59,16 +59,16 @@ def propose(
             progress=lambda epoch, losses: progress("Training again with the findings", epoch, SHORT.epochs),
         )
     except NeuronFairError as error:
-        text = f"A short retraining with the findings did not help: {error}. A longer one: {command}"
+        text = f"A short retraining with the findings did not help: {error}. {_longer(command)}"
         return {"kind": "none", "text": text, "before": None, "after": None, "without_findings": None}
     before, after, without = work.before, work.after, work.without
-    fall = 1 - after.rate / before.rate if before.rate else 0.0
     lost = 100 * (before.accuracy - after.accuracy)
     text = (
-        f"A short retraining with {work.pairs:,} of the pairs found brings discrimination of random people from "
-        f"{percent(before.rate)} to {percent(after.rate)} ({fall:.0%} less) and {_points(lost)} of accuracy on test "
+        f"A short retraining with {work.pairs:,} of the pairs found brings discrimination of random people by "
+        f"{listed([plain(name) for name in case.domain.sensitive])} from {percent(before.rate)} to "
+        f"{percent(after.rate)}{_change(before.rate, after.rate)} and {_points(lost)} of accuracy on test "
         f"rows; the same retraining without them ends at {percent(without.rate)}. {_doubt(parts_seed)}"
-        f"A longer one, whose result is kept: {command}"
+        f"{_longer(command)}"
     )
     return {
         "kind": "retraining",
@@ -86,7 +86,7 @@ def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
         return "Nobody was found, so there is nothing to repair."
     if opened.module is None:
         return (
-            "A black box cannot be trained again from outside. Add the pairs of the run folder to its training data, "
+            "A black box cannot be trained again from outside. Add the pairs that were found to its training data, "
             "both people of a pair with the same label, and audit the new model."
         )
     if target is None or not case.data.labelled or case.decision.kind != "argmax":
@@ -97,7 +97,7 @@ def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
         layers = []
     if not layers:
         return (
-            "Only fully connected ReLU networks can be trained again here. Add the pairs of the run folder to the "
+            "Only fully connected ReLU networks can be trained again here. Add the pairs that were found to the "
             "training data, both people of a pair with the same label, train with your own program, and audit again."
         )
     if layers[-1].out_features != len(target.classes):
@@ -108,6 +108,21 @@ def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
 def _doubt(parts_seed: int | None) -> str:
     seen = "The model may have been trained on some of the test rows, which then flatter what it was before. "
     return seen if parts_seed is None else ""
+
+
+def _longer(command: str | None) -> str:
+    if command is not None:
+        return f"A longer one, whose result is kept: {command}"
+    return (
+        "This was a trial: to mend the model, add the pairs that were found to its training data, both people of a "
+        "pair with the same label, and train with your own program."
+    )
+
+
+def _change(before: float, after: float) -> str:
+    if not before or after == before:
+        return ""
+    return f" ({abs(1 - after / before):.0%} {'less' if after < before else 'more'})"
 
 
 def _points(lost: float) -> str:

@@ -85,12 +85,11 @@ def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, flo
     return float(scores[own] - scores[other]), float(others[own] - others[other])
 
 
-def person(domain: TableDomain, row: dict[str, Any], named: Sequence[str]) -> str:
-    """Return a person in words: the named attributes, and how many more there are."""
+def person(row: dict[str, Any], named: Sequence[str], left: int) -> str:
+    """Return a person in words: the named attributes, and that there are `left` more."""
     age = next((n for n in named if n.casefold() == "age" and isinstance(row[n], (int, float))), None)
     others = [n for n in named if n != age]
     parts = [f"{plain(n)} {row[n]}" for n in others]
-    left = len(domain.attributes) - len(domain.sensitive) - len(named)
     if left > 0:
         parts.append(f"{left} more attribute{'s' if left > 1 else ''}")
     who = (
@@ -111,16 +110,18 @@ def pair(
 ) -> dict[str, Any]:
     """Return a person and the twin decided otherwise, `rows` (2, d), as values and as a sentence.
 
-    `columns` are the attributes to name, the most telling first.
+    `columns` are the attributes to name, the most telling first. Of several sensitive attributes, those that are the
+    same for both are named as well: the twin has them too.
     """
     table = domain.to_table(rows)
     row = {name: values[0] for name, values in table.items()}
     changed = [{"attribute": n, "from": a, "to": b} for n, (a, b) in table.items() if a != b]
-    named = sorted([c for c in columns if bool(domain.free[c])][:NAMED])
+    both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
+    named = sorted([*both, *[c for c in columns if bool(domain.free[c])][:NAMED]])
     one, other = decided(domain, decision, scores), decided(domain, decision, twin_scores)
     verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
     instead = listed([f"{plain(n)} {b} instead of {a}" for n, (a, b) in table.items() if a != b])
-    who = person(domain, row, [domain.names[c] for c in named])
+    who = person(row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
     score, other_score = lead(decision, scores, twin_scores)
     return {
         "row": row,

@@ -88,3 +88,26 @@ def test_damaged_files_do_not_crash(crowd, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ModelError, match="not a readable XGBoost model"):
         open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_regression_needs_a_decision(crowd, tmp_path):
+    path = tmp_path / "trees.json"
+    booster, data = trees(crowd, crowd.rows[:, 0] + 17, objective="reg:squarederror")
+    booster.save_model(path)
+    with pytest.raises(ModelError, match="a regression: say --decision threshold=… or tolerance=…"):
+        open_model(path, crowd.domain, crowd.rows)
+    found = open_model(path, crowd.domain, crowd.rows, decision=Decision("tolerance", 5.0))
+    check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
+    assert found.decision == Decision("tolerance", 5.0)
+    booster, _ = trees(crowd, objective="reg:squarederror")  # of 0 and 1
+    booster.save_model(path)
+    assert open_model(path, crowd.domain, crowd.rows).decision == Decision("threshold", 0.5)
+
+
+def test_a_file_in_the_working_folder_is_not_taken_for_a_package(crowd, tmp_path, monkeypatch):
+    booster, _ = trees(crowd)
+    booster.save_model(tmp_path / "trees.ubj")
+    (tmp_path / "xgboost.py").write_text("__import__('pathlib').Path('trap').touch()\nfrom nowhere import Booster\n")
+    monkeypatch.chdir(tmp_path)
+    assert open_model("trees.ubj", crowd.domain, crowd.rows).kind == "XGBoost"
+    assert not (tmp_path / "trap").exists()

@@ -192,3 +192,26 @@ def test_the_archive_is_what_the_reader_expects(saved):
     with zipfile.ZipFile(saved[1]) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
         assert json.loads(archive.read(name))["schema_version"]["major"] == 8
+
+
+class Steps(nn.Module):
+    """Rounds its first layer down, in one of the ways in which that can be written."""
+
+    def __init__(self, width: int, cast) -> None:
+        super().__init__()
+        self.a, self.b, self.cast = nn.Linear(width, 5), nn.Linear(5, 2), cast
+        self.register_buffer("one", torch.ones(1, dtype=torch.int32))
+
+    def forward(self, x):
+        return self.b(torch.relu(self.cast(self.a(x) * 4, self.one).float()))
+
+
+@pytest.mark.parametrize(
+    "cast",
+    [lambda x, one: x.long(), lambda x, one: x.type_as(one), lambda x, one: x.to(torch.bool)],
+    ids=["long", "type_as", "bool"],
+)
+def test_casts_to_whole_numbers_are_refused(cast, crowd, tmp_path):
+    path = export(Steps(crowd.domain.width, cast).eval(), tmp_path / "net.pt2", crowd.x)
+    with pytest.raises(ModelError, match=r"a cast to whole numbers or truth values. .*name the module"):
+        open_model(path, crowd.domain, crowd.rows)

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from neuronfair.errors import ModelError
+from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.bridges import open_model
 from neuronfair.network.judge import Decision
 from tests.network.bridges.conftest import check_black_box, check_white_box
@@ -111,3 +112,36 @@ def test_weights_must_fit(code, crowd, tmp_path):
         open_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
     with pytest.raises(ModelError, match="--weights is for a torch module, but this is a function"):
         open_model(f"{code}:older", crowd.domain, crowd.rows, weights=path)
+
+
+def test_a_function_is_known_by_its_answers(crowd, tmp_path):
+    """Its code stays as it is, but what it reads from a file changes."""
+    limit = tmp_path / "limit"
+
+    def older(table):
+        return (table["age"] >= int(limit.read_text())) * 1.0
+
+    def encoded(x):
+        return x[:, 0] * int(limit.read_text())
+
+    limit.write_text("40")
+    for model in (older, BlackBox(encoded, crowd.x[:2])):
+        limit.write_text("40")
+        first = open_model(model, crowd.domain, crowd.rows)
+        again = open_model(model, crowd.domain, crowd.rows[:7].flip(0))  # as `replay` does, from other rows
+        assert first.fingerprint == again.fingerprint
+        assert len(first.fingerprint) == 64
+        assert first.model.rows_forward == 0
+        limit.write_text("41")
+        assert open_model(model, crowd.domain, crowd.rows).fingerprint != first.fingerprint
+
+
+def test_a_function_is_known_by_its_code(crowd):
+    functions = [lambda table: table["age"] / 100, lambda table: table["age"] * 2 / 200]
+    one, other = (open_model(function, crowd.domain, crowd.rows).fingerprint for function in functions)
+    assert one == other  # two functions on one line of code, with the same answers
+
+    def third(table):
+        return table["age"] / 100
+
+    assert open_model(third, crowd.domain, crowd.rows).fingerprint != one

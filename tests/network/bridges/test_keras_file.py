@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
 
 from neuronfair.errors import ModelError
-from neuronfair.network.bridges import open_model
+from neuronfair.network.bridges import keras_layers, open_model
 from neuronfair.network.judge import Decision
 from tests.network.bridges.conftest import check_black_box, check_white_box
 
@@ -185,3 +186,25 @@ def test_refusals(crowd, tmp_path):
     sick.layers[0].set_weights([np.full((14, 3), np.nan), np.zeros(3)])
     with pytest.raises(ModelError, match="NaN"):
         open_model(save(sick, tmp_path / "sick.keras"), crowd.domain, crowd.rows)
+
+
+def test_a_model_that_torch_computes_otherwise_is_a_black_box(crowd, tmp_path, monkeypatch):
+    model = trained(crowd, layers.Dense(4, activation="gelu"), layers.Dense(2, activation="softmax"))
+    path = save(model, tmp_path / "net.keras")
+    assert open_model(path, crowd.domain, crowd.rows).model.rows_forward == 0
+    monkeypatch.setitem(keras_layers._ACTIVATIONS, "gelu", keras_layers._ACTIVATIONS["silu"])
+    found = open_model(path, crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, predictions(model, crowd), "its scores could not be reproduced in torch")
+
+
+def test_weights_inside_an_archive_are_read_apart_first(crowd, tmp_path):
+    """The archive's own checksums are right, but what stands in it is no HDF5 file, on which the library could hang."""
+    model = trained(crowd, layers.Dense(4, activation="relu"), layers.Dense(2, activation="softmax"))
+    path = save(model, tmp_path / "net.keras")
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content[:900] if name.endswith(".h5") else content)
+    with pytest.raises(ModelError, match="not a readable Keras file: it is damaged"):
+        open_model(path, crowd.domain, crowd.rows)

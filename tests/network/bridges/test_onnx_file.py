@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neuronfair.errors import ModelError
-from neuronfair.network.bridges import open_model
+from neuronfair.network.bridges import open_model, operators
 from neuronfair.network.judge import Decision
 from tests.network.bridges.conftest import check_black_box, check_white_box, trained
 
@@ -100,6 +100,17 @@ VARIANTS = {
         ],
         {"v": floats(16, 2), "c": floats(2), "s": floats(1), "d": np.float32(3.0).reshape(1)},
     ),
+    "division of whole numbers": (
+        [
+            node("Mul", ["r", "ten"], ["t"]),
+            node("Sub", ["t", "two"], ["s"]),
+            node("Cast", ["s"], ["i"], to=INT),
+            node("Div", ["i", "three"], ["d"]),
+            node("Cast", ["d"], ["f"], to=FLOAT),
+            node("Add", ["f", "r"], ["y"]),
+        ],
+        {"ten": np.float32(10.0), "two": np.float32(5.0), "three": ints(3)},
+    ),
     "log softmax": ([node("LogSoftmax", ["r"], ["y"], axis=1)], {}),
     "dropout, identity, cast": (
         [node("Dropout", ["r"], ["d"]), node("Identity", ["d"], ["i"]), node("Cast", ["i"], ["c"], to=FLOAT), OUT("c")],
@@ -163,6 +174,9 @@ def test_operators_agree_with_onnxruntime(name, crowd, tmp_path):
         node("LeakyRelu", ["h"], ["r"], alpha=0.2),
         node("Elu", ["h"], ["r"], alpha=0.5),
         node("Selu", ["h"], ["r"]),
+        node("Selu", ["h"], ["r"], gamma=2.0),
+        node("Selu", ["h"], ["r"], alpha=0.5, gamma=2.0),
+        node("Selu", ["h"], ["r"], alpha=1.67326319, gamma=1.05070102),
         node("Sigmoid", ["h"], ["r"]),
         node("Clip", ["h", "low", "high"], ["r"]),
         node("Clip", ["h", "low"], ["r"]),
@@ -195,7 +209,7 @@ def test_other_graphs_are_black_boxes(nodes, says, crowd, tmp_path):
     check_black_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), says)
 
 
-def test_trees_by_columns_of_the_table(crowd, tmp_path):
+def trees(path, labels):
     """As sklearn-onnx writes pipelines: one input for each column, labels as text, a dictionary for each row."""
     tree = {
         "nodes_treeids": [0, 0, 0],
@@ -215,10 +229,12 @@ def test_trees_by_columns_of_the_table(crowd, tmp_path):
     nodes = [
         node("OneHotEncoder", ["sex"], ["s"], domain="ai.onnx.ml", cats_strings=["F", "M"]),
         node("TreeEnsembleClassifier", ["age"], ["label", "p"], domain="ai.onnx.ml", **tree),
-        node("ZipMap", ["p"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+        node("ZipMap", ["p"], ["z"], domain="ai.onnx.ml", **labels),
     ]
     kind = onnx.helper.make_sequence_type_proto(
-        onnx.helper.make_map_type_proto(INT, helper.make_tensor_type_proto(FLOAT, []))
+        onnx.helper.make_map_type_proto(
+            INT if "classlabels_int64s" in labels else TEXT, helper.make_tensor_type_proto(FLOAT, [])
+        )
     )
     inputs = [
         helper.make_tensor_value_info("age", FLOAT, ["n", 1]),
@@ -228,11 +244,21 @@ def test_trees_by_columns_of_the_table(crowd, tmp_path):
     versions = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=versions)
     model.ir_version = 8
-    onnx.save(model, tmp_path / "trees.onnx")
-    found = open_model(tmp_path / "trees.onnx", crowd.domain, crowd.rows)
+    onnx.save(model, path)
+    return path
+
+
+def test_trees_by_columns_of_the_table(crowd, tmp_path):
+    path = trees(tmp_path / "trees.onnx", {"classlabels_int64s": [0, 1]})
+    found = open_model(path, crowd.domain, crowd.rows)
     old = (crowd.rows[:, 0] + 17 > 40).double()
     check_black_box(found, crowd.rows, torch.stack([1 - old, old], 1), "a graph with 2 inputs")
+    assert "its classes 0, 1 are taken for low, high in this order" in found.note
     assert found.decision == Decision()
+    path = trees(tmp_path / "trees.onnx", {"classlabels_strings": ["high", "low"]})
+    found = open_model(path, crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, torch.stack([old, 1 - old], 1), "a graph with 2 inputs")
+    assert "its classes" not in found.note
 
 
 def test_without_onnxruntime_it_says_what_to_install(crowd, tmp_path, monkeypatch):
@@ -269,3 +295,22 @@ def test_a_truncated_file(crowd, tmp_path):
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ModelError, match="not a readable ONNX file"):
         open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_graph_that_torch_computes_otherwise_is_a_black_box(crowd, tmp_path, monkeypatch):
+    path = graph(tmp_path / "g.onnx", [*FIRST, OUT("r")], WEIGHTS | {"v": floats(16, 2)})
+    monkeypatch.setitem(operators._SIMPLE, "Relu", nn.Softplus)
+    found = open_model(path, crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, answers(path, crowd.x), "its scores could not be reproduced in torch")
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    assert open_model(path, crowd.domain, crowd.rows).white_box  # there is nothing to compare with
+
+
+def test_a_graph_for_one_row_at_a_time_is_not_compared(crowd, tmp_path):
+    path = graph(tmp_path / "g.onnx", [*FIRST, OUT("r")], WEIGHTS | {"v": floats(16, 2)})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
+    found = open_model(path, crowd.domain, crowd.rows)
+    assert found.white_box
+    assert found.model.rows_forward == 0

@@ -14,9 +14,10 @@ import torch
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -262,7 +263,11 @@ def test_a_pipeline_without_names_is_given_the_columns_in_order(case):
 
 def test_the_classes_may_have_other_names(case):
     model = fitted(make_pipeline(columns(), perceptron()), case.x, np.unique(case.y, return_inverse=True)[1])
-    check_white_box(opened(model, case), case.rows, model.predict_proba(case.filled), [8, 4])
+    found = opened(model, case)
+    check_white_box(found, case.rows, model.predict_proba(case.filled), [8, 4])
+    assert f"its classes 0, 1, 2 are taken for {', '.join(case.domain.target.classes)} in this order" in found.note
+    model = fitted(make_pipeline(columns(), LogisticRegression()), case.x, case.y == "yes")
+    assert "its classes False, True are not those of the domain" in opened(model, case).note
 
 
 def test_a_pickle_is_opened_only_if_trusted(case):
@@ -329,3 +334,82 @@ def test_other_versions_are_mentioned(case, monkeypatch):
     found = open_model(path, case.domain, case.rows, trust_pickle=True)
     assert "it was saved by scikit-learn" in found.note
     assert torch.is_tensor(found.model.scores(found.domain.encode(case.rows)))
+
+
+def two_classes(case) -> tuple[TableDomain, np.ndarray]:
+    """The domain with two classes, not in the alphabet's order, and labels for them."""
+    target = case.domain.target.__class__("loan", ("yes", "no"))
+    domain = TableDomain(case.domain.name, case.domain.attributes, ("sex",), target=target)
+    return domain, np.where(case.y == "no", "no", "yes")
+
+
+@pytest.mark.parametrize("where", ["in a pipeline", "around a pipeline", "around a frozen pipeline"])
+@pytest.mark.parametrize("method", ["predict_proba", "decision_function"])
+def test_a_tuned_threshold_decides_as_the_model_does(method, where, case):
+    domain, y = two_classes(case)
+    before = make_pipeline(columns(), LogisticRegression() if method == "predict_proba" else LinearSVC())
+
+    def tuned(inner):
+        return FixedThresholdClassifier(inner, threshold=0.7, pos_label="yes", response_method=method)
+
+    if where == "in a pipeline":
+        model = make_pipeline(before[0], tuned(before[1]))
+    else:
+        model = tuned(FrozenEstimator(before.fit(case.x, y)) if "frozen" in where else before)
+    path = save(model.fit(case.x, y), case)
+    chosen = model.predict(case.filled)
+    assert (chosen != before.fit(case.x, y).predict(case.filled)).any()
+    answers = np.stack([chosen == "yes", chosen == "no"], 1)
+    found = open_model(path, domain, case.rows, trust_pickle=True)
+    check_black_box(found, case.rows, answers, "asked by its method predict")
+    assert found.decision == Decision()
+    scores = getattr(model, method)(case.filled)
+    scores = scores[:, ::-1] if method == "predict_proba" else -scores
+    chosen_by_user = Decision("threshold", 0.3)  # of the scores, so it is given them
+    found = open_model(path, domain, case.rows, trust_pickle=True, decision=chosen_by_user)
+    check_black_box(found, case.rows, scores, "FixedThresholdClassifier has no neurons")
+
+
+def test_a_single_score_can_be_decided_by_class(case):
+    """As `replay` asks for, even where no row that it is opened with is decided otherwise."""
+    domain, y = two_classes(case)
+    model = make_pipeline(columns(), LinearSVC()).fit(case.x, y)
+    found = open_model(save(model, case), domain, case.rows, trust_pickle=True, decision=Decision())
+    chosen = model.predict(case.filled)
+    check_black_box(found, case.rows, np.stack([chosen == "yes", chosen == "no"], 1), "asked by its method predict")
+
+
+def test_ties_are_no_other_decisions(case):
+    """Two equal scores: scikit-learn takes the first of its own classes, which is the last of the domain's."""
+    domain, y = two_classes(case)
+    model = make_pipeline(columns(), RandomForestClassifier(2, random_state=0)).fit(case.x, y)
+    assert (model.predict_proba(case.filled)[:, 0] == 0.5).any()
+    found = open_model(save(model, case), domain, case.rows, trust_pickle=True)
+    check_black_box(found, case.rows, model.predict_proba(case.filled)[:, ::-1], "has no neurons")
+
+
+@pytest.mark.parametrize(
+    "final", [Ridge(), MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", max_iter=30, random_state=0)], ids=str
+)
+def test_a_regression_needs_a_decision(final, case):
+    pay = 3e4 + 500.0 * case.x.age.to_numpy() + 2e4 * (case.x.sex == "Male").to_numpy()
+    model = fitted(make_pipeline(columns(), final), case.x, pay)
+    path = save(model, case)
+    with pytest.raises(ModelError, match=r"a regression: say --decision threshold=… or tolerance=…"):
+        open_model(path, case.domain, case.rows, trust_pickle=True)
+    found = open_model(path, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 1e3))
+    assert found.decision == Decision("tolerance", 1e3)
+    assert found.white_box == isinstance(final, MLPRegressor)  # large scores are compared by their size
+    scores = found.model.scores(found.domain.encode(case.rows, found.model.dtype))[:, 0]
+    np.testing.assert_allclose(scores.numpy(), model.predict(case.filled), rtol=1e-4)
+
+
+def test_scores_that_float32_cannot_reproduce(case):
+    """Large numbers that cancel: the preprocessing is ordinary, so it is not blamed."""
+    model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
+    final = model[-1]
+    final.intercepts_[0] += 1e5
+    final.intercepts_[1] -= 1e5 * final.coefs_[1].sum(0)
+    found = opened(model, case)
+    check_black_box(found, case.rows, by_class(model, case), "its scores could not be reproduced")
+    assert "mixes columns" not in found.note

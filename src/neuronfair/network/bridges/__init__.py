@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -37,7 +39,7 @@ _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 
 
 def open_model(
-    source: str | Path,
+    model: Any,
     domain: TableDomain,
     rows: Tensor,
     *,
@@ -46,15 +48,25 @@ def open_model(
     device: str = "cpu",
     decision: Decision | None = None,
 ) -> Opened:
-    """Open a model file, or `package.module:name`, for the people of a domain.
+    """Open a model for the people of a domain: a file, `package.module:name`, or one that is in memory.
 
+    In memory it may be a torch module, a fitted scikit-learn model, or a function from a pandas table to scores.
     `rows` are rows of the table, on which the model is tried. `weights` is a safetensors file for a torch module that
     `package.module:name` makes. Files that can run a program when opened are refused unless `trust_pickle` is set.
     `decision` replaces what the outputs suggest: the largest score, or a threshold for a single one.
     """
+    if isinstance(model, Opened):
+        chosen = model.domain.with_sensitive(*domain.sensitive)
+        return replace(model, domain=chosen, decision=decision or model.decision)
+    in_memory = not isinstance(model, (str, Path))
+    source = getattr(model, "__qualname__", type(model).__name__) if in_memory else str(model)
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
-    request = Request(str(source), domain, rows, weights, trust_pickle, device, decision)
+    request = Request(source, domain, rows, weights, trust_pickle, device, decision)
+    if in_memory:
+        from neuronfair.network.bridges.imported import open_object
+
+        return open_object(request, model)
     path = request.path
     if _IMPORTABLE.fullmatch(request.source) and not path.exists():
         return _reader("imported")(request)

@@ -21,7 +21,8 @@ except (ImportError, ValueError):  # not a Unix system, or a lower limit already
 
 def read_apart(request: Request, code: str, what: str) -> bytes:
     """Run Python code that reads the file sys.argv[1], and return what it prints; refuse the file if it fails."""
-    command = [sys.executable, "-c", _LIMITS + code, str(request.path)]
+    # -P: a file h5py.py in the working folder must not be taken for the package.
+    command = [sys.executable, "-P", "-c", _LIMITS + code, str(request.path)]
     seconds = SECONDS + request.path.stat().st_size / 1e7
     try:
         return subprocess.run(command, capture_output=True, timeout=seconds, check=True).stdout

@@ -27,6 +27,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     f"_operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem")
 }
 _REFUSED = {"from_file"}  # of torch's tensor operations, the one that opens files
+_FLOATS = {6, 7, 8, 13}  # the numbers of the floating-point types, see below
 _CASTS = tuple(f"torch.ops.aten.{name}." for name in ("to", "_to_copy", "type_as"))
 # The numbers that archives use for torch's types.
 _TYPES = {
@@ -79,7 +80,9 @@ def _read(request: Request) -> Graph:
     outputs = [spec["user_output"]["arg"] for spec in module["signature"]["output_specs"] if "user_output" in spec]
     if len(outputs) != 1 or "as_tensor" not in outputs[0]:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
-    steps = [_step(node) for node in graph["nodes"] if node["outputs"]]  # the others are checks of shapes and types
+    types = {name: value["dtype"] for name, value in graph["tensor_values"].items()}
+    nodes = [node for node in graph["nodes"] if node["outputs"]]  # the others are checks of shapes and types
+    steps = [_step(node, types) for node in nodes]
     return Graph(steps, tensors, given, outputs[0]["as_tensor"]["name"])
 
 
@@ -121,11 +124,13 @@ def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -
     return given[0], tensors
 
 
-def _step(node: Any) -> Step:
+def _step(node: Any, types: Mapping[str, int]) -> Step:
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
     target, inputs = node["target"], node["inputs"]
     name = node.get("name") or results[0]
     if target.startswith(_CASTS):  # a change of type, which must not undo that of the whole network
+        if types[results[0]] not in _FLOATS:
+            raise Unsupported("a cast to whole numbers or truth values")
         return Step(name, results, _same, (_argument(inputs[0]["arg"]),))
     positional = [_argument(i["arg"]) for i in inputs if i.get("kind", 1) == 1]
     named = {i["name"]: _argument(i["arg"]) for i in inputs if i.get("kind", 1) != 1}

@@ -6,6 +6,8 @@ import hashlib
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,13 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from neuronfair.errors import did_you_mean
+from neuronfair.network.adapter import Network
+from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.bridges import scikit
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
+
+DIGITS = 6  # of the answers that a function is known by
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
@@ -28,20 +34,29 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
             found = found()
         except Exception as error:  # the user's own code
             raise request.error(f"calling it failed ({type(error).__name__}: {one_line(error)})") from error
-    if isinstance(found, nn.Module):
-        if request.weights is not None:
-            _load_weights(request, found)
-        return request.white_box("torch", found.eval())
     if request.weights is not None:
-        raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
-    if scikit.is_estimator(found):
-        content = needs("joblib", "sklearn").hash(found)
-        return scikit.open_estimator(request, found, hashlib.sha256(content.encode()).hexdigest())
-    if not callable(found):
+        if not isinstance(found, nn.Module):
+            raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
+        _load_weights(request, found)
+    return open_object(request, found)
+
+
+def open_object(request: Request, thing: Any) -> Opened:
+    """Take a model that is in memory for what it is: a torch module or network, a fitted estimator, a function."""
+    if isinstance(thing, nn.Module):
+        return request.white_box("torch", thing)
+    if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
+        return replace(request.white_box("torch", thing.module), model=thing)
+    if isinstance(thing, BlackBox):
+        return _answering(request, thing.predict, thing.predict, "a function shows nothing of itself")
+    if scikit.is_estimator(thing):
+        content = needs("joblib", "sklearn").hash(thing)
+        return scikit.open_estimator(request, thing, hashlib.sha256(content.encode()).hexdigest())
+    if not callable(thing):
         raise request.error(
-            f"expected a torch module, a function that makes one, or a function of a table, got {_kind(found)}"
+            f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
         )
-    return _function(request, found)
+    return _function(request, thing)
 
 
 def _import(request: Request) -> Any:
@@ -96,16 +111,28 @@ def _function(request: Request, function: Any) -> Opened:
         return answer.detach().cpu().numpy() if isinstance(answer, torch.Tensor) else answer
 
     why = "a Python function shows nothing of itself; it is given tables of labels and numbers"
-    return request.black_box("Python function", predict, why, print_of=_digest(function))
+    return _answering(request, function, predict, why)
 
 
-def _digest(thing: Any) -> str:
-    """Return a digest of the source code of a function, or of the name where there is none to read."""
+def _answering(request: Request, function: Any, predict: Callable[[np.ndarray], Any], why: str) -> Opened:
+    """Return a function as a black box, known by its source code and by its answers.
+
+    The code alone is not enough: it may read a file or call other functions, which can change. The answers are those
+    to rows that are the same for every table, and in a batch of their own.
+    """
+    found = request.black_box("Python function", predict, why, print_of=_source(function))
+    scores = found.model.scores(found.domain.encode(request.drawn.to(request.device), found.model.dtype)).cpu().numpy()
+    found.model.rows_forward = 0
+    answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
+    return replace(found, fingerprint=hashlib.sha256(found.fingerprint.encode() + answers).hexdigest())
+
+
+def _source(function: Any) -> str:
+    """Return the source code of a function, or the name of its type where there is none to read."""
     try:
-        text = inspect.getsource(thing)
+        return inspect.getsource(function)
     except (TypeError, OSError):
-        text = repr(type(thing))
-    return hashlib.sha256(text.encode()).hexdigest()
+        return repr(type(function))
 
 
 def _kind(thing: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,18 @@ from neuronfair.network.bridges.keras_layers import convert, without_numpy_warni
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
 
-# The HDF5 library can hang on a damaged file; the checksums of a .keras archive keep such damage out.
+# The HDF5 library can hang on a damaged file, also on one inside a .keras archive.
 _READ = """
-import h5py
-with h5py.File(sys.argv[1]) as file:
-    dict(file.attrs)
-    file.visititems(lambda _, item: (dict(item.attrs), isinstance(item, h5py.Dataset) and item[()]) and None)
+import h5py, io, zipfile
+if sys.argv[1].lower().endswith(".keras"):
+    archive = zipfile.ZipFile(sys.argv[1])
+    files = [io.BytesIO(archive.read(name)) for name in archive.namelist() if name.endswith(".h5")]
+else:
+    files = [sys.argv[1]]
+for place in files:
+    with h5py.File(place) as file:
+        dict(file.attrs)
+        file.visititems(lambda _, item: (dict(item.attrs), isinstance(item, h5py.Dataset) and item[()]) and None)
 """
 
 
@@ -36,11 +42,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
                 parts[_free(name.replace(".", "_"), parts)] = part
         module = nn.Sequential(parts)
     except Unsupported as reason:
-        return _black_box(request, model, str(reason))
+        predict, told = _predictor(request, model)
+        return request.black_box("Keras", predict, "; ".join(filter(None, (str(reason), told))))
     width = model.input_shape[1:]
     if len(width) == 1 and width[0] not in (None, request.domain.width):
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
-    return request.white_box("Keras", module.float().eval())
+    opened = request.white_box("Keras", module.float().eval())
+    predict, _ = _predictor(request, model)
+    if request.reproduced(opened, predict):
+        return opened
+    return request.black_box("Keras", predict, "its scores could not be reproduced in torch")
 
 
 def _free(name: str, taken: Container[str]) -> str:
@@ -50,8 +61,7 @@ def _free(name: str, taken: Container[str]) -> str:
 def _load(request: Request) -> Any:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
     keras = needs("keras", "keras")
-    if request.path.suffix.lower() != ".keras":
-        read_apart(request, _READ, "Keras file")
+    read_apart(request, _READ, "Keras file")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # old files make Keras talk about optimizers, which play no part here
         try:
@@ -94,16 +104,17 @@ def _inner(layer: Any) -> list[Any]:
     return _straight(layer) if type(layer).__name__ in ("Sequential", "Functional") else [layer]
 
 
-def _black_box(request: Request, model: Any, why: str) -> Opened:
-    """Return a model that only Keras can run; with one input per column it is given columns of the table."""
+def _predictor(request: Request, model: Any) -> tuple[Callable[[np.ndarray], Any], str]:
+    """Return how to ask Keras itself, and a remark; with one input per column it is given columns of the table."""
     names = [tensor.name for tensor in model.inputs]
+    told = ""
     if len(names) == 1:
 
         def given(x: np.ndarray) -> Any:
             return x.astype(np.float32)
     else:
         frames = Frames(request.domain, names)
-        why += "; it is given columns of the table"
+        told = "it is given columns of the table"
 
         def given(x: np.ndarray) -> Any:
             return {name: column.to_numpy()[:, None] for name, column in frames.of_inputs(x).items()}
@@ -112,4 +123,4 @@ def _black_box(request: Request, model: Any, why: str) -> Opened:
         with without_numpy_warning():
             return model.predict(given(x), batch_size=4096, verbose=0)
 
-    return request.black_box("Keras", predict, why)
+    return predict, told

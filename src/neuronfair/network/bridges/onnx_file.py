@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from neuronfair.errors import ModelError
+from neuronfair.network.bridges.classes import by_position, class_order, ordered
 from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.operators import activation, operator
@@ -42,7 +44,14 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
             f"expects input of shape ({shape}) and fails on rows of this domain ({one_line(error)}). "
             f"{request.widths()}, or export the model with a dynamic batch size"
         ) from error
-    return request.white_box("ONNX", graph)
+    opened = request.white_box("ONNX", graph)
+    try:
+        predict, _ = _predictor(request, model.graph, inputs)
+    except ModelError:  # without onnxruntime there is nothing to compare with
+        return opened
+    if request.reproduced(opened, predict):
+        return opened
+    return request.black_box("ONNX", predict, "its scores could not be reproduced in torch")
 
 
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
@@ -50,10 +59,9 @@ def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
         raise Unsupported(f"a graph with {len(inputs)} inputs")
     if any(o.domain in ("", "ai.onnx") and o.version < OLDEST for o in model.opset_import):
         raise Unsupported(f"a graph older than version {OLDEST} of the operators")
-    scores = [o.name for o in model.graph.output if o.type.tensor_type.elem_type in _FLOATS]
-    if not scores:
+    result = _scores(model.graph)
+    if result is None:
         raise Unsupported("an output that is no tensor of scores")
-    result = next((name for name in scores if "prob" in name.lower()), scores[0])
     fixed = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     steps: list[Step] = []
     used = {result}
@@ -75,6 +83,12 @@ def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
     return Graph(steps, tensors, inputs[0], result)
 
 
+def _scores(graph: Any) -> str | None:
+    """Return the name of the output that holds the scores, if there is a tensor of them."""
+    names = [o.name for o in graph.output if o.type.tensor_type.elem_type in _FLOATS]
+    return next((name for name in names if "prob" in name.lower()), names[0] if names else None)
+
+
 def _needed(nodes: Any, result: str) -> list[Any]:
     """Return the nodes that the result depends on, in order."""
     wanted, kept = {result}, []
@@ -93,35 +107,60 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
 
 
 def _black_box(request: Request, graph: Any, inputs: list[Any], why: str) -> Opened:
-    """Return a graph that only onnxruntime can run; with one input per column it is given the table itself."""
+    """Return a graph that only onnxruntime can run."""
     try:
-        runtime = needs("onnxruntime", "onnx")
-        options = runtime.SessionOptions()
-        options.log_severity_level = 4  # errors are raised, and need not be printed as well
-        # Its fallback would only try the same again, and print about it.
-        session = runtime.InferenceSession(request.path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except Exception as error:
-        raise request.error(f"{why}, and onnxruntime cannot run it ({one_line(error)})") from error
+        predict, told = _predictor(request, graph, inputs)
+    except ModelError as error:
+        raise request.error(f"{why}, and {error}") from error
+    return request.black_box("ONNX", predict, "; ".join(filter(None, (why, told))))
+
+
+def _predictor(request: Request, graph: Any, inputs: list[Any]) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+    """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
+    session = _session(request)
     names = [given.name for given in inputs]
     kinds = {given.name: given.type for given in session.get_inputs()}
     feed: Callable[[np.ndarray], dict[str, np.ndarray]]
+    told = []
     if len(names) == 1:
         number = np.float64 if kinds[names[0]] == "tensor(double)" else np.float32
         feed = lambda x: {names[0]: x.astype(number)}  # noqa: E731
     else:
         frames = Frames(request.domain, names)
         feed = lambda x: {name: _column(cells, kinds[name]) for name, cells in frames.of_inputs(x).items()}  # noqa: E731
-        why += "; it is given the table itself"
+        told.append("it is given the table itself")
+    scores = _scores(graph)
+    classes = None if scores else _classes(graph)
+    order = class_order(request.domain, classes)
+    told.append(by_position(request.domain, classes))
 
     def predict(x: np.ndarray) -> np.ndarray:
-        answers = session.run(None, feed(x))
+        answers = session.run([scores] if scores else None, feed(x))
         tables = [answer for answer in answers if isinstance(answer, list)]
         if tables:  # a list with one dictionary of class and probability for each row
-            return np.array([list(row.values()) for row in tables[0]])
+            keys = classes or list(tables[0][0])
+            return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
         return np.asarray(floats[-1] if floats else answers[0]).reshape(len(x), -1)
 
-    return request.black_box("ONNX", predict, why)
+    return predict, "; ".join(filter(None, told))
+
+
+def _session(request: Request) -> Any:
+    try:
+        runtime = needs("onnxruntime", "onnx")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, and need not be printed as well
+        # Its fallback would only try the same again, and print about it.
+        return runtime.InferenceSession(request.path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot run it ({one_line(error)})") from error
+
+
+def _classes(graph: Any) -> list[Any] | None:
+    """Return the names that a graph gives to its scores, if it ends in dictionaries of class and probability."""
+    named = (a for node in graph.node if node.op_type == "ZipMap" for a in node.attribute)
+    return next(([*a.ints, *(text.decode() for text in a.strings)] for a in named), None)
 
 
 def _column(cells: Any, kind: str) -> np.ndarray:

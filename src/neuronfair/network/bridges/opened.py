@@ -19,10 +19,13 @@ from neuronfair.errors import ModelError
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.judge import Decision
+from neuronfair.network.layers import evaluating
 from neuronfair.network.weights import fingerprint
 
 TRIED = 256  # rows of the table that a model is tried on before it is used
 TOLERANCE = 1e-4  # how far two answers to one question may lie apart
+SHARES = (-0.5, 1.5)  # where the answers of a regression on 0 and 1 lie
+STRAY = 0.05  # but for this part of them: random people can be unlike all those it was fitted to
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,12 @@ class Request:
         """Some rows of the table, evenly spread, and as many random valid ones: what a model is tried on."""
         rows = self.rows.cpu()
         spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
-        drawn = self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
-        return torch.cat([rows[spread], drawn])
+        return torch.cat([rows[spread], self.drawn])
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """Random valid rows, the same for every table."""
+        return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
 
     def error(self, what: str) -> ModelError:
         """Return an error that begins with the name of the source."""
@@ -106,7 +113,7 @@ class Request:
         except ModelError as error:
             return self._without_layers(kind, module, domain, example, error)
         scores = self._steady(network, domain)
-        decision = self.decision or _decision(scores, probability or _ends_in_sigmoid(network, example))
+        decision = self._decision(scores, probability or _ends_in_sigmoid(network, example))
         decision.check(network.outputs)
         layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
         text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
@@ -154,10 +161,24 @@ class Request:
         scores = self._steady(model, domain)
         if probability is None:
             probability = bool(((scores >= 0) & (scores <= 1)).all())
-        decision = self.decision or _decision(scores, probability)
+        decision = self._decision(scores, probability)
         decision.check(model.outputs)
         note = f"Black box, searched without gradients: {why}."
         return Opened(model, domain, decision, self.source, kind, note, print_of or self.digest, None)
+
+    def reproduced(self, opened: Opened, predict: Callable[[np.ndarray], Any]) -> bool:
+        """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
+
+        A source that cannot be asked here, such as one for batches of another size, says nothing against it.
+        """
+        x = opened.domain.encode(self.tried.to(self.device), opened.model.dtype)
+        ours = opened.model.scores(x).double()
+        opened.model.rows_forward = 0
+        try:
+            theirs = BlackBox(predict, x[:2]).scores(x)
+        except ModelError:
+            return True
+        return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
     def widths(self, domain: TableDomain | None = None) -> str:
         """Return how many numbers the domain gives to a network, and why so many."""
@@ -165,6 +186,20 @@ class Request:
         blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
         parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
         return f"The domain '{domain.name}' gives {domain.width} numbers a row{parts}; change encode = … in its file"
+
+    def _decision(self, scores: Tensor, probability: bool) -> Decision:
+        """Return what counts as another decision, if the user has not said it: the largest score, or a threshold."""
+        if self.decision is not None:
+            return self.decision
+        if scores.shape[1] > 1:
+            return Decision()
+        outside = ((scores < SHARES[0]) | (scores > SHARES[1])).double().mean().item()
+        if probability and outside > STRAY:
+            low, high = scores.min().item(), scores.max().item()
+            raise self.error(
+                f"a regression: say --decision threshold=… or tolerance=…; its answers run from {low:.4g} to {high:.4g}"
+            )
+        return Decision("threshold", 0.5 if probability else 0.0)
 
     def _steady(self, model: Network | BlackBox, domain: TableDomain) -> Tensor:
         """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""
@@ -196,13 +231,9 @@ def needs(package: str, extra: str) -> Any:
         ) from error
 
 
-def _decision(scores: Tensor, probability: bool) -> Decision:
-    return Decision() if scores.shape[1] > 1 else Decision("threshold", 0.5 if probability else 0.0)
-
-
 def _ends_in_sigmoid(network: Network, example: Tensor) -> bool:
     """Return whether the last thing that a network computes is a sigmoid, perhaps reshaped afterwards."""
-    with torch.enable_grad():
+    with torch.enable_grad(), evaluating(network.module.modules()):
         last = network.module(example.to(network.dtype).detach().requires_grad_()).grad_fn
     while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
         last = last.next_functions[0][0]

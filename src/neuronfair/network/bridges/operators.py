@@ -30,7 +30,7 @@ def activation(kind: str, attributes: dict[str, Any], constants: Sequence[Any]) 
         return nn.LeakyReLU(attributes.get("alpha", 0.01))
     if kind == "Elu":
         return nn.ELU(attributes.get("alpha", 1.0))
-    if kind == "Selu" and math.isclose(attributes.get("alpha", 1.67326), 1.67326, rel_tol=1e-4):
+    if kind == "Selu" and all(_near(attributes.get(name, usual), usual) for name, usual in _SELU.items()):
         return nn.SELU()
     if kind == "Gelu":
         return nn.GELU(approximate=attributes.get("approximate", "none"))
@@ -43,11 +43,12 @@ def activation(kind: str, attributes: dict[str, Any], constants: Sequence[Any]) 
     return None
 
 
+_near = partial(math.isclose, rel_tol=1e-5)
+_SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}  # as the standard has them
 _SIMPLE: dict[str, type[nn.Module]] = {
     "Relu": nn.ReLU,
     "Sigmoid": nn.Sigmoid,
     "Tanh": nn.Tanh,
-    "Selu": nn.SELU,
     "Mish": nn.Mish,
     "Softplus": nn.Softplus,
     "Softsign": nn.Softsign,
@@ -219,6 +220,15 @@ def _cast(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
     raise Unsupported(f"a cast to type {to}")
 
 
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    whole = not (a.is_floating_point() or b.is_floating_point())
+    return torch.div(a, b, rounding_mode="trunc" if whole else None)
+
+
+def _selu(x: Tensor, *, alpha: float = _SELU["alpha"], gamma: float = _SELU["gamma"]) -> Tensor:
+    return gamma * functional.elu(x, alpha)
+
+
 def _concat(*parts: Tensor, axis: int) -> Tensor:
     return torch.cat(parts, axis)
 
@@ -239,12 +249,13 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,
-    "Div": lambda a, b: a / b,
+    "Div": _divide,
     "Neg": torch.neg,
     "Exp": torch.exp,
     "Log": torch.log,
     "Sqrt": torch.sqrt,
     "Erf": torch.erf,
+    "Selu": _selu,
     "Pow": torch.pow,
     "Softmax": _softmax,
     "LogSoftmax": partial(_softmax, log=True),

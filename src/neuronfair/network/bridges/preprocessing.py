@@ -58,6 +58,17 @@ def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tupl
     return dataclasses.replace(domain, attributes=tuple(attributes), encoding="pipeline"), layer
 
 
+def mixes_columns(transform: Transform, rows: Tensor) -> bool:
+    """Return whether the features of rows are something else than sums of what each column alone adds to a base row."""
+    start = transform(rows[:1]).astype(np.float64)
+    features, total = transform(rows).astype(np.float64), start
+    for place in range(rows.shape[1]):
+        alone = rows[:1].repeat(len(rows), 1)
+        alone[:, place] = rows[:, place]
+        total = total + transform(alone) - start
+    return bool((np.abs(features - total) > STRAIGHT * (1 + np.abs(features).max(0))).any())
+
+
 def _points(attribute: Attribute) -> np.ndarray:
     """Return the codes to try: all of a nominal attribute, some of a number."""
     if attribute.values or attribute.size <= POINTS:

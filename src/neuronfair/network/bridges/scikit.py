@@ -13,12 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.network.bridges.classes import by_position, class_order, ordered
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
-from neuronfair.network.bridges.preprocessing import NotLinear, linear_layer
+from neuronfair.network.bridges.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
 from neuronfair.network.bridges.readings import Reading, first_that_works, readings
 
-AGREE = 1e-5  # how close the network's scores must be to the pipeline's own
+AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
 _HIDDEN = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
+_WRAPPERS = {
+    "FixedThresholdClassifier": "estimator_",
+    "TunedThresholdClassifierCV": "estimator_",
+    "FrozenEstimator": "estimator",
+}
 # Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
 _PLAIN = {
     "numpy.dtype",
@@ -62,17 +68,24 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     steps, final = _split(estimator)
     kind = "XGBoost" if type(final).__module__.startswith("xgboost") else "scikit-learn"
     ask, probability = _question(request, estimator, final)
-    reading, answers = first_that_works(request, readings(request, estimator, bare=not steps), ask)
+    reader = _reader(estimator)
+    reading, answers = first_that_works(request, readings(request, reader, bare=not _split(reader)[0]), ask)
     why = f"{type(final).__name__} has no neurons to look at"
-    if type(final).__name__ in ("MLPClassifier", "MLPRegressor"):
+    remark = "; ".join(filter(None, (reading.note, by_position(request.domain, _classes(final)), remark)))
+    if _decides_otherwise(request, estimator, final, reading, answers):
+        ask, probability = _by_predict(request, estimator, final), None
+        why = "its decisions are not those of its largest score, so it is asked by its method predict"
+    elif type(final).__name__ in ("MLPClassifier", "MLPRegressor"):
         try:
-            domain, module = _network(request, steps, final, reading)
+            transform = _transform(steps, reading)
+            domain, module = _network(request, transform, final)
             # The layers are built in float64, so that only the numbers of the network itself are rounded.
             scores = module(domain.encode(request.tried, torch.float32)).detach().numpy()
-            if scores.shape != answers.shape or not np.allclose(scores, answers, rtol=0, atol=AGREE):
-                raise NotLinear("its preprocessing mixes columns")
-            notes = ("its preprocessing has become the first layer" if steps else "", reading.note, remark)
-            note = "; ".join(filter(None, notes))
+            atol = AGREE * max(1.0, np.abs(answers).max())
+            if scores.shape != answers.shape or not np.allclose(scores, answers, rtol=0, atol=atol):
+                mixed = mixes_columns(transform, request.tried)
+                raise NotLinear("its preprocessing mixes columns" if mixed else "its scores could not be reproduced")
+            note = "; ".join(filter(None, ("its preprocessing has become the first layer" if steps else "", remark)))
             opened = request.white_box(kind, module, domain=domain, note=note, probability=True)
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
             return replace(opened, fingerprint=print_of)
@@ -83,7 +96,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     def predict(x: np.ndarray) -> np.ndarray:
         return ask(reading.given(decode(torch.from_numpy(x))))
 
-    why = "; ".join(filter(None, (why, reading.note, remark)))
+    why = "; ".join(filter(None, (why, remark)))
     return request.black_box(kind, predict, why, probability=probability, print_of=print_of)
 
 
@@ -106,6 +119,12 @@ def _read_pickle(request: Request) -> Any:
     return needs("joblib", "sklearn").load(request.path)
 
 
+def _reader(estimator: Any) -> Any:
+    """Return what is given the rows: a model itself, or the one in a wrapper that sets its threshold or freezes it."""
+    place = _WRAPPERS.get(type(estimator).__name__)
+    return estimator if place is None else _reader(getattr(estimator, place))
+
+
 def _split(estimator: Any) -> tuple[list[Any], Any]:
     """Return the transformers of a pipeline, also of one inside another, and what stands at its end."""
     if not hasattr(estimator, "steps"):
@@ -118,7 +137,7 @@ def _split(estimator: Any) -> tuple[list[Any], Any]:
 
 def _question(request: Request, estimator: Any, final: Any) -> tuple[Callable[[Any], np.ndarray], bool | None]:
     """Return how to ask an estimator for scores in the order of the domain's classes, and what a single one means."""
-    classes = getattr(final, "classes_", None)
+    classes = _classes(final)
     if isinstance(classes, list) or getattr(getattr(final, "_label_binarizer", None), "y_type_", "").startswith(
         "multilabel"
     ):
@@ -127,37 +146,42 @@ def _question(request: Request, estimator: Any, final: Any) -> tuple[Callable[[A
     name = next((name for name in ("predict_proba", "decision_function") if hasattr(estimator, name)), None)
     if name is not None:
         method = getattr(estimator, name)
-        return lambda table: _ordered(np.asarray(_quietly(method, table)), order), name == "predict_proba"
+        return lambda table: ordered(np.asarray(_quietly(method, table)), order), name == "predict_proba"
     if classes is None:  # a regression: its number stands for the second class from one half on
         return lambda table: np.asarray(_quietly(estimator.predict, table)).reshape(-1, 1), True
-    known = np.asarray(classes)
-    return lambda table: _ordered(_quietly(estimator.predict, table)[:, None] == known, order).astype(float), None
+    return _by_predict(request, estimator, final), None
 
 
-def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int] | None:
-    """Return for each class of the domain its place among the estimator's classes; None if they are named otherwise."""
-    if classes is None or domain.target is None:
-        return None
-    names = [_name(c) for c in classes]
-    wanted = [_name(c) for c in domain.target.classes]
-    return [names.index(c) for c in wanted] if sorted(names) == sorted(wanted) else None
+def _by_predict(request: Request, estimator: Any, final: Any) -> Callable[[Any], np.ndarray]:
+    """Return how to ask a classifier for its decisions: 1 for the class it chooses and 0 for the others."""
+    known, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))
+    return lambda table: ordered(_chosen(estimator, table)[:, None] == known, order).astype(float)
 
 
-def _name(thing: Any) -> str:
-    """Return a class as text, so that 1, 1.0, True and "1" are one."""
-    text = str(thing).strip()
+def _chosen(estimator: Any, table: Any) -> np.ndarray:
+    return np.asarray(_quietly(estimator.predict, table)).reshape(len(table))
+
+
+def _decides_otherwise(request: Request, estimator: Any, final: Any, reading: Reading, answers: np.ndarray) -> bool:
+    """Return whether a classifier decides by something else than its largest score, such as a tuned threshold."""
+    classes = _classes(final)
+    if classes is None or (request.decision is not None and request.decision.kind != "argmax"):
+        return False
+    if answers.shape[1] == 1:  # the score of the second class, positive if it is chosen
+        if request.decision is not None:  # one score has no largest
+            return True
+        answers = np.concatenate([-answers, answers], 1)
     try:
-        return f"{float({'True': '1', 'False': '0'}.get(text, text)):g}"
-    except ValueError:
-        return text
+        chosen = _by_predict(request, estimator, final)(reading.given(request.tried)) > 0
+    except Exception:  # the estimator's own code, which is then asked for scores only
+        return False
+    if chosen.shape != answers.shape or not (chosen.sum(1) == 1).all():
+        return False
+    return bool((answers[chosen] < answers.max(1)).any())
 
 
-def _ordered(scores: np.ndarray, order: list[int] | None) -> np.ndarray:
-    if order is None:
-        return scores
-    if scores.ndim == 1:  # the score of the second of two classes
-        return scores if order == [0, 1] else -scores
-    return scores[:, order]
+def _classes(final: Any) -> Any:
+    return getattr(final, "classes_", None)
 
 
 def _quietly(method: Callable[[Any], Any], table: Any) -> Any:
@@ -167,8 +191,8 @@ def _quietly(method: Callable[[Any], Any], table: Any) -> Any:
         return method(table)
 
 
-def _network(request: Request, steps: Sequence[Any], final: Any, reading: Reading) -> tuple[TableDomain, nn.Sequential]:
-    """Return a perceptron and what stands before it as a torch module, and the domain in the encoding it reads."""
+def _transform(steps: Sequence[Any], reading: Reading) -> Transform:
+    """Return what stands before the final estimator as a function of rows."""
 
     def transform(rows: Tensor) -> np.ndarray:
         features = reading.given(rows)
@@ -176,6 +200,11 @@ def _network(request: Request, steps: Sequence[Any], final: Any, reading: Readin
             features = _quietly(step.transform, features)
         return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
 
+    return transform
+
+
+def _network(request: Request, transform: Transform, final: Any) -> tuple[TableDomain, nn.Sequential]:
+    """Return a perceptron and what stands before it as a torch module, and the domain in the encoding it reads."""
     domain, first = linear_layer(transform, request.domain, request.tried[0])
     parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
     *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]

@@ -22,7 +22,8 @@ def audit_page(summary: Mapping[str, Any]) -> str:
     """
     summary = complete(summary)
     attributes, data = summary["attributes"], summary["data"]
-    panels = [attribute_panel(i, attribute, data["classes"]) for i, attribute in enumerate(attributes)]
+    white_box = bool(summary["model"]["white_box"])
+    panels = [attribute_panel(i, one, data["classes"], white_box=white_box) for i, one in enumerate(attributes)]
     parts = [
         key_figures(summary),
         overview(attributes),

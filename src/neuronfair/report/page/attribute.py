@@ -7,7 +7,6 @@ from typing import Any
 
 from neuronfair.report.page.charts import bars, histogram, interval, scale, top_of
 from neuronfair.report.page.findings import cards, finding_table
-from neuronfair.report.page.head import total_findings
 from neuronfair.report.page.inside import interpretation
 from neuronfair.report.page.shell import escape, name, paragraph, section, table
 from neuronfair.report.page.words import (
@@ -23,12 +22,13 @@ from neuronfair.report.page.words import (
     share,
     times,
 )
+from neuronfair.verdict.sentences import people_found
 
 
-def attribute_panel(i: int, attribute: Mapping[str, Any], classes: Sequence[object]) -> str:
+def attribute_panel(i: int, attribute: Mapping[str, Any], classes: Sequence[object], *, white_box: bool) -> str:
     """Return the panel of one set of sensitive attributes: how often, whom, which groups, where, how it was found."""
     words = listed([name(word) for word in attribute["sensitive"]])
-    total = total_findings(attribute)
+    total = people_found(attribute)
     return section(
         f"a{i}",
         f"Judged by {words}",
@@ -38,7 +38,7 @@ def attribute_panel(i: int, attribute: Mapping[str, Any], classes: Sequence[obje
             f"a{i}-worst", "The worst cases" if total else "Nobody was found", _worst(attribute, words, total), level=3
         ),
         section(f"a{i}-subgroups", "Where it is frequent", _subgroups(attribute), level=3),
-        interpretation(i, attribute),
+        interpretation(i, attribute, white_box=white_box),
         section(f"a{i}-search", "How they were found", *_searches(attribute), level=3),
         section(f"a{i}-severity", "How severe it is", *_severity(attribute), level=3),
         section(f"a{i}-findings", "Findings", finding_table(attribute["findings"], total), level=3),
@@ -118,7 +118,8 @@ def _subgroups(attribute: Mapping[str, Any]) -> str:
     )
     dashed = f" The dashed line is the overall rate, {share(reference)}." if reference is not None else ""
     return (
-        "<p>The rules were learned from the findings and then measured on people who played no part in choosing "
+        "<p>The rules were learned from random valid people, joined by findings where few of those are decided "
+        "otherwise, and then measured on people who played no part in choosing "
         f'them.{dashed}</p><ol class="subgroups">{items}<li aria-hidden="true"><div></div>{scale(top)}</li></ol>'
     )
 

@@ -20,11 +20,13 @@ from neuronfair.report.page.words import (
     share,
     times,
 )
+from neuronfair.verdict.sentences import people_found
 
 _LEVELS = {  # a sign beside the words, so that nothing hangs on the colour
     "discriminates": ("strong", "▲", "Discriminates"),
     "suspicious": ("middle", "◆", "Suspicious"),
     "nothing found": ("calm", "●", "Nothing found"),
+    "interrupted": ("middle", "◆", "Interrupted"),
 }
 
 
@@ -69,10 +71,10 @@ def key_figures(summary: Mapping[str, Any]) -> str:
             f"<dd class='note'>{between(rate)} with {share(rate['confidence'])} confidence, of "
             f"{count(rate['people'])} people: {escape(people(rate['distribution']))}</dd>"
         )
-    found = total_findings(attribute)
+    found = people_found(attribute)
     methods = ", ".join(f"{escape(search['method'])} {count(search['findings'])}" for search in searches)
     tiles.append(
-        f"<dt>{'finding' if found == 1 else 'findings'}</dt><dd>{count(found)}</dd><dd class='note'>{methods}"
+        f"<dt>{'person' if found == 1 else 'people'} found</dt><dd>{count(found)}</dd><dd class='note'>{methods}"
         + (". One person may be found by several." if len(searches) > 1 else "")
         + "</dd>"
     )
@@ -105,7 +107,7 @@ def overview(attributes: Sequence[Mapping[str, Any]]) -> str:
                 f'<a href="#a{i}">{_by(attribute)}</a>',
                 f"<b>{share(rate['share'])}</b> <small>{between(rate)}</small>" if rate else UNKNOWN,
                 interval(rate, top) if rate else "",
-                count(total_findings(attribute)),
+                count(people_found(attribute)),
                 times(best["lift"]) if best else "–",
             )
         )
@@ -121,11 +123,6 @@ def worst_attribute(attributes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
         return float(value) if known(value) else -1.0
 
     return max(attributes, key=rate, default=None)
-
-
-def total_findings(attribute: Mapping[str, Any]) -> int:
-    """Return the findings of all searches together."""
-    return sum(int(search["findings"]) for search in attribute["searches"] if known(search["findings"]))
 
 
 def best_search(searches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -11,12 +11,14 @@ from neuronfair.report.page.shell import name, section, table
 from neuronfair.report.page.words import count, known, number, share
 
 
-def interpretation(i: int, attribute: Mapping[str, Any]) -> str:
-    """Return what is known of the layers for the panel with this number; of a black box, that nothing is."""
+def interpretation(i: int, attribute: Mapping[str, Any], *, white_box: bool) -> str:
+    """Return what is known of the layers for the panel with this number, or why nothing is."""
     inside, key, heading = attribute["interpretation"], f"a{i}-layers", "Where it is in the network"
     if inside is None:
-        words = "<p>The model is a black box here: its layers cannot be seen.</p>"
-        return section(key, heading, words, level=3)
+        words = "The model is a black box here: its layers cannot be seen."
+        if white_box:
+            words = "The audit was interrupted before the layers were looked at."
+        return section(key, heading, f"<p>{words}</p>", level=3)
     layers, worst = inside["layers"], inside["worst"]
     lead = f"<p>Layer <b>{name(worst)}</b> reacts most when only the sensitive attribute changes.</p>"
     figures = f'<div class="side">{_chart(layers, worst)}{_legend(layers, worst)}</div>'

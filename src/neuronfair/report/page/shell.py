@@ -60,7 +60,9 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *
 
 
 def command(line: object) -> str:
-    """Return a command line with a button that copies it."""
+    """Return a command line with a button that copies it; nothing where there is none."""
+    if not line:
+        return ""
     # A line is broken between words only: "--seed" must not become "-" and "-seed".
     words = " ".join(f"<span>{escape(word)}</span>" for word in plain(line).split(" "))
     return (

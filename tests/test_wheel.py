@@ -1,0 +1,42 @@
+"""What is installed is whole: the wheel alone audits, with its pages, data sets and experiments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytest.importorskip("hatchling", reason="hatchling is not installed: pip install 'neuronfair[dev]'")
+
+
+def test_the_wheel_audits(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    place = tmp_path / "installed"
+    install = [*pip, "install", "--no-deps", "--no-index", "--target", place, wheel]
+    subprocess.run(install, check=True, capture_output=True)
+
+    def neuronfair(*words: object) -> str:
+        # -P: neither the checkout nor the folder of the test is looked into before the wheel.
+        command = [sys.executable, "-P", "-m", "neuronfair.cli", *map(str, words)]
+        environment = {**os.environ, "PYTHONPATH": str(place)}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        return done.stdout
+
+    where = subprocess.run(
+        [sys.executable, "-P", "-c", "import neuronfair; print(neuronfair.__file__)"],
+        check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(place)},
+    )  # fmt: skip
+    assert str(place) in where.stdout
+    audit = ("audit", "german", "--sensitive", "sex", "--quick", "--seeds", 10, "--steps", 5, "--out", "run")
+    figures = json.loads(neuronfair(*audit, "--json", "-"))
+    assert figures["attributes"][0]["searches"][0]["findings"] > 0
+    assert "<style>" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert (place / "neuronfair" / "experiments" / "paper.toml").exists()
