@@ -53,9 +53,7 @@ INTERRUPTED, FIRED = 130, 1
 def audit(
     data: Annotated[
         str,
-        typer.Argument(
-            metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own."
-        ),
+        typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own."),
     ] = "adult",
     model: ModelOption = None,
     weights: WeightsOption = None,
