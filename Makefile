@@ -33,8 +33,7 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m coverage run -m pytest
-	$(BIN)/python -m coverage report
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 docs: .venv/installed-dev
 	$(BIN)/python docs/reference/make.py

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -78,6 +79,12 @@ class Result(NamedTuple):
     status: int
     out: str
     err: str
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach the tests of it also in the workers of pytest-xdist, which ignore it."""
+    if hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

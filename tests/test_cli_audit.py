@@ -164,6 +164,10 @@ def test_the_gate(run, refused):
     refused(*new, "--fail-if", "rat > 1", says=("rat > 1", "Did you mean 'rate'?"))
     refused(*new, "--fail-if", "corpus.still_wrong > 0", says=("--corpus",))
     refused(*new, "--fail-if", "rate.change > 0", says=("--baseline",))
+    refused(*new, "--fail-if", "rate > 5", says=("is a share from 0 to 1. Did you mean 5 %?",))
+    quiet = run(*new, "-q", "--fail-if", "findings > 0")
+    assert (quiet.status, quiet.out) == (1, "")
+    assert quiet.err.startswith("neuronfair: --fail-if 'findings > 0': findings of sex: ")
 
 
 def test_a_figure_that_is_not_known_fails_but_the_page_is_written(run):

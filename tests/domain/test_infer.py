@@ -85,3 +85,10 @@ def test_a_target_of_one_class_is_refused(tmp_path):
     path.write_text("a,b\n1,x\n2,x\n")
     with pytest.raises(DataError, match="has 1 different values"):
         infer_domain(path, sensitive=["a"], target="b")
+
+
+def test_a_word_that_may_be_an_answer_is_pointed_out(tmp_path):
+    path = tmp_path / "degrees.csv"
+    path.write_text("sex,degree,hired\nF,none,yes\nM,BSc,no\nF,,no\nM,MSc,yes\nM,none,no\n", encoding="utf-8")
+    draft = infer_domain(path, sensitive=["sex"], target="hired")
+    assert '# 2 different, 3 empty; 2 of them say "none": an answer?' in draft

@@ -233,3 +233,10 @@ def test_any_column_name_can_be_named(name, compare, number):
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(NeuronFairError):
         read_expressions([text], ["sex"], ["frontier"])
+
+
+@pytest.mark.parametrize("text", ["rate > 5", "sex.rate.data >= 1.5", "gsr.frontier > 2", "accuracy < 70"])
+def test_a_share_above_one_is_a_percentage_without_its_sign(text):
+    with pytest.raises(NeuronFairError, match=r"is a share from 0 to 1\. Did you mean"):
+        read_expressions([text], ["sex"], ["frontier"])
+    assert read_expressions([f"{text}%"], ["sex"], ["frontier"])[0].is_share

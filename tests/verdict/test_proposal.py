@@ -103,6 +103,16 @@ class Split(nn.Module):
         return self.inner(x) + 0.0
 
 
+def by_sex(module: nn.Sequential) -> nn.Sequential:
+    """Let the sign of the last column alone decide: every hidden neuron is above 0 for one sex only."""
+    with torch.no_grad():
+        module[0].weight[:] = torch.tensor([0.0, 0.0, 0.0, 2.0])
+        module[0].bias[:] = -1.0
+        module[2].weight[:] = torch.tensor([1.0, -1.0, -1.0])[: module[2].out_features, None]
+        module[2].bias[:] = torch.tensor([-1.0, 1.0, 0.0])[: module[2].out_features]
+    return module
+
+
 def test_why_there_is_none(trained):
     module, _ = trained
     data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
@@ -115,11 +125,7 @@ def test_why_there_is_none(trained):
     assert "Only fully connected ReLU networks" in why(Split(module), data)
     assert "no labels" in why(module, replace(data, labels=torch.full_like(data.labels, -1)))
     assert "chooses no class" in why(module, data, Decision("tolerance", 0.1))
-    three = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    with torch.no_grad():
-        three[0].weight[:, 3] = 2.0
+    three = by_sex(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
     assert "The network has 3 outputs for 2 classes." in why(three, data)
-    gelu = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
-    with torch.no_grad():
-        gelu[0].weight[:, 3] = 2.0
+    gelu = by_sex(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)))
     assert "Only fully connected ReLU networks" in why(gelu, data)

@@ -151,12 +151,14 @@ def audit(
     summary = result.summary()
     failure: NeuronFairError | None = None
     try:
-        if past is not None and replayed is not None:
-            summary["corpus"] = {**replayed, "added": extend(past, summary) if corpus_add else 0}
+        if replayed is not None:
+            summary["corpus"] = {**replayed, "added": 0}
         if earlier is not None:
             summary["baseline"] = compare_with(summary, earlier, str(baseline))
         if fail_if and not result.interrupted:
             summary["gate"] = check(summary, fail_if)
+        if past is not None and corpus_add:  # last, so that an error before it leaves the file as it was
+            summary["corpus"]["added"] = extend(past, summary)
     except NeuronFairError as error:  # the audit itself is done and worth its page all the same
         failure = error
     outputs.write(summary)
@@ -169,6 +171,9 @@ def audit(
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     if summary["gate"] is not None and not summary["gate"]["passed"]:
+        if quiet:  # a build that fails says why
+            for failed in (one for one in summary["gate"]["checks"] if one["fired"]):
+                print(f"neuronfair: --fail-if '{failed['expression']}': {failed['text']}", file=sys.stderr)
         raise typer.Exit(FIRED)
 
 
@@ -237,6 +242,10 @@ class _Limits:
                 raise NeuronFairError(f"--fail-if '{limit.expression}': needs --corpus FILE")
             if limit.figure in CHANGES and self.earlier is None:
                 raise NeuronFairError(f"--fail-if '{limit.expression}': needs --baseline FILE")
+        if self.earlier is not None and self.earlier["reproduction"]["domain"] != table.domain.fingerprint:
+            raise NeuronFairError(
+                "--baseline: that audit was made on another domain. Give its domain.toml as --domain, or leave it out"
+            )
 
 
 def _open_or_train(

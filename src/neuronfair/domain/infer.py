@@ -86,6 +86,8 @@ def _line(name: str, cells: Sequence[str], keep: bool) -> str:
     counts = Counter(present)
     empty = len(cells) - len(present)
     comment = f"{len(counts):,} different" + (f", {empty:,} empty" if empty else "")
+    words = Counter(cell for cell in cells if cell and _is_missing(cell))
+    comment += "".join(f"; {n:,} of them say {quoted(word)}: an answer?" for word, n in words.items())
     if not counts:
         return f"# {quoted(name)}: left out, every cell is empty"
     numbers = _numbers(counts)

@@ -16,6 +16,9 @@ from neuronfair.network.blackbox import Model
 BATCH = 1 << 15  # network rows per forward pass: large enough to be fast, small enough to keep memory flat
 
 
+DecisionKind = Literal["argmax", "threshold", "tolerance"]
+
+
 @dataclass(frozen=True)
 class Decision:
     """What counts as another decision: another class, the other side of a threshold, or a gap above a tolerance.
@@ -29,7 +32,7 @@ class Decision:
     tensor([False])
     """
 
-    kind: Literal["argmax", "threshold", "tolerance"] = "argmax"
+    kind: DecisionKind = "argmax"
     value: float = 0.0
 
     def differ(self, scores: Tensor, others: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Count
 from neuronfair.generation.engine import Checkpoint
 from neuronfair.generation.findings import Findings
+from neuronfair.network.judge import DecisionKind
 from neuronfair.store.tables import read_findings, write_findings
 
 MANIFEST, JOURNAL, DOMAIN, SEEDS = "manifest.json", "journal.jsonl", "domain.toml", "seeds.npy"
@@ -270,6 +271,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
     if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
+    plan = manifest["plan"]
+    decision = plan.get("decision")
+    kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)
+    if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
+        raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
     if not 1 <= manifest["outputs"] <= MAX_OUTPUTS:
         raise RunError(f"{folder / MANIFEST}: damaged: a model with {manifest['outputs']} outputs")
     return manifest

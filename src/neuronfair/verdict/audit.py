@@ -76,6 +76,7 @@ def audit(
     same audit goes on from there), and the figures are left in its audit.json.
 
     >>> import neuronfair
+    >>> from torch import nn
     >>> data = neuronfair.load("german")
     >>> module = nn.Sequential(nn.Linear(data.domain.width, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).summary()["data"]["rows"]

@@ -52,6 +52,11 @@ class Limit:
         return bool(_COMPARE[self.compare](value, self.number))
 
     @property
+    def is_share(self) -> bool:
+        """Whether the figure is a share, which is read in percent."""
+        return self.figure.startswith(("rate", "gsr", "accuracy"))
+
+    @property
     def looks_up(self) -> bool:
         """Whether large values are the bad ones."""
         return self.compare[0] == ">"
@@ -93,11 +98,16 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
     if not math.isfinite(number):
         raise _error(text, "the limit must be a finite number")
     figure, compare = match["figure"], match["compare"]
+    limit = None
     if figure in OF_THE_AUDIT or figure in of_an_attribute:
-        return Limit(text, None, figure, compare, number)
+        limit = Limit(text, None, figure, compare, number)
     for name in attributes:
         if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
-            return Limit(text, name, figure[len(name) + 1 :], compare, number)
+            limit = limit or Limit(text, name, figure[len(name) + 1 :], compare, number)
+    if limit is not None:
+        if limit.is_share and abs(number) > 1:
+            raise _error(text, f"{figure} is a share from 0 to 1. Did you mean {match['number']} %?")
+        return limit
     known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.rate" for name in attributes)]
     raise _error(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
 
@@ -253,7 +263,7 @@ def _known(limit: Limit, value: Any, why: str) -> Any:
 
 def _shown(limit: Limit, number: float) -> str:
     """Return a number as its figure is read: shares in percent."""
-    if limit.figure.startswith(("rate", "gsr", "accuracy")):
+    if limit.is_share:
         return f"{100 * number:.3g} %"
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
 

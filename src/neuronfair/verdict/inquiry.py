@@ -16,7 +16,7 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision
+from neuronfair.network.judge import BATCH, Decision
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
@@ -61,6 +61,11 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             progress=note,
         )
         inquiry.entry["rate"][name] = words.rate_json(rate)
+    broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, BATCH))
+    if broken:
+        seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
+        remedy = "Correct the rules in the domain file, or the rows."
+        inquiry.entry["health"].append({"name": "rows-break-rules", "seen": seen, "remedy": remedy})
     inquiry.entry["groups"] = group_figures(case.model, case.data, case.decision)
 
 

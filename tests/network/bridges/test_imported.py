@@ -145,3 +145,8 @@ def test_a_function_is_known_by_its_code(crowd):
         return table["age"] / 100
 
     assert open_model(third, crowd.domain, crowd.rows).fingerprint != one
+
+
+def test_a_factory_of_untrained_networks_needs_their_weights(code, crowd):
+    with pytest.raises(ModelError, match=r"makes other weights each time.*--weights FILE"):
+        open_model(f"{code}:make", crowd.domain, crowd.rows)

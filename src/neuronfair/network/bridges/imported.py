@@ -22,6 +22,7 @@ from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.bridges import scikit
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.weights import fingerprint
 
 DIGITS = 6  # of the answers that a function is known by
 
@@ -30,10 +31,14 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     """Import `package.module:name` and take what it is: a module or something that makes one, a model, a function."""
     found = _import(request)
     if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module) and _takes_nothing(found)):
+        make = found
         try:
-            found = found()
+            found = make()
+            again = make() if request.weights is None and isinstance(found, nn.Module) else found
         except Exception as error:  # the user's own code
             raise request.error(f"calling it failed ({type(error).__name__}: {one_line(error)})") from error
+        if again is not found and fingerprint(again) != fingerprint(found):
+            raise request.error("makes other weights each time. Name those of the trained network: --weights FILE")
     if request.weights is not None:
         if not isinstance(found, nn.Module):
             raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")

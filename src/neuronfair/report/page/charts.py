@@ -119,9 +119,8 @@ def swatch(i: int, worst: bool) -> str:
 
 def bars(rows: Sequence[tuple[str, object, str, str]], caption: str) -> str:
     """Return a bar chart of shares as a table: label, share, kind of bar, and words beside the figure."""
-    top = top_of([value for _, value, _, _ in rows], most=1)
-    body = "".join(
-        f'<tr><th scope="row">{name(label)}</th><td class="room">{bar(value, top, kind)}</td>'
+    body = "".join(  # the track is the whole: 79 % fills 79 % of it
+        f'<tr><th scope="row">{name(label)}</th><td class="room">{bar(value, 1.0, kind)}</td>'
         f"<td><b>{share(value)}</b>{f' <small>{escape(note)}</small>' if note else ''}</td></tr>"
         for label, value, kind, note in rows
     )
