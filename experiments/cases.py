@@ -12,12 +12,15 @@ from neuronfair.domain.data import Data, load
 from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.generation.campaign import Outcome, Plan, find
+from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.measure.compare import figures
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.network.adapter import Network
 from neuronfair.network.fit import fit, read_model
 from neuronfair.network.train import TrainingSettings
 from neuronfair.network.weights import save
+
+from torch import Tensor
 
 from lab import FOLDER, Job, Scale
 
@@ -118,6 +121,13 @@ def search_job(scale: Scale, case: str, model: str | int, method: str, seed: int
     return Job("cases:search", {"case": case, "model": model, **plan, **more})
 
 
+@cache
+def starts(case: str, count: int, seed: int) -> Tensor:
+    """Return the rows that searches start from: those that `find` would take, clustered once for all methods."""
+    rows = case_data(case)
+    return cluster_seeds(rows.domain, rows.rows, count, seed=seed)
+
+
 def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
     """Search a classifier and return the figures."""
     return figures(outcome(case, model, **plan))
@@ -125,8 +135,9 @@ def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
 
 def outcome(case: str, model: str | int, **plan: Any) -> Outcome:
     """Search a classifier without controls; a search that Ctrl-C has cut short is no result."""
-    rows = case_data(case)
-    result = find(network(case, model), rows.domain, rows.rows, Plan(controls=False, **plan))
+    rows, chosen = case_data(case), Plan(controls=False, **plan)
+    seeds = starts(case, chosen.seeds, chosen.seed)
+    result = find(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds)
     if result.interrupted:
         raise KeyboardInterrupt
     return result

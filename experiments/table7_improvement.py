@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.consistency import deviation, spearman
 from neuronfair.network.adapter import Network
+from neuronfair.repair.labels import Ensemble
 from neuronfair.repair.retrain import retrain
 
 from cases import CASES, CLASSIFIERS, PAPER, PUBLISHED, WIDE, case_data, model_of, network, outcome, train_jobs
@@ -37,6 +39,7 @@ def improve(
             found.seeds,
             repeats=repeats,
             max_loss=None,
+            ensemble=_voters(case, seed),
             seed=seed,
         )
     except NeuronFairError as error:  # nothing was found, so there is nothing to learn from
@@ -52,6 +55,12 @@ def improve(
         "without": [done.without.rate, done.without.accuracy],
         "auc_after": _auc(after, case),
     }
+
+
+@cache
+def _voters(case: str, seed: int) -> Ensemble:
+    """Return the networks that label the findings: the same for all methods."""
+    return Ensemble(case_data(case).split(seed), seed=seed)
 
 
 def _auc(net: Network, case: str) -> float:

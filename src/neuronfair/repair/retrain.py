@@ -63,6 +63,7 @@ def retrain(
     repeats: int = 5,
     max_loss: float | None = 0.01,
     fresh: bool = False,
+    ensemble: Ensemble | None = None,
     settings: TrainingSettings = SETTINGS,
     seed: int = 0,
     progress: Callable[[int, list[float]], None] | None = None,
@@ -73,7 +74,7 @@ def retrain(
     draw different pairs and are trained as one stack, going on from the trained weights (`fresh` starts anew). Some
     pairs join the validation rows, or the training would stop before it had become fair. Kept is the repeat that
     discriminates the fewest people, among those that lose at most `max_loss` of the accuracy on validation rows; with
-    None, whatever it costs and even if it does not help.
+    None, whatever it costs and even if it does not help. An `ensemble` that is at hand saves the time to train it.
     """
     check_rule(label)
     if not 0 < share <= 1:
@@ -87,7 +88,7 @@ def retrain(
     domain = data.domain
     module = copy.deepcopy(module).to(domain.device)
     generator = torch.Generator().manual_seed(seed)
-    ensemble = Ensemble(parts, seed=seed) if label == "ensemble" else None
+    ensemble = (ensemble or Ensemble(parts, seed=seed)) if label == "ensemble" else None
     pairs, labels = _labelled_pairs(module, parts.train, findings, seeds, label, ensemble)
     count = min(MOST, max(1, round(share * len(pairs))))
     order = torch.randperm(len(pairs), generator=generator)
