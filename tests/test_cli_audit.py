@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair import cli
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation import engine
 from neuronfair.network.judge import Decision
 from tests.conftest import Result
 from tests.test_cli import HEADER, people, write
+from tests.test_cli_search import trained_table
 
 TABLE = ("table.csv", "--domain", "table.toml")
 MODEL = ("--model", "model.safetensors")
@@ -31,20 +31,7 @@ def score(people):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a table in which sex counts, its domain and a network that was trained on it."""
-    path = tmp_path_factory.mktemp("table")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(path)
-        write("table.csv", HEADER, *people(200))
-        for words in (
-            ("domain", "infer", "table.csv", "--sensitive", "sex", "--target", "income"),
-            ("train", "table.csv", "--domain", "table.toml", "--hidden", "8,4", "--out", "model.safetensors", "-q"),
-        ):
-            patch.setattr(sys, "argv", ["neuronfair", *words])
-            with pytest.raises(SystemExit) as stop:
-                cli.main()
-            assert not stop.value.code
-    return path
+    return trained_table(tmp_path_factory.mktemp("table"))
 
 
 @pytest.fixture(autouse=True)

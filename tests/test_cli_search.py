@@ -29,10 +29,8 @@ SMALL = ("--seeds", 20, "--steps", 20, "--out", "run")
 UNTIMED = ("seconds", "seconds_per_1000")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with a table in which sex counts, its domain and a network that was trained on it."""
-    path = tmp_path_factory.mktemp("table")
+def trained_table(path: Path) -> Path:
+    """Fill a folder with a table in which sex counts, its domain and a network that was trained on it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         write("table.csv", HEADER, *people(200))
@@ -45,6 +43,11 @@ def folder(tmp_path_factory):
                 cli.main()
             assert not stop.value.code
     return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return trained_table(tmp_path_factory.mktemp("table"))
 
 
 @pytest.fixture(autouse=True)
