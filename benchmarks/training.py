@@ -9,8 +9,9 @@ import argparse
 import time
 
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.stacked import train_stack
-from neuronfair.network.train import TrainingSettings, train
+from neuronfair.network.train import train
 from neuronfair.network.zoo import HFCN, LFCN, fully_connected
 
 import torch

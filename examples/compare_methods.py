@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import neuronfair as nf
-from neuronfair.network.train import TrainingSettings
+from neuronfair.network.descent import TrainingSettings
 
 METHODS = ("frontier", "neuronfair", "eidig5", "adf", "aequitas", "uniform")
 

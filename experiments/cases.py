@@ -12,14 +12,18 @@ from neuronfair.domain.data import Data, load
 from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.generation.campaign import Outcome, Plan, find
+from neuronfair.generation.findings import Findings
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.measure.compare import figures
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.network.adapter import Network
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.fit import fit, read_model
-from neuronfair.network.train import TrainingSettings
 from neuronfair.network.weights import save
+from neuronfair.repair.retrain import MOST
+from neuronfair.store.tables import read_findings, write_findings
 
+import torch
 from torch import Tensor
 
 from lab import FOLDER, Job, Scale
@@ -38,6 +42,7 @@ CASES = {case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is 
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
 METHODS = ("neuronfair", "frontier", "eidig5", "adf", "aequitas")
+KEPT = 10 * MOST  # findings of a search, drawn at random: a tenth of them is all that retraining takes of any number
 SHORT = TrainingSettings(epochs=10, patience=3, restarts=1)
 PAPER: dict[str, Any] = tomllib.loads((FOLDER / "paper.toml").read_text(encoding="utf-8"))
 PAPER_METHODS = ("aequitas", "symbgen", "adf", "eidig", "neuronfair")  # the order of columns in the paper's tables
@@ -55,6 +60,11 @@ def published(case: str) -> Path | None:
 def run_seeds(scale: Scale, case: str) -> range:
     """Return the run seeds of the searches of a case: at most three for the wide tables, which take longer."""
     return range(min(scale.repeats, 3) if case in WIDE else scale.repeats)
+
+
+def split_of(model: str | int) -> int:
+    """Return the split of the rows that a classifier was trained on; the published ones have seen all."""
+    return 0 if model == PUBLISHED else int(model)
 
 
 def model_of(case: str) -> str | int:
@@ -129,8 +139,31 @@ def starts(case: str, count: int, seed: int) -> Tensor:
 
 
 def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
-    """Search a classifier and return the figures."""
-    return figures(outcome(case, model, **plan))
+    """Search a classifier and return the figures; the findings of its first search are kept for retraining."""
+    result = outcome(case, model, **plan)
+    if plan["seed"] == split_of(model):
+        _keep(result, _kept(case, model, **plan))
+    return figures(result)
+
+
+def found(case: str, model: str | int, **plan: Any) -> Findings:
+    """Return findings of a search: as they were kept, or else by searching now."""
+    path = _kept(case, model, **plan)
+    if not path.exists():
+        _keep(outcome(case, model, **plan), path)
+    return read_findings(path, case_data(case).domain, network(case, model).outputs)
+
+
+def _kept(case: str, model: str | int, **plan: Any) -> Path:
+    job = Job("cases:search", {"case": case, "model": model, **plan})
+    return Path(os.environ["NEURONFAIR_LAB"]) / "findings" / f"{job.key}.parquet"
+
+
+def _keep(result: Outcome, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(result.plan.seed)
+    some = torch.randperm(len(result.findings), generator=generator)[:KEPT]
+    write_findings(path, result.findings[some], result.domain)
 
 
 def outcome(case: str, model: str | int, **plan: Any) -> Outcome:

@@ -8,7 +8,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.repair.neurons import repair_neurons
 
-from cases import CASES, PUBLISHED, case_data, model_of, network, train_jobs
+from cases import CASES, PUBLISHED, case_data, model_of, network, split_of, train_jobs
 from lab import Claim, Job, Report, Results, Scale, Table, figure
 
 MAX_LOSS = 0.01
@@ -17,7 +17,7 @@ MAX_LOSS = 0.01
 def turned(case: str, model: str | int) -> dict[str, Any]:
     """Repair one classifier within a point of accuracy, and measure it on rows that played no part."""
     rows, net = case_data(case), network(case, model)
-    seed = 0 if model == PUBLISHED else int(model)
+    seed = split_of(model)
     parts = rows.split(seed)
     profile = interpret(net, rows.domain, parts.train.rows)
     try:

@@ -5,48 +5,57 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.consistency import deviation, spearman
 from neuronfair.network.adapter import Network
 from neuronfair.repair.labels import Ensemble
 from neuronfair.repair.retrain import retrain
 
-from cases import CASES, CLASSIFIERS, PAPER, PUBLISHED, WIDE, case_data, model_of, network, outcome, train_jobs
+from cases import (
+    CASES,
+    CLASSIFIERS,
+    PAPER,
+    PUBLISHED,
+    WIDE,
+    case_data,
+    found,
+    model_of,
+    network,
+    search_job,
+    split_of,
+    starts,
+    train_jobs,
+)
 from lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")
-SECONDS = 2  # times those of Table 5 are the most for a search: SymbGen is slow
+SECONDS = 2  # times those of Table 5 are the most for SymbGen
 SEEN = {"published": " (which the published classifiers were trained on)", "own": ""}
 QUICK = ("adult-sex", "german-sex")
 
 
-def improve(
-    case: str, model: str | int, method: str, seeds: int, steps: int, repeats: int, seconds: float
-) -> dict[str, Any]:
+def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str, Any]:
     """Search, retrain with a tenth of the findings, and measure before and after."""
-    rows, net = case_data(case), network(case, model)
-    seed = 0 if model == PUBLISHED else int(model)
-    found = outcome(case, model, method=method, seeds=seeds, steps=steps, seed=seed, seconds=seconds)
-    result: dict[str, Any] = {"findings": len(found.findings), "auc": _auc(net, case)}
-    try:
-        done = retrain(
-            net.module,
-            rows,
-            rows.split(seed),
-            found.findings,
-            found.seeds,
-            repeats=repeats,
-            max_loss=None,
-            ensemble=_voters(case, seed),
-            seed=seed,
-        )
-    except NeuronFairError as error:  # nothing was found, so there is nothing to learn from
-        return {**result, "refused": str(error)}
+    rows, net, seed = case_data(case), network(case, model), split_of(model)
+    findings, auc = found(case, model, **plan), _auc(net, case)
+    if not len(findings):
+        return {"refused": "nothing was found, so there is nothing to learn from"}
+    done = retrain(
+        net.module,
+        rows,
+        rows.split(seed),
+        findings,
+        starts(case, plan["seeds"], seed),
+        share=0.1,
+        repeats=repeats,
+        max_loss=None,
+        ensemble=_voters(case, seed),
+        seed=seed,
+    )
     after = Network(done.module, rows.domain.encode(rows.rows[:1]))
     return {
-        **result,
+        "auc": auc,
         "rate": done.before.rate,
         "accuracy": done.before.accuracy,
         "rates": [o.rate for o in done.repeats],
@@ -69,10 +78,10 @@ def _auc(net: Network, case: str) -> float:
 
 
 def run(scale: Scale, case: str, model: str | int, method: str) -> Job:
-    """Return the retraining with the findings of one method."""
-    budget = {"seeds": scale.seeds, "steps": scale.steps, "repeats": scale.retrainings}
-    budget |= {"seconds": SECONDS * scale.seconds}
-    return Job("table7_improvement:improve", {"case": case, "model": model, "method": method, **budget})
+    """Return the retraining with the findings of one method: those of its search for Table 4, if it is there."""
+    limit = {"seconds": SECONDS * scale.seconds} if method == "symbgen" else {}
+    search = search_job(scale, case, model, method, split_of(model), **limit)
+    return Job("table7_improvement:improve", {**search.arguments, "repeats": scale.retrainings})
 
 
 def own(scale: Scale, case: str) -> list[int]:
@@ -114,7 +123,7 @@ def report(scale: Scale, results: Results) -> Report:
                 ["case", "before", *METHODS],
                 rates,
                 f"DM-RS in percent, {scale.retrainings} retrainings each, mean ± 95 % interval (the paper's). "
-                f"{CLASSIFIERS}. A search is stopped after {SECONDS * scale.seconds:g} s.",
+                f"{CLASSIFIERS}. SymbGen is stopped after {SECONDS * scale.seconds:g} s.",
             ),
             "auc": Table(
                 ["case", "before", *METHODS],

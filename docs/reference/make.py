@@ -33,7 +33,7 @@ FURTHER = {
     "domain.table": ("Target",),
     "network.bridges.opened": ("Opened",),
     "network.judge": ("Judgement",),
-    "network.train": ("TrainingSettings",),
+    "network.descent": ("TrainingSettings",),
     "network.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
     "generation.campaign": ("Outcome",),

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.stacked import Stack, linear_layers, train_stack
-from neuronfair.network.train import TrainingSettings, accuracy, train
+from neuronfair.network.train import accuracy, train
 from neuronfair.network.zoo import fully_connected
 
 QUICK = TrainingSettings(epochs=5, batch=32, patience=5, restarts=1)

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from neuronfair.errors import ModelError
 from neuronfair.network.adapter import Network
-from neuronfair.network.train import TrainingSettings, accuracy, train
+from neuronfair.network.descent import TrainingSettings
+from neuronfair.network.train import accuracy, train
 from neuronfair.network.zoo import fully_connected
 
 QUICK = TrainingSettings(epochs=4, batch=32, patience=4, restarts=1)

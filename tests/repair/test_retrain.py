@@ -12,7 +12,7 @@ from neuronfair import Data, Plan, find
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import Outcome as Search
-from neuronfair.network.train import TrainingSettings
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import Retraining, retrain

@@ -12,7 +12,7 @@ from neuronfair import Data, Decision, TableDomain, fit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.network.bridges import open_model
-from neuronfair.network.train import TrainingSettings
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.weights import save
 from neuronfair.verdict import proposal
 from neuronfair.verdict.audit import AuditSettings, Origin, audit

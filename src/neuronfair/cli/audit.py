@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from neuronfair.domain.data import Data
     from neuronfair.network.bridges import Opened
-    from neuronfair.network.train import TrainingSettings
+    from neuronfair.network.descent import TrainingSettings
     from neuronfair.network.weights import Card
     from neuronfair.verdict.audit import AuditSettings
     from neuronfair.verdict.corpus import Corpus
@@ -289,7 +289,7 @@ def _table(
 
 def _training(table: Data, quick: bool) -> TrainingSettings:
     """Return how to train a classifier on the spot: in seconds rather than minutes on a large table."""
-    from neuronfair.network.train import TrainingSettings
+    from neuronfair.network.descent import TrainingSettings
 
     if len(table) < LARGE:
         return TrainingSettings(restarts=1) if quick else TrainingSettings()

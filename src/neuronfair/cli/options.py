@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from neuronfair.domain.data import Data
     from neuronfair.network.bridges import Opened
+    from neuronfair.network.descent import TrainingSettings
     from neuronfair.network.judge import Decision
-    from neuronfair.network.train import TrainingSettings
     from neuronfair.network.weights import Card
     from neuronfair.store.run import Run
 
@@ -147,9 +147,11 @@ def fit_classifier(
     from neuronfair.report.console import progress_bar
 
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
+        losses = []
 
         def note(start: int, epoch: int, loss: float) -> None:
-            show(epoch, None, f"epochs of start {start}, validation loss {loss:.4f}")
+            losses.append(loss)
+            show(epoch, None, f"epochs, best validation loss {min(losses):.4f}")
 
         module, card = fit(data, hidden=hidden, settings=settings, seed=seed, progress=note)
     shares = ", ".join(f"{part} {share:.2%}" for part, share in card.accuracy.items())

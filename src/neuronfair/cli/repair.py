@@ -120,8 +120,8 @@ def repair(
     if how is _How.retrain:
         with progress_bar("Training again", quiet=console.quiet) as show:
 
-            def note(epoch: int, losses: list[float]) -> None:
-                show(epoch, None, f"epochs, validation loss {sum(losses) / len(losses):.4f}")
+            def note(epoch: int, losses: dict[int, float]) -> None:
+                show(epoch, None, f"epochs, validation loss {sum(losses.values()) / len(losses):.4f}")
 
             work = retrain(
                 module,

@@ -21,6 +21,7 @@ from neuronfair.errors import DomainError, did_you_mean
 
 MAX_TWINS = 100_000
 ROWS_PER_PASS = 1 << 15
+NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
 _CPU = torch.device("cpu")
 
 
@@ -109,7 +110,9 @@ class TableDomain:
     @property
     def rows_per_pass(self) -> int:
         """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
-        return ROWS_PER_PASS
+        if self.device.type != "cpu":
+            return ROWS_PER_PASS
+        return min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width))
 
     @cached_property
     def _rulebook(self) -> RuleBook:

@@ -19,6 +19,7 @@ from neuronfair.generation.findings import Findings
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, State, World
 from neuronfair.network.judge import Judgement, judge
+from neuronfair.network.threads import one_thread
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -82,7 +83,9 @@ def search(
     saved, stop = t, tally.stop
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
-    with _ctrl_c() as pressed, _enough_threads(world, len(state["origin"])):
+    # Rows so wide that few of them fill a pass keep all threads busy.
+    few = len(state["origin"]) <= min(FEW_WALKERS, world.domain.rows_per_pass // 8)
+    with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
                 stop = "walkers"
@@ -220,20 +223,6 @@ def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
 def _scramble(keys: Tensor) -> Tensor:
     """Spread keys evenly, so that a remainder of them is a fair sample."""
     return ((keys * -7046029254386353131) >> 33) & 0x7FFFFFFF
-
-
-@contextmanager
-def _enough_threads(world: World, walkers: int) -> Iterator[None]:
-    """Let small batches run on one thread of the CPU, and restore the number of threads afterwards."""
-    before = torch.get_num_threads()
-    # Rows so wide that few of them fill a pass keep all threads busy.
-    small = walkers <= min(FEW_WALKERS, world.domain.rows_per_pass // 8)
-    if world.domain.device.type == "cpu" and small:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

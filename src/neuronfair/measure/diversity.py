@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
@@ -101,15 +101,14 @@ def generation_diversity(
 
 def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
     """Return the distances between all pairs of rows, from 0 to 1, without the sensitive attributes: (n, n)."""
-    columns = domain.free.nonzero()[:, 0].tolist()
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for column in columns:  # one after the other, for memory's sake
-        apart = (rows[:, None, column] - rows[:, column]).abs()
-        if domain.ordered[column]:
-            total += apart.double() / max(1, int(domain.sizes[column]) - 1)
-        else:
-            total += apart > 0
-    return total / max(1, len(columns))
+    columns = domain.free.nonzero()[:, 0]
+    codes, sizes = rows[:, columns], domain.sizes[columns]
+    line = domain.ordered[columns] | (sizes <= 2)  # two values are as far apart either way
+    places = [codes[:, line].double() / (sizes[line] - 1).clamp(min=1)]
+    # A nominal value is a corner of its own, half a step away from where all meet.
+    places += [one_hot(codes[:, i], int(sizes[i])).double() / 2 for i in (~line).nonzero()[:, 0].tolist()]
+    place = torch.cat(places, 1)
+    return torch.cdist(place, place, p=1) / max(1, len(columns))
 
 
 def _directions(domain: TableDomain, rows: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ from torch.nn import functional
 
 from neuronfair.atomic import replacing
 from neuronfair.errors import ModelError
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.layers import evaluating
-from neuronfair.network.train import TrainingSettings, train
+from neuronfair.network.train import train
 from neuronfair.network.vision import BODIES, Detector, build
 from neuronfair.network.zoo import fully_connected
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, ModelError
-from neuronfair.network.train import TrainingSettings, accuracy, train
+from neuronfair.network.descent import TrainingSettings
+from neuronfair.network.train import accuracy, train
 from neuronfair.network.weights import Card, fingerprint, load
 from neuronfair.network.zoo import HFCN, LFCN, fully_connected
 

@@ -8,8 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.errors import ModelError
-from neuronfair.network.train import Rows, TrainingResult, TrainingSettings, check_rows, descend, seeded
+from neuronfair.network.descent import (
+    Course,
+    Note,
+    Rows,
+    TrainingResult,
+    TrainingSettings,
+    check_rows,
+    descend,
+    initialised,
+    stream,
+)
+from neuronfair.network.threads import one_thread
 from neuronfair.network.units import Units
+
+FEW_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)
 
 
 class Stack(nn.Module):
@@ -49,6 +62,18 @@ def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
     return layers
 
 
+def stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
+    """Return the networks as what they are if they can be trained as one stack, else None."""
+    plain = [module for module in modules if isinstance(module, nn.Sequential)]
+    if len(plain) < len(modules) or not all(p.requires_grad for module in plain for p in module.parameters()):
+        return None
+    try:
+        Stack(plain)
+    except ModelError:
+        return None
+    return plain
+
+
 def train_stack(
     build: Callable[[], nn.Sequential],
     x: Tensor,
@@ -59,38 +84,58 @@ def train_stack(
     settings: TrainingSettings | None = None,
     seed: int = 0,
     fresh: bool = True,
-    progress: Callable[[int, list[float]], None] | None = None,
+    progress: Note | None = None,
 ) -> list[TrainingResult[nn.Sequential]]:
     """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows of x that network i sees.
 
     Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
     its own, and none is replaced. The units of the inputs are those of all rows of x. `progress` is called after every
-    epoch with the epoch and all validation losses.
+    epoch with the validation losses of those that are still trained.
     """
-    settings = settings or TrainingSettings()
     check_rows(x, y, "training")
     check_rows(*validation, "validation")
-    held_x, held_y = (part.to(x.device) for part in validation)
-    units = Units.of(x)
-    members, shuffles = [], []
-    for number in range(1, len(chosen) + 1):
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            shuffles.append(seeded(seed, number, x.device))
-            members.append(build().to(x.device))
-        units.enter(linear_layers(members[-1])[0], x, fresh=fresh)
-    stack = Stack(members)
-    courses = descend(
-        stack,
-        (units.standardise(x), y.to(x.device)),
-        (units.standardise(held_x), held_y),
-        settings,
-        shuffles,
-        chosen=chosen.to(x.device),
-        progress=progress,
+    rows, held = (x, y.to(x.device)), (validation[0].to(x.device), validation[1].to(x.device))
+    numbers = range(1, len(chosen) + 1)
+    members = initialised(build, numbers, seed, x.device)
+    settings = settings or TrainingSettings()
+    courses = train_members(
+        members, numbers, rows, held, settings, chosen=chosen.to(x.device), seed=seed, fresh=fresh, progress=progress
     )
+    return [c.of(member, number) for c, member, number in zip(courses, members, numbers, strict=True)]
+
+
+def train_members(
+    members: Sequence[nn.Sequential],
+    numbers: Sequence[int],
+    rows: Rows,
+    held: Rows,
+    settings: TrainingSettings,
+    *,
+    chosen: Tensor | None = None,
+    seed: int,
+    fresh: bool,
+    progress: Note | None = None,
+) -> list[Course]:
+    """Train networks as one stack, all on the same rows or each on its `chosen` ones."""
+    (x, y), (held_x, held_y) = rows, held
+    if chosen is None:
+        chosen = torch.arange(len(x), device=x.device).expand(len(members), -1)
+    units = Units.of(x)
+    for member in members:
+        units.enter(linear_layers(member)[0], x, fresh=fresh)
+    stack = Stack(members)
+    products = settings.batch * sum(weight.numel() for weight in stack.parameters())
+    with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
+        courses = descend(
+            stack,
+            (units.standardise(x), y),
+            (units.standardise(held_x), held_y),
+            settings,
+            [torch.Generator().manual_seed(stream(seed, number)) for number in numbers],
+            chosen=chosen,
+            progress=progress,
+        )
     stack.unstack(members)
-    results = []
-    for number, (member, course) in enumerate(zip(members, courses, strict=True), 1):
+    for member in members:
         units.fold(linear_layers(member)[0])
-        results.append(TrainingResult(member.eval(), *course.figures, number))
-    return results
+    return courses

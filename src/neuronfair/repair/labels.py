@@ -10,9 +10,9 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.generation.findings import Findings
 from neuronfair.network.adapter import Network
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.judge import families
 from neuronfair.network.stacked import Stack, train_stack
-from neuronfair.network.train import TrainingSettings
 from neuronfair.network.zoo import fully_connected
 
 RULES = ("ensemble", "seed", "twins")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +12,8 @@ from neuronfair.domain.data import Data, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.findings import Findings
 from neuronfair.network.adapter import Network
+from neuronfair.network.descent import Note, Rows, TrainingSettings
 from neuronfair.network.stacked import linear_layers, train_stack
-from neuronfair.network.train import Rows, TrainingSettings
 from neuronfair.network.zoo import fully_connected
 from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
 from neuronfair.repair.outcome import Outcome, outcomes
@@ -66,7 +65,7 @@ def retrain(
     ensemble: Ensemble | None = None,
     settings: TrainingSettings = SETTINGS,
     seed: int = 0,
-    progress: Callable[[int, list[float]], None] | None = None,
+    progress: Note | None = None,
 ) -> Retraining:
     """Train a network again on its training rows and a share of the findings, several times, and keep the best.
 

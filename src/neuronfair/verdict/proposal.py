@@ -14,8 +14,8 @@ from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.rate import Rate
 from neuronfair.network.adapter import Network
 from neuronfair.network.bridges import Opened
+from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.stacked import linear_layers
-from neuronfair.network.train import TrainingSettings
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import SAMPLES, retrain
 from neuronfair.verdict.case import Case, Inquiry, Progress

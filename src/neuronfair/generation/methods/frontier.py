@@ -68,7 +68,8 @@ class Frontier:
         number = torch.zeros(n, dtype=dtype, device=device)
         slope = torch.zeros(n, world.domain.width, dtype=dtype, device=device)
         inside = torch.zeros(n, dtype=torch.bool, device=device)
-        return state | {"inside": inside, "high": number, "low": number, "slope_high": slope, "slope_low": slope}
+        known = {"inside": inside, "sloping": inside, "high": number, "low": number}
+        return state | known | {"slope_high": slope, "slope_low": slope}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the seeds, and from then on the best of some random moves of one attribute each."""
@@ -86,8 +87,10 @@ class Frontier:
         # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
-        lost = torch.ones_like(inside) if t == 1 else ~_sloping(state)[:, None]
-        return torch.where(~inside & lost, self._redrawn(world, state, t), moved)
+        lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
+        if bool(lost.any()):
+            moved[lost] = self._redrawn(world, {name: state[name][lost] for name in ("rows", "origin", "sloping")}, t)
+        return moved
 
     def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return random moves as attribute, new code, and whether the new row exists: (n, candidates) each."""
@@ -126,7 +129,7 @@ class Frontier:
         """Return rows with half of the attributes drawn anew, or all of them where nothing has a slope."""
         rows = state["rows"]
         u, v = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
-        share = torch.where(_sloping(state), SCATTER, 1.0)[:, None]
+        share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
         return world.domain.move(rows, torch.where(u < share, (v * world.domain.sizes).long(), rows))
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
@@ -142,9 +145,9 @@ class Frontier:
         ends = torch.cat([family[every, high.indices], family[every, low.indices]])
         slopes = world.gradient(ends, lambda s: (s * lean.repeat(2, 1)).sum(1), state, t).chunk(2)
         new = state | {"rows": rows, "inside": judgement.discriminates, "high": high.values, "low": low.values}
-        new |= {"slope_high": slopes[0], "slope_low": slopes[1]}
+        new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
-        better = new["inside"] | (~state["inside"] & (_sloping(new) | ~_sloping(state)))
+        better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
         return where(better, new, state)
 
 
@@ -170,11 +173,6 @@ class _Pilot:
         hits.index_add_(0, cells[:, 0], (counted & judgement.discriminates).double())
         tries.index_add_(0, cells[:, 0], counted.double())
         return self.walk.tell(world, state, rows, judgement, t)
-
-
-def _sloping(state: State) -> Tensor:
-    """Return which walkers have any gradient to follow."""
-    return (state["slope_high"] != 0).any(1) | (state["slope_low"] != 0).any(1)
 
 
 def _chances(hits: Tensor, tries: Tensor) -> Tensor:
