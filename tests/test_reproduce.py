@@ -103,6 +103,20 @@ def test_one_figure_from_the_command_line(run, shared_models, monkeypatch, tmp_p
     assert (tmp_path / "out" / "figure3_as_curve-as-curves.svg").exists()
 
 
+def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
+    cases, table4, table7 = map(importlib.import_module, ("cases", "table4_totals", "table7_improvement"))
+    (search, *_), retraining = (
+        table4.runs(lab.QUICK, "german-sex", "adf"),
+        table7.run(lab.QUICK, "german-sex", "published", "adf"),
+    )
+    count = cases.search(**search.arguments)["findings"]
+    monkeypatch.setattr(cases, "outcome", None)  # nobody may search again
+    plan = {name: value for name, value in retraining.arguments.items() if name != "repeats"}
+    assert len(cases.found(**plan)) == count > 0
+
+
 def test_an_experiment_that_does_not_exist(refused):
     refused("reproduce", "tabel4_totals", says=("no experiment 'tabel4_totals'", "table4_totals"))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair import Decision, NeuronFairError, Plan, TableDomain, find, interpret, judge
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
@@ -131,8 +131,9 @@ def test_a_budget_of_zero_judges_nobody(budget, stop):
 def test_a_negative_budget_is_refused():
     with pytest.raises(NeuronFairError, match="findings per seed must be 0 or more, got -1"):
         Budget(findings_per_seed=-1)
-    with pytest.raises(NeuronFairError, match="seconds"):
-        Budget(seconds=float("nan"))
+    for refusing in (Budget, Plan):
+        with pytest.raises(NeuronFairError, match="seconds must be 0 or more, got nan"):
+            refusing(seconds=float("nan"))
 
 
 def test_no_seeds_give_no_findings():

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.stacked import Stack, linear_layers, train_stack
+from neuronfair.network import stacked
+from neuronfair.network.descent import Course, TrainingSettings, initialised
+from neuronfair.network.stacked import Stack, linear_layers, stackable, train_members, train_stack
 from neuronfair.network.train import accuracy, train
 from neuronfair.network.zoo import fully_connected
 
@@ -102,6 +103,55 @@ def test_each_member_stops_by_itself() -> None:
         assert result.validation_loss == min(losses) == losses[result.best_epoch - 1]
         again = functional.cross_entropy(result.module(held[0]), held[1]).detach()
         torch.testing.assert_close(float(again), result.validation_loss, rtol=1e-4, atol=1e-5)
+
+
+def test_a_member_goes_on_as_if_alone_when_others_have_left() -> None:
+    (x, y), held = rule(200), rule(60, 1)
+    settings = TrainingSettings(epochs=60, batch=32, lr=0.02, patience=2)
+
+    def trained(numbers: list[int]) -> list[tuple[nn.Sequential, Course]]:
+        members = initialised(lambda: fully_connected(4, (6, 3)), numbers, 0, x.device)
+        courses = train_members(members, numbers, (x, y), held, settings, seed=0, fresh=True)
+        return list(zip(members, courses, strict=True))
+
+    together = trained([1, 2, 3, 4])
+    ends = [course.epochs for _, course in together]
+    assert min(ends) + 3 < max(ends)  # some are done long before the last
+    for number, (member, course) in enumerate(together, 1):
+        ((alone, own),) = trained([number])
+        assert course.epochs == own.epochs
+        torch.testing.assert_close(course.history, own.history, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(member(x), alone(x), rtol=1e-2, atol=1e-2)
+
+
+def test_what_can_be_stacked() -> None:
+    plain = networks(2)
+    assert stackable(plain) == plain
+    frozen = copy.deepcopy(plain)
+    frozen[1].requires_grad_(False)
+    with_dropout = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2))
+    for others in (frozen, [plain[0], with_dropout], [plain[0], fully_connected(4, (5, 3))], [nn.Linear(4, 2)]):
+        assert stackable(others) is None
+
+
+@pytest.mark.parametrize("few", [0, 10**9])
+def test_small_networks_learn_on_one_thread_and_all_are_given_back(few: int, monkeypatch) -> None:
+    (x, y), held = rule(50), rule(20, 1)
+    monkeypatch.setattr(stacked, "FEW_PRODUCTS", few)
+    before = torch.get_num_threads()
+    seen = []
+
+    def interrupt(epoch: int, losses: dict[int, float]) -> None:
+        seen.append(torch.get_num_threads())
+        raise KeyboardInterrupt
+
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_stack(lambda: networks(1)[0], x, y, chosen=everything(2, 50), validation=held, progress=interrupt)
+        assert (seen, torch.get_num_threads()) == ([1 if few else 2], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_retraining_goes_on_from_exactly_the_given_function() -> None:

@@ -30,7 +30,9 @@ from neuronfair.generation import campaign, engine
 from neuronfair.generation.campaign import Plan
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.methods import frontier
-from neuronfair.store.run import DOMAIN, JOURNAL, MANIFEST, SEEDS, Run
+from neuronfair.store.journal import JOURNAL
+from neuronfair.store.manifest import MANIFEST
+from neuronfair.store.run import DOMAIN, SEEDS, Run
 from tests.conftest import PEOPLE
 from tests.planted import networks
 from tests.store.test_tables import assert_same

@@ -189,7 +189,8 @@ class _Outputs:
 
     def check(self, corpus: Path | None, inputs: list[str]) -> None:
         """Refuse files that cannot be written, that the audit reads, or that it writes as something else."""
-        from neuronfair.store.run import DOMAIN, MANIFEST
+        from neuronfair.store.manifest import MANIFEST
+        from neuronfair.store.run import DOMAIN
         from neuronfair.verdict.folder import FIGURES, WEIGHTS
 
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}

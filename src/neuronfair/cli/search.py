@@ -185,7 +185,8 @@ def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
     from neuronfair.domain.data import read_table
     from neuronfair.errors import DataError
     from neuronfair.generation.seeds import given_seeds, uniform_seeds
-    from neuronfair.store.run import MANIFEST, Run
+    from neuronfair.store.manifest import MANIFEST
+    from neuronfair.store.run import Run
 
     if start == "kmeans":
         return None

@@ -46,8 +46,8 @@ class Plan:
     controls: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "global_steps", "instances"):
-            if (getattr(self, name) or 0) < 0:
+        for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
+            if not (getattr(self, name) or 0) >= 0:  # nor NaN
                 raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
         check_method(self.method)
 

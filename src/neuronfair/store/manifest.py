@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy
 import torch
@@ -15,7 +16,13 @@ from torch import Tensor
 
 from neuronfair import __version__
 from neuronfair.domain.data import Data
+from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Plan
+from neuronfair.network.judge import DecisionKind
+
+MANIFEST = "manifest.json"
+MAX_OUTPUTS = 100_000
+_ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict}  # of a manifest
 
 
 def make_manifest(
@@ -60,3 +67,34 @@ def where(source: str) -> str:
     """Return where a model is, for a run folder that may be read from elsewhere: a file by its full path."""
     path = Path(source)
     return str(path.absolute()) if path.is_file() else source
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run folder."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
+        raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
+    plan = manifest["plan"]
+    decision = plan.get("decision")
+    kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)
+    if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
+        raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
+    if not 1 <= manifest["outputs"] <= MAX_OUTPUTS:
+        raise RunError(f"{folder / MANIFEST}: damaged: a model with {manifest['outputs']} outputs")
+    return manifest
+
+
+def check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse to go on with a run that was begun on something else."""
+    for key, what in (("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")):
+        if there[key] != now[key]:
+            raise RunError(f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out")
+    for key, value in now["plan"].items():
+        was = there["plan"].get(key)
+        if was != value:
+            raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")

@@ -13,9 +13,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,18 +31,13 @@ from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Count
 from neuronfair.generation.engine import Checkpoint
 from neuronfair.generation.findings import Findings
-from neuronfair.network.judge import DecisionKind
+from neuronfair.store.journal import JOURNAL, PART_FILE, read_journal
+from neuronfair.store.lock import Lock
+from neuronfair.store.manifest import MANIFEST, check_same, read_manifest
 from neuronfair.store.tables import read_findings, write_findings
 
-MANIFEST, JOURNAL, DOMAIN, SEEDS = "manifest.json", "journal.jsonl", "domain.toml", "seeds.npy"
+DOMAIN, SEEDS = "domain.toml", "seeds.npy"
 
-MAX_OUTPUTS = 100_000
-
-_FILES = ("part", "keys", "misses", "state")
-_ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict}  # of a manifest
-_COUNT = {field.name for field in fields(Count)}  # of a control
-_COUNTS = ("t", "findings", "tried", "judged", "rejected")
-_PART_FILE = re.compile(r"(pilot|global|local)-\d{5,}\.(parquet|keys\.npy|misses\.npy|state\.safetensors)")
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.(parquet|npy|safetensors|json|jsonl|toml)")
 
 
@@ -54,17 +49,21 @@ class Run:
     manifest: dict[str, Any]
     domain: TableDomain
     outputs: int
+    lock: Lock | None = None  # a run that is only looked at has none
 
     @staticmethod
     def create_or_open(folder: Path, manifest: dict[str, Any], domain: TableDomain, outputs: int) -> Run:
-        """Make a run folder, or open the one that is there if it belongs to the same search."""
+        """Make a run folder, or open the one that is there if it belongs to the same search.
+
+        As long as the run is in use, no other process can write to its folder.
+        """
         folder = Path(folder)
-        run = Run(folder, manifest, domain, outputs)
         check_folder(folder)
         if (folder / MANIFEST).exists():
-            _check_same(folder, _read_manifest(folder), manifest)
+            check_same(folder, read_manifest(folder), manifest)
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            run = Run(folder, manifest, domain, outputs, Lock.of(folder))
             run._remove_strays()
             # The manifest comes first: from then on the folder is known to be ours.
             if not (folder / MANIFEST).exists():
@@ -77,14 +76,14 @@ class Run:
     def open(folder: Path) -> Run:
         """Open a run folder to look at it."""
         folder = Path(folder)
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         domain = read_domain(folder / DOMAIN)
         return Run(folder, manifest, domain, int(manifest["outputs"]))
 
     @property
     def lines(self) -> list[dict[str, Any]]:
         """The journal, without a last line that a kill has cut off."""
-        return list(_read_journal(self.folder / JOURNAL))
+        return list(read_journal(self.folder / JOURNAL))
 
     def findings(self) -> Findings:
         """Return everything the run has found, phase by phase."""
@@ -229,7 +228,7 @@ class Run:
         named = {line[key] for line in parts for key in ("part", "keys", "misses")}
         named |= set({line["phase"]: line["state"] for line in parts}.values())  # the last state of each phase
         for path in self.folder.iterdir():
-            if (_temporary(path.name) or _PART_FILE.fullmatch(path.name)) and path.name not in named and path.is_file():
+            if (_temporary(path.name) or PART_FILE.fullmatch(path.name)) and path.name not in named and path.is_file():
                 path.unlink()
 
 
@@ -255,70 +254,13 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than a run."""
-    if (folder / MANIFEST).exists() or not folder.exists():
+    """Refuse a folder that holds something else than a run, or that another process is writing to."""
+    if not folder.exists():
         return
-    if not folder.is_dir() or any(not _temporary(p.name) for p in folder.iterdir()):
+    ours = folder.is_dir() and ((folder / MANIFEST).exists() or all(_temporary(p.name) for p in folder.iterdir()))
+    if not ours:
         raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
-    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
-        raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
-    plan = manifest["plan"]
-    decision = plan.get("decision")
-    kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)
-    if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
-        raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
-    if not 1 <= manifest["outputs"] <= MAX_OUTPUTS:
-        raise RunError(f"{folder / MANIFEST}: damaged: a model with {manifest['outputs']} outputs")
-    return manifest
-
-
-def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse to go on with a run that was begun on something else."""
-    for key, what in (("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")):
-        if there[key] != now[key]:
-            raise RunError(f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out")
-    for key, value in now["plan"].items():
-        was = there["plan"].get(key)
-        if was != value:
-            raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")
-
-
-def _read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    *lines, end = path.read_bytes().split(b"\n")
-    for number, line in enumerate([*lines, end], 1):
-        try:
-            entry = json.loads(line)
-            whole = _is_entry(entry)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            whole = False
-        if whole:
-            yield entry
-        elif number <= len(lines):
-            raise RunError(f"{path}: line {number} is damaged. The files named before it can still be read")
-        # What comes after the last line break was being written when the run was killed.
-
-
-def _is_entry(entry: dict[str, Any]) -> bool:
-    """Return whether a line of the journal says what its event must say; it may be anything that JSON can hold."""
-    if entry["event"] == "part":
-        named = all(_PART_FILE.fullmatch(entry[kind]) and isinstance(entry["crc32"][kind], int) for kind in _FILES)
-        counted = all(isinstance(entry[key], int) for key in _COUNTS) and isinstance(entry["seconds"], (int, float))
-        return named and counted and {"phase", "stop"} <= set(entry)
-    if entry["event"] == "control":
-        count = entry["count"]
-        return "name" in entry and set(count) == _COUNT and all(isinstance(count[key], int) for key in _COUNT)
-    return bool(entry["event"] == "done" and isinstance(entry["summary"], dict))
+    Lock.of(folder)
 
 
 def _load_state(path: Path, device: torch.device) -> dict[str, Tensor]:

@@ -97,7 +97,7 @@ def audit(
     manifest = _manifest(opened, data, settings, choices[-1])
     place = Path(folder) if folder is not None else None
     if place is not None:
-        begin(place, manifest, origin.domain_text or format_domain(data.domain))
+        _lock = begin(place, manifest, origin.domain_text or format_domain(data.domain))  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             save(place / WEIGHTS, opened.module, origin.card)
     clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False

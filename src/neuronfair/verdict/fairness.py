@@ -24,7 +24,7 @@ from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
-from neuronfair.store.run import MANIFEST
+from neuronfair.store.manifest import MANIFEST
 from neuronfair.verdict import inquiry, words
 from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.corpus import read_corpus, replay_corpus

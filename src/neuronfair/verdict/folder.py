@@ -15,7 +15,9 @@ from torch import Tensor
 from neuronfair.atomic import write_text
 from neuronfair.domain.toml import parse_domain, read_domain
 from neuronfair.errors import DomainError, RunError
-from neuronfair.store.run import DOMAIN, MANIFEST, Run
+from neuronfair.store.lock import Lock
+from neuronfair.store.manifest import MANIFEST
+from neuronfair.store.run import DOMAIN, Run
 
 SCHEMA = 1  # of the figures and of the manifest
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
@@ -43,12 +45,14 @@ def folder_name(names: Sequence[str]) -> str:
 
 
 def check_audit_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than an audit, or that cannot be written."""
+    """Refuse a folder that holds something else than an audit, cannot be written, or is in use."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise RunError(f"{folder}: {there} is not a folder that can be written. Choose another --out")
     if folder.exists() and _read_manifest(folder) is None and any(folder.iterdir()):
         raise RunError(f"{folder} exists and is not the folder of an audit. Choose another --out")
+    if folder.exists():
+        Lock.of(folder)
 
 
 def check_same(folder: Path, now: Mapping[str, Any]) -> None:
@@ -60,8 +64,11 @@ def check_same(folder: Path, now: Mapping[str, Any]) -> None:
             raise RunError(f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out")
 
 
-def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> None:
-    """Make the folder of an audit, or go on with the one that is there if it is the same audit."""
+def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> Lock:
+    """Make the folder of an audit, or go on with the one that is there if it is the same audit.
+
+    As long as the lock is in use, no other process can begin in the folder.
+    """
     check_audit_folder(folder)
     check_same(folder, manifest)
     path = folder / DOMAIN
@@ -69,12 +76,14 @@ def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> None:
         raise RunError(f"{path}: was edited. To audit with it, say --domain {path} and choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock.of(folder)
         if not (folder / MANIFEST).exists():
             write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         if not path.exists():
             write_text(path, domain_text)
     except OSError as error:
         raise RunError(f"{folder}: cannot be written ({error.strerror or error}). Choose another --out") from error
+    return lock
 
 
 def keep_figures(folder: Path, figures: Mapping[str, Any]) -> None:

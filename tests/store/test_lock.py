@@ -1,0 +1,71 @@
+"""A run folder belongs to one process at a time, whatever becomes of it."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neuronfair.errors import RunError
+from neuronfair.store import lock as module
+from neuronfair.store.lock import Lock
+
+pytestmark = pytest.mark.skipif(module.fcntl is None, reason="this system cannot lock folders")
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from neuronfair.store.lock import Lock
+lock = Lock.of(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the folder."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_another_process_is_kept_out_until_it_is_killed(other, tmp_path) -> None:
+    with pytest.raises(RunError, match="another process is writing to this run"):
+        Lock.of(tmp_path)
+    other.kill()
+    other.wait()
+    assert Lock.of(tmp_path)
+
+
+def test_one_process_may_open_a_folder_twice(tmp_path) -> None:
+    first, second = Lock.of(tmp_path), Lock.of(tmp_path / "x" / "..")
+    assert first is second
+
+
+def test_a_lock_that_nobody_uses_is_given_back(tmp_path) -> None:
+    lock = Lock.of(tmp_path)
+    hold = [sys.executable, "-c", HOLD.replace("600", "0"), str(tmp_path)]
+    assert "another process" in subprocess.run(hold, capture_output=True, text=True, check=False).stderr
+    del lock
+    gc.collect()
+    assert subprocess.run(hold, capture_output=True, text=True, check=True).stdout == "held\n"
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch) -> None:
+    def refuse(handle: int, how: int) -> None:
+        raise OSError(module.errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    assert Lock.of(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["search", "audit"])
+def test_a_command_is_refused_while_another_writes(command: str, other, refused, tmp_path) -> None:
+    refused(command, "german", "--out", str(tmp_path), says=(str(tmp_path), "another process"))
