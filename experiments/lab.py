@@ -18,10 +18,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
+import neuronfair
 from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.errors import NeuronFairError
@@ -141,12 +143,28 @@ def run_jobs(
                         progress(done, len(wanted), next(iter(running.values())).call)
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         job, (result, seconds) = running.pop(future), future.result()
-                        record = {**result, "_job": _describe(job), "_cpu_seconds": seconds}
+                        record = {**result, "_job": _describe(job), "_code": code_digest(), "_cpu_seconds": seconds}
                         write_text(cache / f"{job.key}.json", json.dumps(record, indent=1))
                         done += 1
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def outdated(jobs: Iterable[Job], cache: Path) -> int:
+    """Return how many results were made by other code than is here now."""
+    look, now = remembered(cache), code_digest()
+    return sum((look(job) or {"_code": now}).get("_code") != now for job in {job.key: job for job in jobs}.values())
+
+
+@cache
+def code_digest() -> str:
+    """Return what changes with every change of the package or of the experiments."""
+    digest = hashlib.blake2b(digest_size=8)
+    for folder in (Path(neuronfair.__file__).parent, FOLDER):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def remembered(cache: Path) -> Results:

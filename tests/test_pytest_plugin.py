@@ -64,6 +64,12 @@ def test_a_fair_model_passes(outcome):
     ).assert_outcomes(passed=1)
 
 
+def test_a_model_that_does_not_decide_fails(outcome):
+    text = said(outcome("fairness.check(lambda table: table['a0'] * 0 + 1.0, domain)"))
+    assert "decided alike for everybody" in text
+    assert "of all valid people" not in text
+
+
 def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again(outcome, run, monkeypatch, pytester):
     result = outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")
     text = said(result)

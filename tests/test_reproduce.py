@@ -54,6 +54,16 @@ def test_a_job_is_done_once_and_remembered(lab, counted, tmp_path):
     assert json.loads((tmp_path / "cache" / f"{jobs[0].key}.json").read_text())["_job"]["arguments"]["x"] == 1
 
 
+def test_results_of_other_code_are_counted(lab, counted, tmp_path, monkeypatch):
+    jobs = [lab.Job("counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3, 3)]
+    assert lab.outdated(jobs, tmp_path) == 0  # what is not there is not old
+    lab.run_jobs(jobs[:2], tmp_path, workers=1)
+    assert lab.outdated(jobs, tmp_path) == 0
+    monkeypatch.setattr(lab, "code_digest", lambda: "another")
+    lab.run_jobs(jobs, tmp_path, workers=1)
+    assert lab.outdated(jobs, tmp_path) == 2
+
+
 def test_a_job_that_fails_keeps_what_was_done_before(lab, counted, tmp_path):
     good, bad = (lab.Job("counted:double", {"x": x, "log": str(counted)}, first=x > 0) for x in (5, -1))
     with pytest.raises(RuntimeError, match="negative"):

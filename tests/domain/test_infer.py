@@ -92,3 +92,21 @@ def test_a_word_that_may_be_an_answer_is_pointed_out(tmp_path):
     path.write_text("sex,degree,hired\nF,none,yes\nM,BSc,no\nF,,no\nM,MSc,yes\nM,none,no\n", encoding="utf-8")
     draft = infer_domain(path, sensitive=["sex"], target="hired")
     assert '# 2 different, 3 empty; 2 of them say "none": an answer?' in draft
+
+
+def test_steps_are_seen_and_dates_pointed_out(tmp_path):
+    path = tmp_path / "loans.csv"
+    rows = [
+        f"{'FM'[i % 2]},{12 * (i % 7 + 1)},{3 * (i % 4)},{500 + 250 * i},20{i:02d}-01-31,{i % 3 % 2}" for i in range(30)
+    ]
+    path.write_text("\n".join(["sex,months,few,amount,born,paid", *rows]) + "\n", encoding="utf-8")
+    draft = infer_domain(path, sensitive=["sex"], target="paid")
+    domain = parse_domain(draft)
+    grids = {a.name: (a.low, a.high, a.step) for a in domain.attributes if not a.values}
+    # Four numbers may have a common step by chance.
+    assert grids == {"months": (12, 84, 12), "few": (0, 9, 1), "amount": (500, 7750, 250)}
+    assert domain.valid(read_table(path, domain).rows).all()
+    assert '# "born": left out' in draft  # every one different
+    repeated = path.read_text(encoding="utf-8").replace("2001-01-31", "2000-01-31")
+    path.write_text(repeated, encoding="utf-8")
+    assert "29 different; dates? As labels they have no order" in infer_domain(path, sensitive=["sex"], target="paid")

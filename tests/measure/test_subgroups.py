@@ -63,6 +63,8 @@ def test_a_corner_is_found_exactly():
     assert group.people == pytest.approx(0.3 * 0.5)
     assert group.lift == pytest.approx(1 / 0.15, rel=0.1)
     assert group.findings == 0.0
+    # The intervals of up to five rules hold together: each may err five times less often.
+    assert group.rate.interval[0] == pytest.approx((0.05 / 5 / 2) ** (1 / group.rate.sampled), abs=1e-6)
 
 
 def test_a_range_and_labels():

@@ -37,9 +37,9 @@ def reproduce(
 ) -> None:
     """Repeat the paper's experiments on tables: ours beside theirs, with intervals.
 
-    Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on; delete
-    the folder after a change of the code. The
-    published weights are used where NEURONFAIR_MODELS names their folder, and classifiers trained here everywhere.
+    Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says
+    so if results are older than the code. The published weights are used where NEURONFAIR_MODELS names their folder,
+    and classifiers trained here everywhere.
 
     Examples:
 
@@ -64,15 +64,26 @@ def reproduce(
     if not any(map(cases.published, cases.CASES)):
         console.print("The published weights are not here (NEURONFAIR_MODELS): classifiers trained now stand for them.")
     cache = out / ("cache-quick" if quick else "cache")
-    jobs = [] if report_only else [job for module in modules.values() for job in module.jobs(scale)]
+    jobs = [job for module in modules.values() for job in module.jobs(scale)]
     interrupted, failure = False, None
     with progress_bar("Reproducing", quiet=console.quiet) as show:
         try:
-            lab.run_jobs(jobs, cache, workers=workers, progress=lambda done, of, what: show(done, of, what))
+            lab.run_jobs(
+                [] if report_only else jobs,
+                cache,
+                workers=workers,
+                progress=lambda done, of, what: show(done, of, what),
+            )
         except KeyboardInterrupt:
             interrupted = True
         except NeuronFairError as error:  # what is done is worth a page all the same
             failure = error
+    if old := lab.outdated(jobs, cache):
+        console.print(
+            f"{old:,} of {len(jobs):,} results were made by other code than is here now. To compute them again, delete "
+            f"{cache}",
+            soft_wrap=True,
+        )
     results = lab.remembered(cache)
     reports = {name: module.report(scale, results) for name, module in modules.items()}
     pictures = {name: lab.write_report(report, name, out) for name, report in reports.items()}

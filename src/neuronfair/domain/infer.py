@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from neuronfair.errors import DataError, DomainError, did_you_mean
 
 MAX_LABELS = 500  # a text column with more different cells is taken for names or free text
 MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
+FEW = 5  # different numbers: too few to tell a step from chance
 MISSING = "missing"  # the label given to an empty cell
 
 _HEAD = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:
 # - kind: ordinal (order matters, whole steps), nominal (no order), flag (two values), continuous (a grid of numbers)
 # - low / high: widen them where the table happens not to reach the real limits
+# - step: a number between two steps is refused, so make it smaller where there are such
 # - rules at the end: combinations that no real person has; nothing is tested that breaks one
 name = {name}
 sensitive = {sensitive}
@@ -91,6 +94,8 @@ def _line(name: str, cells: Sequence[str], keep: bool) -> str:
     if not counts:
         return f"# {quoted(name)}: left out, every cell is empty"
     numbers = _numbers(counts)
+    if numbers is None and all(map(_is_date, counts)):
+        comment += "; dates? As labels they have no order: turn them into numbers (days, years) first"
     unique = len(counts) == len(cells) > 20
     if not keep and unique and (numbers is None or bool((np.diff(np.unique(numbers)) == 1).all())):
         return f"# {quoted(name)}: left out, every cell is different: a name or a running number?"
@@ -115,7 +120,7 @@ def _labels(counts: Mapping[str, int], empty: int) -> dict[str, str] | None:
 def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
     low, high = float(numbers.min()), float(numbers.max())
     whole = bool((numbers == np.round(numbers)).all())
-    step = 1.0
+    step = _common_step(numbers) if whole else 1.0
     if not whole:
         # The finest power of ten that keeps the grid within its size.
         step = 10.0 ** np.ceil(np.log10((high - low) / MAX_GRID))
@@ -123,13 +128,31 @@ def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty
     mean = float(np.average(numbers, weights=counts))
     spread = float(np.sqrt(np.average((numbers - mean) ** 2, weights=counts)))
     entry = {"kind": quoted("ordinal" if whole else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
-    if not whole:
+    if step != 1:
         entry["step"] = f"{step:.12g}"
     entry |= {"center": f"{mean:.4g}", "scale": f"{spread or 1.0:.4g}"}
     if empty:
         middle = np.repeat(numbers, counts)
         entry["missing"] = f"{float(np.sort(middle)[len(middle) // 2]):.12g}"
     return entry
+
+
+def _common_step(numbers: npt.NDArray[np.float64]) -> float:
+    """Return the step that leads from each whole number to the next: 12 for months that are all whole years.
+
+    Few numbers may have one by chance, so for fewer than `FEW` it is 1.
+    """
+    if len(numbers) < FEW or float(np.abs(numbers).max()) > 2**53:
+        return 1.0
+    return float(np.gcd.reduce((numbers - numbers.min()).astype(np.int64)))
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(counts: Mapping[str, int]) -> npt.NDArray[np.float64] | None:

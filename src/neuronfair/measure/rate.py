@@ -24,8 +24,9 @@ FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; 
 class Rate:
     """A share of discriminatory instances among sampled people (DM-RS), under a named distribution.
 
-    `looks` says at how many sample sizes the sampling might have stopped. The interval spends an equal part of
-    1 - confidence on each, so it holds with the stated confidence wherever the sampling did stop.
+    `looks` says at how many sample sizes the sampling might have stopped, or how many rates are looked at side by side.
+    The interval spends an equal part of 1 - confidence on each, so it holds with the stated confidence wherever the
+    sampling did stop, and for all those rates together.
 
     >>> Rate(3, 100, "valid")
     Rate(found=3, sampled=100, distribution='valid', confidence=0.95, looks=1)

@@ -60,7 +60,8 @@ def subgroups(
 
     The rules are learned from random valid people, those discriminated against the others; where these are few,
     findings join them. Each rule is then measured on new people drawn uniformly from those who meet it, and kept only
-    if its interval lies above that of `overall`, the rate of all valid people. Sensitive attributes play no part.
+    if its interval lies above that of `overall`, the rate of all valid people. The intervals share what may go wrong:
+    all of them hold together with the stated confidence. Sensitive attributes play no part.
     """
     check_rows(domain, findings, "subgroups")
     generator = torch.Generator().manual_seed(seed)
@@ -81,6 +82,7 @@ def subgroups(
         rate = discrimination_rate(
             network, inside, samples=samples, confidence=overall.confidence, decision=decision, seed=seed + 1 + number
         )
+        rate = replace(rate, looks=MOST)  # so that the intervals of all rules hold together
         if rate.interval[0] > overall.interval[1]:
             held = _meet(cuts, findings.long())
             share = float(held.double().mean()) if len(findings) else 0.0

@@ -16,6 +16,9 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.generation.campaign import Plan
+from neuronfair.generation.draws import Draws
+from neuronfair.generation.health import check_health
+from neuronfair.generation.method import World
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.network.adapter import Network
@@ -74,8 +77,9 @@ class Fairness:
         `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
         domain. The upper end of the interval must not exceed `max_rate`; `samples` people are judged, by default so
-        many that a model that treats everybody alike passes easily. Only if that fails, `method` searches for people
-        to show, from `seeds` rows and for `seconds` at most. Everybody in the `corpus` file must be decided alike.
+        many that a fair model passes easily. Only if that fails, `method` searches for people to show, from `seeds`
+        rows and for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model that
+        gives everybody the same decision fails: nothing can be said about it.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         if not 0 < max_rate < 1:
@@ -107,6 +111,11 @@ class Fairness:
                 controls=False,
             )
             problems += [*_too_many(rate, limit, opened.domain), *self._shown(opened, data, plan, confidence)]
+        elif _decides_alike(opened, data.rows):
+            problems.append(
+                "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to "
+                "this domain, and the decision"
+            )
         if past is not None and past["still_wrong"]:
             count = f"{past['still_wrong']:,} of {past['replayed']:,} past counterexamples in {past['file']}"
             problems += [f"{count} are still decided otherwise:", *past["examples"]]
@@ -144,6 +153,12 @@ class Fairness:
         worst = found.entry["worst"][0]
         again = worst["replay"] + ("" if kept else " --model (its file, or package.module:name)")
         return [f"Worst pair: {worst['sentence']}", f"See it again: {again}"]
+
+
+def _decides_alike(opened: Opened, rows: Tensor) -> bool:
+    """Return whether everybody looked at, of these rows and of random people, gets one decision."""
+    world = World(opened.model, opened.domain, opened.decision, Draws(0, "health"))
+    return any(note.name == "constant-decision" for note in check_health(world, rows[:ROWS], rows))
 
 
 def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
