@@ -79,9 +79,9 @@ def where(out: Path) -> str:
         return "before the first checkpoint"
     last = lines[-1]
     if last["event"] != "part":
-        return "in the controls"
+        return "after it"
     if last["phase"] == "local":
-        return "in the controls" if last["stop"] else "in the local phase"
+        return "after it" if last["stop"] else "in the local phase"
     return "in the local phase" if last["stop"] else "in the global phase"
 
 

@@ -34,7 +34,7 @@ def runs(scale: Scale, case: str, baseline: str) -> list[Job]:
     """Return the comparisons with one baseline, one for each run seed."""
     fixed = {"case": case, "model": model_of(case), "baseline": baseline}
     budget = {"seeds": scale.seeds, "steps": min(scale.steps, 200)}
-    return [Job("figure5_diversity:diversity", {**fixed, **budget, "seed": s}) for s in range(min(2, scale.repeats))]
+    return [Job("figure5_diversity:diversity", {**fixed, **budget, "seed": s}) for s in range(scale.few)]
 
 
 def jobs(scale: Scale) -> list[Job]:

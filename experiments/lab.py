@@ -45,6 +45,11 @@ class Scale:
     retrainings: int = 5
     samples: int = 100_000  # random people for a discrimination rate
 
+    @property
+    def few(self) -> int:
+        """The run seeds where each takes minutes: two, or a third of what was asked for."""
+        return min(self.repeats, max(2, self.repeats // 3))
+
 
 FULL = Scale()
 QUICK = Scale(True, seeds=60, steps=40, repeats=1, trainings=1, seconds=1.0, retrainings=1, samples=10_000)

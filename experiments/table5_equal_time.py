@@ -13,8 +13,7 @@ def runs(scale: Scale, case: str, method: str) -> list[Job]:
     """Return the timed searches of one method, one for each run seed."""
     plan = {"method": method, "seeds": scale.seeds, "steps": UNLIMITED, "seconds": scale.seconds}
     return [
-        Job("cases:search", {"case": case, "model": model_of(case), **plan, "seed": seed})
-        for seed in range(min(scale.repeats, 2))
+        Job("cases:search", {"case": case, "model": model_of(case), **plan, "seed": seed}) for seed in range(scale.few)
     ]
 
 

@@ -30,11 +30,11 @@ def phase(
 
 
 def runs(scale: Scale, case: str, phase: Phase) -> list[Job]:
-    """Return the comparisons of one phase, one for each run seed; at most two local ones."""
+    """Return the comparisons of one phase, one for each run seed; fewer local ones."""
     seeds, steps = (scale.seeds, 0) if phase == "global" else (min(scale.seeds, LOCAL_SEEDS), scale.steps)
     fixed = {"case": case, "model": model_of(case), "phase": phase, "seeds": seeds, "steps": steps}
     fixed |= {"seconds": SECONDS * scale.seconds}
-    chosen = run_seeds(scale, case) if phase == "global" else range(min(2, scale.repeats))
+    chosen = run_seeds(scale, case) if phase == "global" else range(scale.few)
     return [Job("table6_phases:phase", {**fixed, "seed": seed}) for seed in chosen]
 
 
