@@ -20,6 +20,7 @@ def test_all_methods_in_one_table(run, tmp_path):
         assert name in result.out
     assert "Random people:" in result.out
     assert max(map(len, result.out.splitlines())) <= 80
+    assert "…" not in result.out  # no heading is cut off
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert [entry["method"] for entry in figures["methods"]] == list(METHODS)
     for entry in figures["methods"]:

@@ -126,15 +126,16 @@ def descend(
         order = order[0] if chosen is None else chosen[going.to(x.device)].gather(1, order)
         seen = _epoch(module, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
         unseen = _losses(scores_of(mean.module, held_x), held_y).cpu()
-        for i, *losses in zip(going.tolist(), seen.tolist(), unseen.tolist(), strict=True):
-            history[i].append((losses[0], losses[1]))
+        for i, learned, held_out in zip(going.tolist(), seen.tolist(), unseen.tolist(), strict=True):
+            history[i].append((learned, held_out))
         better = unseen < best[going]
         best[going[better]], best_epoch[going[better]] = unseen[better], epoch
-        for name, tensor in mean.module.state_dict().items() if bool(better.any()) else ():
-            if chosen is None:
-                best_state[name].copy_(tensor)
-            else:
-                best_state[name][going[better]] = tensor[better]
+        if bool(better.any()):
+            for name, tensor in mean.module.state_dict().items():
+                if chosen is None:
+                    best_state[name].copy_(tensor)
+                else:
+                    best_state[name][going[better]] = tensor[better]
         if progress is not None:
             progress(epoch, dict(zip(going.tolist(), unseen.tolist(), strict=True)))
         stays = epoch - best_epoch[going] < settings.patience

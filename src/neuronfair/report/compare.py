@@ -22,7 +22,7 @@ COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80
     "diver-\nsity": ("diversity", ".3f"),
     "median\ngap": ("severity", ".3g"),
     "s per\n1,000": ("seconds_per_1000", ".3f"),
-    "rows/\nfinding": ("rows_per_finding", ",.1f"),
+    "rows\neach": ("rows_per_finding", ",.1f"),
 }
 WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
 WHAT = {"both": "both phases", "global": "the global phase alone", "local": "the local phase alone, from mixed seeds"}
@@ -49,8 +49,8 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             f"{comparison.random.sampled:,} drawn uniformly from the valid ones). Lift is the success rate over it."
         )
     lines.append(
-        "Diversity: mean distance between two findings, 0 to 1. Severity: median score gap. Rows per finding: rows "
-        "judged, duplicates included; symbgen also asks the network about 500 neighbours of every row."
+        "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows judged for one "
+        "finding, duplicates included; symbgen also asks the network about 500 neighbours of every row."
     )
     runs = len(comparison.lines) // max(1, len(entries))
     if runs > 1:
