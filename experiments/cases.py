@@ -26,7 +26,7 @@ from neuronfair.store.tables import read_findings, write_findings
 import torch
 from torch import Tensor
 
-from lab import FOLDER, Job, Scale
+from lab import FOLDER, Job, Scale, code_digest
 
 ALL_CASES = {  # case: data set, sensitive attribute, published weights, the paper's name of the case
     "adult-sex": ("adult", "sex", "census.npz", "adult-gender"),
@@ -141,7 +141,7 @@ def starts(case: str, count: int, seed: int) -> Tensor:
 def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
     """Search a classifier and return the figures; the findings of its first search are kept for retraining."""
     result = outcome(case, model, **plan)
-    if plan["seed"] == split_of(model):
+    if plan["seed"] == split_of(model) and plan.keys() == {"method", "seeds", "steps", "seed"}:
         _keep(result, _kept(case, model, **plan))
     return figures(result)
 
@@ -156,7 +156,7 @@ def found(case: str, model: str | int, **plan: Any) -> Findings:
 
 def _kept(case: str, model: str | int, **plan: Any) -> Path:
     job = Job("cases:search", {"case": case, "model": model, **plan})
-    return Path(os.environ["NEURONFAIR_LAB"]) / "findings" / f"{job.key}.parquet"
+    return Path(os.environ["NEURONFAIR_LAB"]) / "findings" / f"{job.key}-{code_digest()}.parquet"
 
 
 def _keep(result: Outcome, path: Path) -> None:

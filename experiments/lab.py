@@ -134,6 +134,7 @@ def run_jobs(
     It may be killed at any time: the same call goes on with what is missing.
     """
     cache.mkdir(parents=True, exist_ok=True)
+    code_digest()  # of the code as it is when the work begins
     os.environ["NEURONFAIR_LAB"] = str(cache.absolute())  # where classifiers are kept; the processes inherit it
     wanted = list({job.key: job for job in jobs}.values())
     missing = [job for job in wanted if not (cache / f"{job.key}.json").exists()]
@@ -167,8 +168,8 @@ def code_digest() -> str:
     """Return what changes with every change of the package or of the experiments."""
     digest = hashlib.blake2b(digest_size=8)
     for folder in (Path(neuronfair.__file__).parent, FOLDER):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".toml")):
+            digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -32,8 +32,8 @@ def page(reports: Mapping[str, Report], pictures: Mapping[str, list[Path]], scal
         "The paper's experiments on structured data, repeated. This page is written by a program: "
         f"`{command}`. One section alone: `neuronfair reproduce NAME` with the name in its last line. Machine: "
         f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}. "
-        "A dash stands for what was not computed (the command goes on with it); the notes say how many runs a table "
-        "rests on. "
+        "A dash stands for what was not computed or, among the paper's figures, for what it does not print; the notes "
+        "say how many runs a table rests on. "
         "Speed, memory, kills and GPU are in [measurements.md](measurements.md), departures from the paper in "
         "[deviations.md](deviations.md).",
     ]

@@ -30,7 +30,19 @@ CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "encode", "identity", "image", "table", "toml")),
     *(
         f"network/{name}.py"
-        for name in ("adapter", "blackbox", "layers", "zoo", "train", "units", "stacked", "judge", "vision")
+        for name in (
+            "adapter",
+            "blackbox",
+            "descent",
+            "judge",
+            "layers",
+            "stacked",
+            "threads",
+            "train",
+            "units",
+            "vision",
+            "zoo",
+        )
     ),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)

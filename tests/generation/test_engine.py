@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from neuronfair import Decision, NeuronFairError, Plan, TableDomain, find, interpret, judge
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, RunError
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import Checkpoint, PhaseResult, search
 from neuronfair.generation.findings import Findings
@@ -134,6 +134,15 @@ def test_a_negative_budget_is_refused():
     for refusing in (Budget, Plan):
         with pytest.raises(NeuronFairError, match="seconds must be 0 or more, got nan"):
             refusing(seconds=float("nan"))
+
+
+def test_a_search_of_another_version_cannot_go_on():
+    seeds, places = torch.zeros(3, 5, dtype=torch.int64), []
+    search(planted(), Frontier(), seeds, budget=Budget(steps=3), checkpoint=places.append)
+    state = {name: tensor for name, tensor in places[-1].state.items() if name != "sloping"}
+    old = replace(places[-1], state=state, stop=None)
+    with pytest.raises(RunError, match="begun by another version"):
+        search(planted(), Frontier(), seeds, budget=Budget(steps=6), resume=old)
 
 
 def test_no_seeds_give_no_findings():

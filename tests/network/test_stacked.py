@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from neuronfair.errors import ModelError
 from neuronfair.network import stacked
+from neuronfair.network import train as training
 from neuronfair.network.descent import Course, TrainingSettings, initialised
 from neuronfair.network.stacked import Stack, linear_layers, stackable, train_members, train_stack
 from neuronfair.network.train import accuracy, train
@@ -49,9 +50,10 @@ def test_unstacking_gives_the_weights_back() -> None:
         assert all(torch.equal(t, b.state_dict()[name]) for name, t in a.state_dict().items())
 
 
-def test_every_member_learns_as_a_restart_of_train_does() -> None:
+def test_every_member_learns_as_a_restart_of_train_does(monkeypatch) -> None:
     (x, y), held = rule(200), rule(60, 1)
     seen: dict[int, list[float]] = {}
+    monkeypatch.setattr(training, "stackable", lambda modules: None)  # one after the other, each by its own forward
     train(
         lambda: fully_connected(4, (6, 3)),
         x,
@@ -132,6 +134,44 @@ def test_what_can_be_stacked() -> None:
     with_dropout = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2))
     for others in (frozen, [plain[0], with_dropout], [plain[0], fully_connected(4, (5, 3))], [nn.Linear(4, 2)]):
         assert stackable(others) is None
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(2 * x)
+
+
+def twice(block: nn.Sequential) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), block, block, nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Doubled(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)),
+        twice(nn.Sequential(nn.Linear(3, 3), nn.ReLU())),
+        nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(4, 3), nn.ReLU6(), nn.Linear(3, 2)),
+    ],
+)
+def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(module: nn.Sequential) -> None:
+    assert stackable([module]) is None
+    (x, y), held = rule(60), rule(20, 1)
+    with pytest.raises(ModelError, match="fully connected"):
+        train_stack(lambda: module, x, y, chosen=everything(1, 60), validation=held, settings=QUICK)
+    result = train(lambda: copy.deepcopy(module), x, y, validation=held, settings=QUICK)
+    torch.testing.assert_close(
+        float(functional.cross_entropy(result.module(held[0]), held[1])), result.validation_loss, rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_networks_in_float64_are_trained_too(plain: bool, monkeypatch) -> None:
+    (x, y), held = rule(60), rule(20, 1)
+    if not plain:
+        monkeypatch.setattr(training, "stackable", lambda modules: None)
+    result = train(lambda: fully_connected(4, (6, 3)).double(), x, y, validation=held, settings=QUICK)
+    assert {p.dtype for p in result.module.parameters()} == {torch.float64}
 
 
 @pytest.mark.parametrize("few", [0, 10**9])

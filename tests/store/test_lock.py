@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,10 +63,33 @@ def test_a_lock_that_nobody_uses_is_given_back(tmp_path) -> None:
 
 def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch) -> None:
     def refuse(handle: int, how: int) -> None:
-        raise OSError(module.errno.ENOLCK, "No locks available")
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(module.fcntl, "flock", refuse)
-    assert Lock.of(tmp_path)
+    assert Lock.of(tmp_path) is None
+
+
+def test_a_folder_that_was_made_again_is_another_one(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    first = Lock.of(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "old")
+    (tmp_path / "run").mkdir()
+    second = Lock.of(tmp_path / "run")
+    assert second is not None
+    assert second is not first
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_does_not_hold_the_folders_of_its_parent(tmp_path) -> None:
+    code = HOLD.replace("time.sleep(600)", "import os; child = os.fork()\nif not child: time.sleep(600)")
+    code += "Path(sys.argv[2]).write_text(str(child))\nos._exit(0)\n"
+    folder, note = tmp_path / "run", tmp_path / "child"
+    folder.mkdir()
+    subprocess.run([sys.executable, "-c", code, str(folder), str(note)], stdout=subprocess.DEVNULL, check=True)
+    try:
+        assert Lock.of(folder)  # the parent is gone, its child is not
+    finally:
+        os.kill(int(note.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("command", ["search", "audit"])

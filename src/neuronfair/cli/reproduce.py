@@ -29,7 +29,9 @@ def reproduce(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Run seeds, where a table has no limit of its own. Default: 3.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="Time of each search of Table 5. Default: 10.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Limit of the searches of Tables 5 and 6. Default: 10.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Compute nothing; show what is there.")] = False,
     docs: Annotated[Path | None, typer.Option(help="Also write the page of results and its pictures here.")] = None,

@@ -17,7 +17,7 @@ from neuronfair.errors import DataError, DomainError, did_you_mean
 
 MAX_LABELS = 500  # a text column with more different cells is taken for names or free text
 MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
-FEW = 5  # different numbers: too few to tell a step from chance
+FEW = 5  # fewer different numbers may have a common step by chance
 MISSING = "missing"  # the label given to an empty cell
 
 _HEAD = """\
@@ -138,13 +138,14 @@ def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty
 
 
 def _common_step(numbers: npt.NDArray[np.float64]) -> float:
-    """Return the step that leads from each whole number to the next: 12 for months that are all whole years.
+    """Return the largest step of a grid on which whole numbers lie: 12 for months that are all whole years.
 
     Few numbers may have one by chance, so for fewer than `FEW` it is 1.
     """
+    numbers = np.unique(numbers)  # 1 and 1.0 are one
     if len(numbers) < FEW or float(np.abs(numbers).max()) > 2**53:
         return 1.0
-    return float(np.gcd.reduce((numbers - numbers.min()).astype(np.int64)))
+    return float(np.gcd.reduce((numbers - numbers[0]).astype(np.int64)))
 
 
 def _is_date(text: str) -> bool:

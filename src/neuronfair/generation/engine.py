@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, RunError
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.keys import KeySet
@@ -73,11 +73,14 @@ def search(
     """
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
     tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device), keep)
-    if resume is None:
-        rows = world.domain.clip(seeds)
-        numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-        state, t = method.start(world, {"origin": numbers, "rows": rows, "found": torch.zeros_like(numbers)}), 0
-    else:
+    rows = world.domain.clip(seeds)
+    numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
+    state, t = method.start(world, {"origin": numbers, "rows": rows, "found": torch.zeros_like(numbers)}), 0
+    if resume is not None:
+        if resume.state.keys() != state.keys():
+            raise RunError(
+                "this search was begun by another version of neuronfair, so it cannot go on. Begin a new one"
+            )
         state, t = resume.state, resume.t
         tally.take(resume)
     saved, stop = t, tally.stop

@@ -71,13 +71,8 @@ def _look(world: World, seeds: Tensor, table: Tensor) -> _Look:
 
 
 def _constant_decision(look: _Look) -> _Note:
-    decision, scores = look.world.decision, look.scores
-    if decision.kind == "tolerance":
-        score = scores[:, -1]
-        constant = bool(score.max() - score.min() <= decision.value)
-    else:
-        constant = not bool(decision.differ(scores, scores[:1]).any())
-    if not constant:
+    scores = look.scores
+    if not look.world.decision.alike(scores):
         return None
     return (
         f"All {len(scores):,} people looked at get one decision. A search that finds nobody says nothing about "

@@ -14,6 +14,7 @@ from neuronfair.measure.rows import check_rows
 
 BINS = 4  # per ordered attribute, for counting regions
 SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000
+FEW_LABELS = 16  # of an attribute whose labels become one column each when distances are computed
 BLOCK = 1 << 22  # cosines held at a time: 32 MiB
 ROUNDING = 1e-12  # of a distance in float64, so that equal rows lie within radius 0
 
@@ -105,10 +106,14 @@ def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
     codes, sizes = rows[:, columns], domain.sizes[columns]
     line = domain.ordered[columns] | (sizes <= 2)  # two values are as far apart either way
     places = [codes[:, line].double() / (sizes[line] - 1).clamp(min=1)]
+    few = ~line & (sizes <= FEW_LABELS)
     # A nominal value is a corner of its own, half a step away from where all meet.
-    places += [one_hot(codes[:, i], int(sizes[i])).double() / 2 for i in (~line).nonzero()[:, 0].tolist()]
+    places += [one_hot(codes[:, i], int(sizes[i])).double() / 2 for i in few.nonzero()[:, 0].tolist()]
     place = torch.cat(places, 1)
-    return torch.cdist(place, place, p=1) / max(1, len(columns))
+    total = torch.cdist(place, place, p=1)
+    for i in (~line & ~few).nonzero()[:, 0].tolist():
+        total += codes[:, None, i] != codes[:, i]
+    return total / max(1, len(columns))
 
 
 def _directions(domain: TableDomain, rows: Tensor) -> Tensor:

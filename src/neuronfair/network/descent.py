@@ -125,7 +125,7 @@ def descend(
         order = torch.stack([torch.randperm(n, generator=shuffles[i]) for i in going.tolist()]).to(x.device)
         order = order[0] if chosen is None else chosen[going.to(x.device)].gather(1, order)
         seen = _epoch(module, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
-        unseen = _losses(scores_of(mean.module, held_x), held_y).cpu()
+        unseen = _losses(scores_of(mean.module, held_x), held_y).cpu().float()
         for i, learned, held_out in zip(going.tolist(), seen.tolist(), unseen.tolist(), strict=True):
             history[i].append((learned, held_out))
         better = unseen < best[going]
@@ -156,7 +156,7 @@ def _leave(module: nn.Module, mean: _Mean, adam: torch.optim.Adam, stays: Tensor
         weight.data, weight.grad = weight.data[stays], None
     for known in adam.state.values():
         known.update({name: tensor[stays] for name, tensor in known.items() if tensor.dim()})
-    mean.list_tensors(module)
+    mean.list_tensors()
 
 
 class _Mean:
@@ -166,19 +166,21 @@ class _Mean:
     """
 
     def __init__(self, module: nn.Module, memory: float) -> None:
-        self.module = copy.deepcopy(module)
+        self.source, self.module = module, copy.deepcopy(module)
         self.blend = get_ema_multi_avg_fn(1 - 1 / memory)  # type: ignore[no-untyped-call]
-        self.begun = False
-        self.list_tensors(module)
+        self.begun, self.buffered = False, any(True for _ in module.buffers())
+        self.list_tensors()
 
-    def list_tensors(self, module: nn.Module) -> None:
+    def list_tensors(self) -> None:
         """Look up what is to follow what: once, and again where the module has changed its tensors."""
-        pairs = list(zip(_tensors(self.module), _tensors(module), strict=True))
+        pairs = list(zip(_tensors(self.module), _tensors(self.source), strict=True))
         self.mine, self.theirs = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
         self.counts = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     def follow(self) -> None:
         """Take in the weights that the module has now; the first time there are no others."""
+        if self.buffered:  # a forward pass may put another tensor in the place of a buffer
+            self.list_tensors()
         exact = self.counts if self.begun else [*self.counts, *zip(self.mine, self.theirs, strict=True)]
         for mine, theirs in exact:
             mine.copy_(theirs)
@@ -254,9 +256,17 @@ def initialised(build: Callable[[], M], numbers: Sequence[int], seed: int, devic
     with random_state(device):
         for number in numbers:
             # Every (seed, restart) has its own stream, so that more restarts do not change the earlier ones.
-            torch.manual_seed(stream(seed, number))
+            seed_torch(stream(seed, number), device)
             modules.append(build().to(device))
     return modules
+
+
+def seed_torch(start: int, device: torch.device) -> None:
+    """Seed what draws on the CPU and on this device; `torch.manual_seed` would reset all other devices, too."""
+    torch.default_generator.manual_seed(start)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(start)
 
 
 def random_state(device: torch.device) -> AbstractContextManager[None]:

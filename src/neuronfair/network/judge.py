@@ -45,6 +45,12 @@ class Decision:
             return (score >= self.value) != (other >= self.value)
         return (score - other).abs() > self.value
 
+    def alike(self, scores: Tensor) -> bool:
+        """Return whether all rows of scores, (n, outputs), lead to one decision."""
+        if self.kind == "tolerance":
+            return bool(scores[:, -1].max() - scores[:, -1].min() <= self.value)
+        return not bool(self.differ(scores, scores[:1]).any())
+
     def gap(self, scores: Tensor, others: Tensor) -> Tensor:
         """Return how far two score vectors (…, outputs) lie apart, unmoved by a shift common to all classes: (…)."""
         difference = scores - others

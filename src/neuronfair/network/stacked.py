@@ -22,6 +22,7 @@ from neuronfair.network.descent import (
 from neuronfair.network.threads import one_thread
 from neuronfair.network.units import Units
 
+PLAIN = (nn.Sequential, nn.Linear, nn.ReLU)
 FEW_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)
 
 
@@ -55,9 +56,14 @@ class Stack(nn.Module):
 
 def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
     """Return the linear layers of a network that is nothing but linear layers with a ReLU between them."""
-    parts = [part for part in module.modules() if not isinstance(part, nn.Sequential)]
+    every = [part for _, part in module.named_modules(remove_duplicate=False)]
+    # Nobody's own forward, no hook, and no layer twice: the network does what its layers do, one after the other.
+    plain = all(type(p) in PLAIN and not p._forward_hooks and not p._forward_pre_hooks for p in every)
+    parts = [part for part in every if not isinstance(part, nn.Sequential)]
+    plain = plain and len(set(map(id, parts))) == len(parts)
     layers = [part for part in parts[::2] if isinstance(part, nn.Linear) and part.bias is not None]
-    if len(parts) % 2 == 0 or len(layers) != len(parts[::2]) or not all(isinstance(p, nn.ReLU) for p in parts[1::2]):
+    in_turn = len(parts) % 2 == 1 and len(layers) == len(parts[::2]) and all(type(p) is nn.ReLU for p in parts[1::2])
+    if not plain or not in_turn:
         raise ModelError("expected a fully connected network: linear layers with a ReLU after each but the last")
     return layers
 

@@ -23,6 +23,7 @@ from neuronfair.network.descent import (
     initialised,
     random_state,
     scores_of,
+    seed_torch,
     stream,
 )
 from neuronfair.network.stacked import stackable, train_members
@@ -130,7 +131,7 @@ def _alone(
         units.enter(first, x, fresh=fresh)
         x, held_x = units.standardise(x), units.standardise(held_x)
     with random_state(x.device):
-        torch.manual_seed(stream(seed, number))  # for layers that draw, like dropout
+        seed_torch(stream(seed, number), x.device)  # for layers that draw, like dropout
         shuffle = torch.Generator().manual_seed(stream(seed, number))
         (course,) = descend(module, (x, y), (held_x, held_y), settings, [shuffle], progress=progress)
     if first is not None and units is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from neuronfair.errors import RunError
@@ -14,32 +14,50 @@ try:
 except ImportError:  # Windows cannot lock a folder: there, nobody is kept out
     fcntl = None  # type: ignore[assignment]
 
-_CANNOT = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # what some network file systems say
-_HELD: weakref.WeakValueDictionary[Path, Lock] = weakref.WeakValueDictionary()
-
 
 class Lock:
-    """A folder that this process has for itself, until the lock is no longer used or the process ends, even by kill."""
+    """A folder that this process has for itself, until the lock is no longer used or the process ends, even by kill.
+
+    Where the file system has no locks nobody is kept out.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self.close = weakref.finalize(self, os.close, handle)
 
     @staticmethod
-    def of(folder: Path) -> Lock:
-        """Return the lock of a folder: a new one, or the one that this process has already."""
-        place = folder.resolve()
-        lock = _HELD.get(place) or Lock(place)
-        _HELD[place] = lock
-        return lock
-
-    def __init__(self, place: Path) -> None:
+    def of(folder: Path) -> Lock | None:
+        """Return the lock of a folder: a new one, or the one that this process has already; None without locks."""
         if fcntl is None:
-            return
-        handle = os.open(place, os.O_RDONLY)
-        weakref.finalize(self, os.close, handle)
+            return None
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except OSError:
+            return None
+        lock, file = Lock(handle), os.fstat(handle)
+        held = _HELD.get((file.st_dev, file.st_ino))
+        if held is not None:
+            return held
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f"{place}: another process is writing to this run. Wait for it, or choose another --out"
+                f"{folder}: another process is writing to this run. Wait for it, or choose another --out"
             ) from None
-        except OSError as error:
-            if error.errno not in _CANNOT:
-                raise
+        except OSError:
+            return None
+        _HELD[file.st_dev, file.st_ino] = lock
+        return lock
+
+
+_HELD: weakref.WeakValueDictionary[tuple[int, int], Lock] = weakref.WeakValueDictionary()
+
+
+def _forget() -> None:
+    """Give up all locks in a child process: they are its parent's."""
+    for lock in list(_HELD.values()):
+        lock.close()
+    _HELD.clear()
+
+
+with suppress(AttributeError):  # Windows does not fork
+    os.register_at_fork(after_in_child=_forget)

@@ -59,11 +59,12 @@ class Run:
         """
         folder = Path(folder)
         check_folder(folder)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        run = Run(folder, manifest, domain, outputs, Lock.of(folder))
         if (folder / MANIFEST).exists():
             check_same(folder, read_manifest(folder), manifest)
         with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            run = Run(folder, manifest, domain, outputs, Lock.of(folder))
             run._remove_strays()
             # The manifest comes first: from then on the folder is known to be ours.
             if not (folder / MANIFEST).exists():

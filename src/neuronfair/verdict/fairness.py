@@ -16,9 +16,6 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.generation.campaign import Plan
-from neuronfair.generation.draws import Draws
-from neuronfair.generation.health import check_health
-from neuronfair.generation.method import World
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.network.adapter import Network
@@ -111,7 +108,7 @@ class Fairness:
                 controls=False,
             )
             problems += [*_too_many(rate, limit, opened.domain), *self._shown(opened, data, plan, confidence)]
-        elif _decides_alike(opened, data.rows):
+        elif not rate.found and _decides_alike(opened, data.rows, samples, seed):
             problems.append(
                 "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to "
                 "this domain, and the decision"
@@ -155,10 +152,12 @@ class Fairness:
         return [f"Worst pair: {worst['sentence']}", f"See it again: {again}"]
 
 
-def _decides_alike(opened: Opened, rows: Tensor) -> bool:
-    """Return whether everybody looked at, of these rows and of random people, gets one decision."""
-    world = World(opened.model, opened.domain, opened.decision, Draws(0, "health"))
-    return any(note.name == "constant-decision" for note in check_health(world, rows[:ROWS], rows))
+def _decides_alike(opened: Opened, rows: Tensor, samples: int, seed: int) -> bool:
+    """Return whether all these rows and as many random people as were judged get one decision."""
+    model, domain = opened.model, opened.domain
+    people = torch.cat([rows.long(), domain.sample(samples, torch.Generator().manual_seed(seed))])
+    parts = torch.split(people, domain.rows_per_pass)
+    return opened.decision.alike(torch.cat([model.scores(domain.encode(part, model.dtype)) for part in parts]))
 
 
 def _silent(what: str, done: int, total: int | None, note: str = "") -> None:

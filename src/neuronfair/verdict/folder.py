@@ -64,19 +64,20 @@ def check_same(folder: Path, now: Mapping[str, Any]) -> None:
             raise RunError(f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out")
 
 
-def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> Lock:
+def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> Lock | None:
     """Make the folder of an audit, or go on with the one that is there if it is the same audit.
 
     As long as the lock is in use, no other process can begin in the folder.
     """
     check_audit_folder(folder)
+    lock = Lock.of(folder) if folder.exists() else None
     check_same(folder, manifest)
     path = folder / DOMAIN
     if path.exists() and read_domain(path).fingerprint != parse_domain(domain_text).fingerprint:
         raise RunError(f"{path}: was edited. To audit with it, say --domain {path} and choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = Lock.of(folder)
+        lock = lock or Lock.of(folder)
         if not (folder / MANIFEST).exists():
             write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         if not path.exists():

@@ -119,8 +119,8 @@ def _subgroups(attribute: Mapping[str, Any]) -> str:
     dashed = f" The dashed line is the overall rate, {share(reference)}." if reference is not None else ""
     return (
         "<p>The rules were learned from random valid people, joined by findings where few of those are decided "
-        "otherwise, and then measured on people who played no part in choosing "
-        f'them.{dashed}</p><ol class="subgroups">{items}<li aria-hidden="true"><div></div>{scale(top)}</li></ol>'
+        "otherwise, and then measured on people who played no part in choosing them. Their intervals hold together."
+        f'{dashed}</p><ol class="subgroups">{items}<li aria-hidden="true"><div></div>{scale(top)}</li></ol>'
     )
 
 
