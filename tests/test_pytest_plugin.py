@@ -71,9 +71,8 @@ def test_a_model_that_does_not_decide_fails(outcome):
 
 
 def test_a_model_that_decides_rarely_passes(outcome):
-    outcome(
-        "fairness.check(lambda table: (table[['a0', 'a1', 'a2']].sum(axis=1) == 27) * 1.0 - 0.5, domain)"
-    ).assert_outcomes(passed=1)
+    rarely = "lambda table: (table[['a0', 'a1', 'a2']].sum(axis=1) == 27) * 1.0 - 0.5"  # one in a thousand
+    outcome(f"fairness.check({rarely}, domain)").assert_outcomes(passed=1)
 
 
 def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again(outcome, run, monkeypatch, pytester):

@@ -60,8 +60,9 @@ class Units:
 def first_linear(module: nn.Module) -> nn.Linear | None:
     """Return the trainable linear layer that surely meets the input first, if there is one."""
     first: nn.Module = module
-    while isinstance(first, nn.Sequential) and len(first):
+    while type(first) is nn.Sequential and len(first):  # one with a forward of its own may do anything before it
         first = first[0]
-    if not isinstance(first, nn.Linear) or first.bias is None:
+    # Weights that are computed from others (weight norm, pruning) cannot be set.
+    if type(first) is not nn.Linear or first.bias is None or first._forward_pre_hooks:
         return None
     return first if first.weight.requires_grad and first.bias.requires_grad else None
