@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from neuronfair.atomic import replacing
 from neuronfair.domain.data import Data, load
 from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
@@ -28,6 +30,7 @@ from torch import Tensor
 
 from lab import FOLDER, Job, Scale, code_digest
 
+T = TypeVar("T")
 ALL_CASES = {  # case: data set, sensitive attribute, published weights, the paper's name of the case
     "adult-sex": ("adult", "sex", "census.npz", "adult-gender"),
     "adult-race": ("adult", "race", "census.npz", "adult-race"),
@@ -43,6 +46,7 @@ PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
 METHODS = ("neuronfair", "frontier", "eidig5", "adf", "aequitas")
 KEPT = 10 * MOST  # findings of a search, drawn at random: a tenth of them is all that retraining takes of any number
+WHOLE = {"method", "seeds", "steps", "seed"}  # what the plan of a search without limits names
 SHORT = TrainingSettings(epochs=10, patience=3, restarts=1)
 PAPER: dict[str, Any] = tomllib.loads((FOLDER / "paper.toml").read_text(encoding="utf-8"))
 PAPER_METHODS = ("aequitas", "symbgen", "adf", "eidig", "neuronfair")  # the order of columns in the paper's tables
@@ -135,13 +139,26 @@ def search_job(scale: Scale, case: str, model: str | int, method: str, seed: int
 def starts(case: str, count: int, seed: int) -> Tensor:
     """Return the rows that searches start from: those that `find` would take, clustered once for all methods."""
     rows = case_data(case)
-    return cluster_seeds(rows.domain, rows.rows, count, seed=seed)
+    return once(f"starts-{case}-{count}-{seed}", lambda: cluster_seeds(rows.domain, rows.rows, count, seed=seed))
+
+
+def once(name: str, make: Callable[[], T]) -> T:
+    """Return what `make` makes, from the file in which another process has left it if there is one."""
+    path = Path(os.environ["NEURONFAIR_LAB"]) / "shared" / f"{name}-{code_digest()}.pt"
+    if path.exists():
+        made: T = torch.load(path, weights_only=False)  # our own file
+        return made
+    made = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        torch.save(made, temporary)
+    return made
 
 
 def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
     """Search a classifier and return the figures; the findings of its first search are kept for retraining."""
     result = outcome(case, model, **plan)
-    if plan["seed"] == split_of(model) and plan.keys() == {"method", "seeds", "steps", "seed"}:
+    if plan["seed"] == split_of(model) and plan.keys() <= WHOLE:
         _keep(result, _kept(case, model, **plan))
     return figures(result)
 

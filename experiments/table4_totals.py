@@ -38,8 +38,9 @@ def own_runs(scale: Scale, case: str, method: str) -> list[Job]:
 
 def jobs(scale: Scale) -> list[Job]:
     """Return all searches, the first run seed of every case before the second."""
-    by_seed = zip_longest(*(runs(scale, case, method) for case in CASES for method in SHOWN))
-    own = [job for case in CASES for method in OWN for job in own_runs(scale, case, method)]
+    # One case after the other, so that two processes need not cluster the same table at the same time.
+    by_seed = zip_longest(*(runs(scale, case, method) for method in SHOWN for case in CASES))
+    own = [job for method in OWN for case in CASES for job in own_runs(scale, case, method)]
     rates = [rate_job(scale, case, model_of(case)) for case in CASES]
     return [*train_jobs(scale), *rates, *(job for line in by_seed for job in line if job is not None), *own]
 

@@ -21,6 +21,7 @@ from cases import (
     found,
     model_of,
     network,
+    once,
     search_job,
     split_of,
     starts,
@@ -69,7 +70,7 @@ def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str,
 @cache
 def _voters(case: str, seed: int) -> Ensemble:
     """Return the networks that label the findings: the same for all methods."""
-    return Ensemble(case_data(case).split(seed), seed=seed)
+    return once(f"voters-{case}-{seed}", lambda: Ensemble(case_data(case).split(seed), seed=seed))
 
 
 def _auc(net: Network, case: str) -> float:
@@ -92,8 +93,9 @@ def own(scale: Scale, case: str) -> list[int]:
 def jobs(scale: Scale) -> list[Job]:
     """Return all retrainings."""
     cases = [case for case in CASES if not scale.quick or case in QUICK]
-    published = [run(scale, case, model_of(case), m) for case in cases for m in METHODS]
-    ours = [run(scale, case, seed, m) for case in cases for seed in own(scale, case) for m in OWN]
+    # One case after the other, so that two processes need not train the same voters at the same time.
+    published = [run(scale, case, model_of(case), m) for m in METHODS for case in cases]
+    ours = [run(scale, case, seed, m) for m in OWN for case in cases for seed in own(scale, case)]
     return [*train_jobs(scale), *published, *ours]
 
 

@@ -30,7 +30,7 @@ def reproduce(
         int | None, typer.Option(min=1, help="Run seeds, where a table has no limit of its own. Default: 3.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="Limit of the searches of Tables 5 and 6. Default: 10.")
+        float | None, typer.Option(min=0.1, help="Limit of slow searches (Tables 5 to 7). Default: 10.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Compute nothing; show what is there.")] = False,
