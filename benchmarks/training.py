@@ -27,6 +27,8 @@ def compare_threads(options: argparse.Namespace, x: Tensor, y: Tensor, held: tup
     """Print the time of a step against the number of products in it, for each number of threads."""
     stacked.FEW_PRODUCTS = 0  # leave the threads alone
     settings = TrainingSettings(epochs=options.epochs, restarts=1)
+    every = torch.arange(len(x)).expand(1, -1)
+    train_stack(partial(fully_connected, options.inputs, LFCN), x, y, chosen=every, validation=held, settings=settings)
     print("network | members | million products |", " | ".join(f"ms a step, {n} threads" for n in options.threads))
     for name, hidden in (("LFCN", LFCN), ("HFCN", HFCN)):
         for members in (1, *options.members):
