@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from neuronfair.errors import ModelError
 from neuronfair.network import stacked
@@ -142,24 +144,25 @@ class Doubled(nn.Sequential):
 
 
 def twice(block: nn.Sequential) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), block, block, nn.Linear(3, 2))
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), block, block, nn.Linear(8, 2))
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        Doubled(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)),
-        twice(nn.Sequential(nn.Linear(3, 3), nn.ReLU())),
-        nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2)),
-        nn.Sequential(nn.Linear(4, 3), nn.ReLU6(), nn.Linear(3, 2)),
-    ],
-)
-def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(module: nn.Sequential) -> None:
-    assert stackable([module]) is None
+OTHERS: dict[str, Callable[[], nn.Sequential]] = {
+    "own forward": lambda: Doubled(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)),
+    "a layer twice": lambda: twice(nn.Sequential(nn.Linear(8, 8), nn.ReLU())),
+    "computed weights": lambda: nn.Sequential(weight_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2)),
+    "another activation": lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU6(), nn.Linear(8, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(name: str) -> None:
+    build = OTHERS[name]
+    assert stackable([build()]) is None
     (x, y), held = rule(60), rule(20, 1)
     with pytest.raises(ModelError, match="fully connected"):
-        train_stack(lambda: module, x, y, chosen=everything(1, 60), validation=held, settings=QUICK)
-    result = train(lambda: copy.deepcopy(module), x, y, validation=held, settings=QUICK)
+        train_stack(build, x, y, chosen=everything(1, 60), validation=held, settings=QUICK)
+    result = train(build, x, y, validation=held, settings=QUICK)
     loss = functional.cross_entropy(result.module(held[0]), held[1]).detach()
     torch.testing.assert_close(float(loss), result.validation_loss, rtol=1e-3, atol=1e-4)
 

@@ -29,6 +29,18 @@ time.sleep(600)
 """
 
 
+FORK = """
+import os
+note = Path(sys.argv[2])
+if not os.fork():
+    note.write_text(str(os.getpid()))
+    time.sleep(600)
+while not (note.exists() and note.read_text()):
+    time.sleep(0.01)
+os._exit(0)
+"""
+
+
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the folder."""
@@ -82,8 +94,7 @@ def test_a_folder_that_was_made_again_is_another_one(tmp_path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_child_does_not_hold_the_folders_of_its_parent(tmp_path) -> None:
-    code = HOLD.replace("time.sleep(600)", "import os; child = os.fork()\nif not child: time.sleep(600)")
-    code += "Path(sys.argv[2]).write_text(str(child))\nos._exit(0)\n"
+    code = HOLD.replace("time.sleep(600)", FORK)
     folder, note = tmp_path / "run", tmp_path / "child"
     folder.mkdir()
     subprocess.run([sys.executable, "-c", code, str(folder), str(note)], stdout=subprocess.DEVNULL, check=True)
