@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 # It must stand before the first import of torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from neuronfair.domain.data import Data, load, read_table
