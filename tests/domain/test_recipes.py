@@ -73,7 +73,7 @@ def test_german_in_words():
 
 
 def test_german_sample_is_balanced_and_repeats_nobody():
-    chosen = recipes._GERMAN_SAMPLE.split()
+    chosen = recipes._words("german")["sample"]["rows"]
     assert len(set(chosen)) == 600
     credit = recipes.german_paper(*sources.read("german"))["credit"]
     assert (credit.count("good"), credit.count("bad")) == (300, 300)
@@ -109,8 +109,8 @@ def test_compas_filter_and_flags():
 
 
 def test_meps_reads_codes_by_first_appearance():
-    cells = ["0"] * len(recipes._MEPS)
-    names = list(recipes._MEPS)
+    cells = ["0"] * len(recipes._words("meps"))
+    names = list(recipes._words("meps"))
     cells[names.index("AGE")] = "44"
     cells[names.index("SEX")] = "1"
     text = "any header\n" + ",".join([*cells, "1"]) + "\n"
