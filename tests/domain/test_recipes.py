@@ -12,6 +12,7 @@ import pytest
 
 from neuronfair.domain import recipes, sources
 from neuronfair.domain.data import load
+from neuronfair.network.encoding import TableEncoding
 
 DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "structured"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the published tables are not at {DATA}")
@@ -135,7 +136,7 @@ def test_paper_encoding_equals_the_published_table(name, file):
         header, cells = header[1:], cells[:, 1:]
     data = load(name, "paper")
     assert list(data.domain.names) == header[:-1]
-    assert np.array_equal(data.domain.encode(data.rows).numpy(), cells[:, :-1])
+    assert np.array_equal(TableEncoding.of(data.domain).encode(data.rows).numpy(), cells[:, :-1])
     assert np.array_equal(data.labels.numpy(), cells[:, -1])
 
 
@@ -144,7 +145,7 @@ def test_meps_paper_encoding_is_the_one_hot_matrix_of_the_code_book_values():
     header, cells = published("meps_panel21_codes.csv.gz")
     column = dict(zip(header, cells.T, strict=True))
     data = load("meps", "paper")
-    matrix = data.domain.encode(data.rows).numpy()
+    matrix = TableEncoding.of(data.domain).encode(data.rows).numpy()
     assert matrix.shape == (15_675, 134)
     for place, name in enumerate(data.domain.names):
         feature, _, value = name.partition("=")

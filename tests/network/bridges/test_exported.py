@@ -15,6 +15,7 @@ from torch.nn import functional
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.network.bridges import open_model
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
 from tests.conftest import PEOPLE
 from tests.network.bridges.conftest import check_white_box, trained
@@ -47,8 +48,8 @@ def original(tmp_path_factory):
     """A trained network and the bytes of its archive: exporting takes a while."""
     torch.manual_seed(0)
     people = parse_domain(PEOPLE)
-    x = people.encode(people.sample(300, torch.Generator().manual_seed(0)))
-    module = trained(Net(people.width), x, lambda y: nn.functional.binary_cross_entropy(y, (x[:, 0] > 0).float()))
+    x = TableEncoding.of(people).encode(people.sample(300, torch.Generator().manual_seed(0)))
+    module = trained(Net(x.shape[1]), x, lambda y: nn.functional.binary_cross_entropy(y, (x[:, 0] > 0).float()))
     return module, export(module, tmp_path_factory.mktemp("net") / "net.pt2", x).read_bytes()
 
 
@@ -103,7 +104,7 @@ def test_the_reader_agrees_with_torch(saved, crowd):
 )
 def test_other_activations(activation, crowd, tmp_path):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(crowd.domain.width, 5), activation, nn.Linear(5, 2)).eval()
+    module = nn.Sequential(nn.Linear(crowd.x.shape[1], 5), activation, nn.Linear(5, 2)).eval()
     path = export(module, tmp_path / "net.pt2", crowd.x)
     check_white_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, module(crowd.x).detach(), [5])
 
@@ -115,7 +116,7 @@ def test_a_fixed_batch_size_is_refused(saved, crowd, tmp_path):
 
 
 def test_a_network_in_training_mode_is_refused(crowd, tmp_path):
-    module = nn.Sequential(nn.Linear(crowd.domain.width, 30), nn.ReLU(), nn.Dropout(0.5), nn.Linear(30, 2)).train()
+    module = nn.Sequential(nn.Linear(crowd.x.shape[1], 30), nn.ReLU(), nn.Dropout(0.5), nn.Linear(30, 2)).train()
     with pytest.raises(ModelError, match="evaluation mode"):
         open_model(export(module, tmp_path / "net.pt2", crowd.x), crowd.domain, crowd.rows)
 
@@ -212,6 +213,6 @@ class Steps(nn.Module):
     ids=["long", "type_as", "bool"],
 )
 def test_casts_to_whole_numbers_are_refused(cast, crowd, tmp_path):
-    path = export(Steps(crowd.domain.width, cast).eval(), tmp_path / "net.pt2", crowd.x)
+    path = export(Steps(crowd.x.shape[1], cast).eval(), tmp_path / "net.pt2", crowd.x)
     with pytest.raises(ModelError, match=r"a cast to whole numbers or truth values. .*name the module"):
         open_model(path, crowd.domain, crowd.rows)
