@@ -56,7 +56,9 @@ class Network:
         self._runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
-        example = self._inputs(self.encoding.example)
+        example = self.encoding.example
+        self._columns = example.shape[1:]
+        example = self._inputs(example)
         before = example._version
         self.outputs = int(_first_scores(self.module, example).shape[1])
         # A network that begins with an in-place operation would overwrite the caller's rows: it gets a copy.
@@ -148,9 +150,8 @@ class Network:
             self._masks = outer
 
     def _inputs(self, rows: Tensor) -> Tensor:
-        columns = self.encoding.example.shape[1:]
-        if rows.shape[1:] != columns or rows.dim() == 0:
-            expected = ", ".join(map(str, columns))
+        if rows.shape[1:] != self._columns or rows.dim() == 0:
+            expected = ", ".join(map(str, self._columns))
             raise ModelError(f"expected a batch of rows of shape (n, {expected}), got {tuple(rows.shape)}")
         return self.encoding.encode(rows, self.dtype)
 
