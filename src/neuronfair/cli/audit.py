@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, complain
 from neuronfair.cli.options import (
     DecisionOption,
     DeviceOption,
@@ -173,7 +173,7 @@ def audit(
     if summary["gate"] is not None and not summary["gate"]["passed"]:
         if quiet:  # a build that fails says why
             for failed in (one for one in summary["gate"]["checks"] if one["fired"]):
-                print(f"neuronfair: --fail-if '{failed['expression']}': {failed['text']}", file=sys.stderr)
+                complain(f"--fail-if '{failed['expression']}': {failed['text']}")
         raise typer.Exit(FIRED)
 
 

@@ -10,12 +10,14 @@ import typer
 from neuronfair.cli.app import data_app, domain_app
 from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names
 from neuronfair.errors import DataError
+from neuronfair.shown import visible
 
 
 @data_app.command("list")
 def data_list() -> None:
     """Show the data sets, whether they are at hand, their sensitive attribute and their terms."""
     from rich.table import Table
+    from rich.text import Text
 
     from neuronfair.domain.data import DATASETS, catalog_domain
     from neuronfair.domain.sources import source, where
@@ -26,7 +28,7 @@ def data_list() -> None:
     for name in DATASETS:
         at_hand = "at hand" if where(name) else "not here"
         sensitive = ", ".join(catalog_domain(name).sensitive)
-        table.add_row(name, at_hand, f"sensitive: {sensitive}", f"{source(name).licence}\n{source(name).page}")
+        table.add_row(name, at_hand, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
     console = make_console()
     console.print(table)
     console.print("Fetch what is not here: neuronfair data get NAME")
@@ -44,7 +46,7 @@ def data_get(
     with progress_bar(f"Fetching {name}", quiet=quiet) as show:
         paths = get(name, progress=show)
     for path in paths:
-        print(path)
+        print(visible(str(path)))
 
 
 @data_app.command("where")
@@ -56,7 +58,7 @@ def data_where(name: NameArgument) -> None:
     if paths is None:
         raise DataError(f"{name} is not at hand. Fetch it: neuronfair data get {name}")
     for path in paths:
-        print(path)
+        print(visible(str(path)))
 
 
 @domain_app.command("infer")
@@ -81,7 +83,7 @@ def domain_infer(
     text = infer_domain(file, sensitive=names(sensitive) or [], target=target)
     parse_domain(text)
     if is_stdout(out):
-        print(text, end="")
+        print(visible(text, keep="\n"), end="")  # its strings keep their meaning
         return
     write_text(out, text)
-    print(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested.")
+    print(visible(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
+from neuronfair.shown import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -257,7 +258,7 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: b
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write figures as JSON to a file or to standard output."""
-    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    text = visible(json.dumps(result, indent=2, allow_nan=False) + "\n", keep="\n")  # DEL; the rest is ASCII
     if is_stdout(path):
         sys.stdout.write(text)
     else:

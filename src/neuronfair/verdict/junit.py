@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-# What XML 1.0 cannot hold, not even escaped.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from neuronfair.shown import visible
+
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
 
@@ -86,4 +85,4 @@ def _count(suite: ElementTree.Element) -> None:
 
 
 def _text(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    return visible(text, keep="\n")  # nor could XML hold most of these
