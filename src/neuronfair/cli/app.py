@@ -33,7 +33,8 @@ def main() -> None:
     warnings.showwarning = _warn
     try:
         status = app(prog_name="neuronfair", standalone_mode=False)
-        sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
+        if sys.stdout is not None:  # as after >&-
+            sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
         sys.exit(status)
     except NeuronFairError as error:
         _fail(str(error))

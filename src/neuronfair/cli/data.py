@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from neuronfair.cli.app import data_app, domain_app
-from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names
+from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names, write_file
 from neuronfair.errors import DataError
 from neuronfair.shown import visible
 
@@ -72,7 +72,6 @@ def domain_infer(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a first draft of a domain file, read off a table, for you to correct."""
-    from neuronfair.atomic import write_text
     from neuronfair.domain.infer import infer_domain
     from neuronfair.domain.toml import parse_domain
 
@@ -85,5 +84,5 @@ def domain_infer(
     if is_stdout(out):
         print(visible(text, keep="\n"), end="")  # its strings keep their meaning
         return
-    write_text(out, text)
+    write_file(out, text)
     print(visible(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))

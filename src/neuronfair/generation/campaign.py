@@ -178,6 +178,7 @@ def find(
     if seeds is None:
         seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()
+    _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
         recorder.begin(seeds)
     with _kept(recorder):

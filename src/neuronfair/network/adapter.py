@@ -87,8 +87,8 @@ class Network:
             return Network(module, self._example.double(), device=self.device, layers=())
         except Exception as error:  # the module's own code
             raise ModelError(
-                f"the module cannot compute in float64, as findings are checked: {one_line(error)}. Let tensors that "
-                "it makes be of its input's type"
+                f"no copy of the module computes in float64, in which findings are checked: {one_line(error)}. Tensors "
+                "that it makes must be of its input's type"
             ) from error
 
     def scores(self, x: Tensor) -> Tensor:

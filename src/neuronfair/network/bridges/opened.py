@@ -113,7 +113,7 @@ class Request:
         except ModelError as error:
             return self._without_layers(kind, module, domain, example, error)
         scores = self._steady(network, domain)
-        decision = self._decision(scores, probability or self._ends_in_sigmoid(network))
+        decision = self._decision(scores, probability or network.ends_in_sigmoid())
         decision.check(network.outputs)
         layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
         text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
@@ -125,14 +125,15 @@ class Request:
     ) -> Opened:
         try:
             network = Network(module, example, device=self.device, layers=())
-            network = network.double()
         except ModelError as worse:
-            raise self.error(f"{one_line(worse)} {self.widths(domain)}") from error
+            misfit = f". {self.widths(domain)}" if worse.__cause__ is not None else ""  # its own code refused the rows
+            raise self.error(f"{one_line(worse)}{misfit}") from error
+        network = network.double()
 
         def predict(x: np.ndarray) -> np.ndarray:
             return network.scores(torch.from_numpy(x)).cpu().numpy()
 
-        probability = self._ends_in_sigmoid(network)
+        probability = network.ends_in_sigmoid()
         print_of = fingerprint(module)
         return self.black_box(
             kind, predict, "no hidden activation was found in it", domain, probability=probability, print_of=print_of
@@ -201,19 +202,12 @@ class Request:
             )
         return Decision("threshold", 0.5 if probability else 0.0)
 
-    def _ends_in_sigmoid(self, network: Network) -> bool:
-        try:
-            return network.ends_in_sigmoid()
-        except ModelError as error:  # of code that works without gradients only
-            raise self.error(one_line(error)) from error
-
     def _steady(self, model: Network | BlackBox, domain: TableDomain) -> Tensor:
         """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""
         x = domain.encode(self.tried.to(self.device), model.dtype)
         try:
             scores = model.scores(x)
             again = torch.cat([model.scores(part) for part in (x[:1], x[1:])])
-            model.double().scores(x[:1])
         except ModelError as error:
             raise self.error(one_line(error)) from error
         model.rows_forward = 0
