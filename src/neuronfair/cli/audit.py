@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,15 +199,15 @@ class _Outputs:
         for place in own.values():
             if place.exists():
                 check_out(place)
-        taken = {path.resolve(): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        taken |= {Path(name).resolve(): "read by this audit" for name in inputs}
+        taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
+        taken |= {realpath(name): "read by this audit" for name in inputs}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
-            if path is None or (option == "--json" and (is_stdout(path) or path.resolve() == own[FIGURES].resolve())):
+            if path is None or (option == "--json" and (is_stdout(path) or realpath(path) == realpath(own[FIGURES]))):
                 continue
-            if path.resolve() in taken:
-                raise DataError(f"{option} {path}: is {taken[path.resolve()]}. Choose another name")
-            taken[path.resolve()] = f"also named by {option}"
+            if realpath(path) in taken:
+                raise DataError(f"{option} {path}: is {taken[realpath(path)]}. Choose another name")
+            taken[realpath(path)] = f"also named by {option}"
             if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 check_out(path)
 
@@ -223,7 +224,7 @@ class _Outputs:
             write_file(self.junit, junit(summary))
         if self.markdown is not None:
             write_file(self.markdown, markdown(summary))
-        if self.json is not None and self.json.resolve() != (self.folder / FIGURES).resolve():
+        if self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             write_json(self.json, summary)
 
 
