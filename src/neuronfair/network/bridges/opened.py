@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.errors import one_line as one_line  # for the bridges, too
+from neuronfair.errors import one_line as one_line  # the bridges take it from here
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.judge import Decision
