@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, complain
 from neuronfair.cli.options import (
     DecisionOption,
     DeviceOption,
@@ -115,7 +116,8 @@ def audit(
 
     check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    outputs.check(corpus, [data, *(str(path) for path in (domain, model, weights) if path is not None)])
+    read = (domain, model, weights, None if corpus_add else corpus)
+    outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
     check_device(device)
     read_decision(decision)
     console = make_console(quiet=quiet or is_stdout(json_file))
@@ -173,7 +175,7 @@ def audit(
     if summary["gate"] is not None and not summary["gate"]["passed"]:
         if quiet:  # a build that fails says why
             for failed in (one for one in summary["gate"]["checks"] if one["fired"]):
-                print(f"neuronfair: --fail-if '{failed['expression']}': {failed['text']}", file=sys.stderr)
+                complain(f"--fail-if '{failed['expression']}': {failed['text']}")
         raise typer.Exit(FIRED)
 
 
@@ -194,32 +196,35 @@ class _Outputs:
         from neuronfair.verdict.folder import FIGURES, WEIGHTS
 
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
-        taken = {path.resolve(): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        taken |= {Path(name).resolve(): "read by this audit" for name in inputs}
+        for place in own.values():
+            if place.exists():
+                check_out(place)
+        taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
+        taken |= {realpath(name): "read by this audit" for name in inputs}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
-            if path is None or (option == "--json" and (is_stdout(path) or path.resolve() == own[FIGURES].resolve())):
+            if path is None or (option == "--json" and (is_stdout(path) or realpath(path) == realpath(own[FIGURES]))):
                 continue
-            if path.resolve() in taken:
-                raise DataError(f"{option} {path}: is {taken[path.resolve()]}. Choose another name")
-            taken[path.resolve()] = f"also named by {option}"
-            if path.absolute().parent != self.folder.absolute():  # which is made later
+            if realpath(path) in taken:
+                raise DataError(f"{option} {path}: is {taken[realpath(path)]}. Choose another name")
+            taken[realpath(path)] = f"also named by {option}"
+            if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 check_out(path)
 
     def write(self, summary: dict[str, Any]) -> None:
         """Write them all."""
         from neuronfair.report.page import audit_page
-        from neuronfair.verdict.folder import FIGURES
+        from neuronfair.verdict.folder import FIGURES, keep_figures
         from neuronfair.verdict.junit import junit
         from neuronfair.verdict.markdown import markdown
 
-        write_json(self.folder / FIGURES, summary)
+        keep_figures(self.folder, summary)
         write_file(self.html, audit_page(summary))
         if self.junit is not None:
             write_file(self.junit, junit(summary))
         if self.markdown is not None:
             write_file(self.markdown, markdown(summary))
-        if self.json is not None and self.json.resolve() != (self.folder / FIGURES).resolve():
+        if self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             write_json(self.json, summary)
 
 

@@ -20,6 +20,7 @@ from neuronfair.cli.options import (
     Source,
     check_device,
     check_out,
+    check_weights,
     is_stdout,
     write_json,
 )
@@ -96,7 +97,7 @@ def repair(
     from neuronfair.report.repair import repair_json, repair_report
     from neuronfair.store.run import Run
 
-    check_out(out, (".safetensors",))
+    out = check_weights(out)
     check_out(json_file, or_stdout=True)
     if json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
         raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")
