@@ -184,7 +184,8 @@ def _keep(result: Outcome, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(result.plan.seed)
     some = torch.randperm(len(result.findings), generator=generator)[:KEPT]
-    write_findings(path, result.findings[some], result.domain)
+    with replacing(path) as temporary:
+        write_findings(temporary, result.findings[some], result.domain)
 
 
 def outcome(case: str, model: str | int, **plan: Any) -> Outcome:

@@ -191,8 +191,7 @@ class _Outputs:
 
     def check(self, corpus: Path | None, inputs: list[str]) -> None:
         """Refuse files that cannot be written, that the audit reads, or that it writes as something else."""
-        from neuronfair.store.manifest import MANIFEST
-        from neuronfair.store.run import DOMAIN
+        from neuronfair.store.manifest import DOMAIN, MANIFEST
         from neuronfair.verdict.folder import FIGURES, WEIGHTS
 
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
@@ -266,10 +265,10 @@ def _open_or_train(
     """Return the model and the card of one of our own; without a --model, the one that this audit trains or has."""
     from neuronfair.network.weights import load
     from neuronfair.store.manifest import rows_digest
-    from neuronfair.verdict.folder import WEIGHTS, check_same
+    from neuronfair.verdict.folder import check_same, own_weights
 
-    own = out / WEIGHTS
-    if source.model is None and not own.exists():
+    own = own_weights(out) if source.model is None else None
+    if source.model is None and own is None:
         limits.check(table, settings.methods or ())
         return source.train(table, console, settings.seed, training)
     if source.model is None:  # the classifier of that audit is right for the same table only

@@ -84,7 +84,7 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
         return ()
     if Path(opened.source).is_file():
         pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
-        return ("--trust-pickle",) if pickled else ()
+        return ("--model", opened.source, "--trust-pickle") if pickled else ()
     if ":" not in opened.source:
         return None
     weights = () if origin.weights is None else ("--weights", str(origin.weights))
