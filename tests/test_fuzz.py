@@ -24,6 +24,7 @@ from neuronfair.domain.toml import parse_domain, read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import Plan, find
 from neuronfair.network.bridges import _READERS, open_model
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
 from neuronfair.store.manifest import make_manifest
@@ -241,7 +242,7 @@ def test_corpora(past, seed):
     network = networks.network(networks.one_biased_neuron(), domain)
 
     def read(path: Path) -> None:
-        figures = replay_corpus(read_corpus(path, domain), network, domain)
+        figures = replay_corpus(read_corpus(path, domain), network)
         assert figures["still_wrong"] + figures["mended"] == figures["replayed"]
 
     survives(wreck(past, seed), "corpus.jsonl", read)
@@ -339,7 +340,7 @@ def models(tmp_path_factory) -> dict[str, bytes]:
         import skops.io
         from sklearn.neural_network import MLPClassifier
 
-        x = domain.encode(networks.uniform_rows(domain, 40)).numpy()
+        x = TableEncoding.of(domain).encode(networks.uniform_rows(domain, 40)).numpy()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it has not learned everything
             skops.io.dump(MLPClassifier((2,), max_iter=2).fit(x, x[:, 0] > 4), place / "m.skops")

@@ -118,7 +118,7 @@ def test_more_confidence_asks_for_more(outcome):
     "model",
     [
         "networks.network(biased, domain)",
-        "BlackBox(lambda x: x[:, :4].sum(1) - 2 * x[:, 4], domain.encode(domain.sample(3, torch.Generator())))",
+        "BlackBox.of_inputs(lambda x: x[:, :4].sum(1) - 2 * x[:, 4], domain)",
         "lambda table: table[['a0', 'a1', 'a2', 'a3']].sum(axis=1) - 2 * table['s']",
     ],
 )

@@ -10,6 +10,7 @@ from neuronfair.generation.draws import Draws
 from neuronfair.generation.engine import search
 from neuronfair.generation.method import World
 from neuronfair.generation.methods.halving import Halving
+from neuronfair.network.pixels import PictureEncoding
 
 
 class Stride:
@@ -35,7 +36,7 @@ def world(boundary: float) -> World:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [255.0, 0.0, 0.0]]))
         layer.bias.copy_(torch.tensor([0.0, -boundary]))
-    network = Network(nn.Sequential(nn.Flatten(), layer), domain.encode(domain.seeds), layers=())
+    network = Network(nn.Sequential(nn.Flatten(), layer), PictureEncoding(domain), layers=())
     return World(network, domain, Decision(), Draws(0, "test"))
 
 

@@ -11,6 +11,7 @@ from neuronfair.generation.faces import search_pictures
 from neuronfair.measure.pictures import score_gap, shift_norms, still_turned, walk_norms
 from neuronfair.network.detect import fit_attribute, fit_detector
 from neuronfair.network.drawn import cast_classifier, cast_detector
+from neuronfair.network.pixels import PictureEncoding
 from neuronfair.repair.pictures import finding_pictures
 from neuronfair.verdict.pictures import after, compare, improve, subject
 
@@ -100,13 +101,13 @@ def test_the_attribute_of_a_pair_may_no_longer_turn_after_the_walk():
     shift[:, 0] = 2
     pictures[:, 0] = 99
     domain = ImageDomain("x", pictures, shift)
-    classifier = Network(cast_classifier(), domain.encode(domain.seeds), layers=())
+    classifier = cast_classifier()
     rows = domain.seeds.clone()
     assert still_turned(classifier, domain, rows) == 1.0
     rows[1, 2:6] = 150
     assert still_turned(classifier, domain, rows) == 0.5
     assert still_turned(classifier, domain, rows[:0]) is None
-    detector = Network(cast_detector(reads_cast=True), domain.encode(rows))
+    detector = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
     assert score_gap(detector, domain, rows) == pytest.approx(0.5 * 2 * 2 / 255, rel=1e-4)
 
 

@@ -138,7 +138,7 @@ def audit(
         domain_text=text,
         inferred=target is not None,
     )
-    replayed = None if past is None else replay_corpus(past, opened.model, opened.domain, opened.decision)
+    replayed = None if past is None else replay_corpus(past, opened.model, opened.decision)
     with progress_bar("Auditing", quiet=console.quiet) as show:
         result = run(
             opened,

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -199,19 +199,13 @@ class Source:
         return request.white_box("neuronfair", module), card
 
     def open_or_train(self, data: Data, console: Console, seed: int) -> tuple[Opened, Data, Card | None]:
-        """Return the model, the table as the model reads it, on its device, and the card of one trained just now."""
+        """Return the model, the table on its device, and the card of one trained just now."""
         card = None
         if self.model is not None:
             opened = self.open(data)
         else:
             opened, card = self.train(data, console, seed)
-        return opened, as_read(data, opened), card
-
-
-def as_read(data: Data, opened: Opened) -> Data:
-    """Return a table in the encoding and on the device of a model."""
-    device = opened.domain.device
-    return replace(data, domain=opened.domain, rows=data.rows.to(device), labels=data.labels.to(device))
+        return opened, data.to(self.device), card
 
 
 def own_model(run: Run) -> str:

@@ -18,7 +18,6 @@ from neuronfair.cli.options import (
     QuietOption,
     SeedOption,
     Source,
-    as_read,
     check_device,
     check_out,
     is_stdout,
@@ -109,7 +108,7 @@ def repair(
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = _table(run, data)
     opened, module, card, notes = _module(path, run, table, device)
-    network, table = opened.model, as_read(table, opened)
+    network, table = opened.model, table.to(device)
     run = replace(run, domain=table.domain)  # reads its findings to the device
     findings = run.findings()
     if len(findings) == 0:
@@ -226,6 +225,7 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
 
 def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: int) -> Card:
     """Return the card of a repaired network; its seed is that of the split, so that the test rows stay the same."""
+    from neuronfair.network.encoding import TableEncoding
     from neuronfair.network.stacked import linear_layers
     from neuronfair.network.weights import Card, fingerprint
 
@@ -236,7 +236,7 @@ def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: 
         domain=domain.name,
         encoding=domain.encoding,
         domain_fingerprint=domain.input_fingerprint,
-        inputs=domain.width,
+        inputs=TableEncoding.of(domain).width,
         hidden=tuple(hidden),
         outputs=outputs,
         classes=domain.target.classes,

@@ -175,7 +175,6 @@ def replay(
     if network.outputs != run.outputs:
         raise RunError(f"{source}: has {network.outputs} outputs, but {run_folder} was made with {run.outputs}")
     same = opened.fingerprint == run.manifest["weights"]
-    run = replace(run, domain=opened.domain)
     console = make_console()
     console.print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
 

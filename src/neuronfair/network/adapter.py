@@ -10,7 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.network.encoding import Encoding, TableEncoding
 from neuronfair.network.layers import activation_sites, evaluating, hooked, named_sites, traced
 
 
@@ -19,17 +21,18 @@ class _LayerReached(BaseException):
 
 
 class Network:
-    """A torch module in eval mode on one device, whose hidden layers are known by name.
+    """A torch module in eval mode on one device, whose hidden layers are known by name. It takes rows of codes.
 
-    `example` is a small batch of encoded inputs, run once to find the layers in forward order: the outputs of the
-    activation modules or, if there are none, of activation functions. `layers` overrides this with the names of any
-    modules, whose outputs are then the layers. The module itself is never changed; if it lives on another device, a
-    copy of it is moved.
+    `encoding` says how the module reads rows: a domain stands for the encoding that it declares. One row is run to find
+    the layers in forward order: the outputs of the activation modules or, if there are none, of activation functions.
+    `layers` overrides this with the names of any modules, whose outputs are then the layers. The module itself is never
+    changed; if it lives on another device than the encoding, a copy of it is moved.
 
     `rows_forward` counts the rows given to `scores` and `activations`, `rows_backward` those given to `gradient`.
 
+    >>> from neuronfair.domain.data import catalog_domain
     >>> from neuronfair.network.zoo import fully_connected
-    >>> network = Network(fully_connected(13, (8, 4)), torch.zeros(1, 13))
+    >>> network = Network(fully_connected(13, (8, 4)), catalog_domain("adult", "paper"))
     >>> network.neurons, network.outputs
     ({'layer1': 8, 'layer2': 4}, 2)
     """
@@ -37,25 +40,23 @@ class Network:
     def __init__(
         self,
         module: nn.Module,
-        example: Tensor,
+        encoding: Encoding | TableDomain,
         *,
-        device: str | torch.device = "cpu",
         layers: Sequence[str] | None = None,
     ) -> None:
-        if example.dim() < 2 or len(example) < 1:
-            raise ModelError(f"example must be a batch of one row or more, got shape {tuple(example.shape)}")
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0", as tensors report it
+        self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        # "cuda" becomes "cuda:0", as tensors report it.
+        self.device = torch.empty(0, device=self.encoding.device).device
         stay = all(t.device == self.device for t in (*module.parameters(), *module.buffers()))
         self.module = module if stay else copy.deepcopy(module).to(self.device)
         floats = (p.dtype for p in module.parameters() if p.is_floating_point())
         self.dtype = next(floats, torch.float32)
-        self.inputs = tuple(example.shape[1:])
         self.rows_forward = 0
         self.rows_backward = 0
         self._runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
-        example = example.detach().to(self.device, self.dtype).clone()
+        example = self._inputs(self.encoding.example)
         before = example._version
         self.outputs = int(_first_scores(self.module, example).shape[1])
         # A network that begins with an in-place operation would overwrite the caller's rows: it gets a copy.
@@ -72,35 +73,40 @@ class Network:
 
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""
-        example = torch.zeros(1, *self.inputs, dtype=torch.float64)
-        return Network(copy.deepcopy(self.module).double(), example, device=self.device, layers=())
+        return Network(copy.deepcopy(self.module).double(), self.encoding, layers=())
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Return what the module computes for the rows x, as (n, outputs) and without a gradient."""
-        x = self._cast(x)
+    def reading(self, encoding: Encoding) -> Network:
+        """Return the same network with rows read in another way."""
+        other = copy.copy(self)
+        other.encoding = encoding
+        return other
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return what the module computes for rows, as (n, outputs) and without a gradient."""
+        x = self._inputs(rows)
         with torch.no_grad():
             result, _ = self._forward(x, ())
         self.rows_forward += len(x)
         return _as_scores(result, len(x))
 
-    def activations(self, x: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def activations(self, rows: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
         wanted = self.layers if layers is None else tuple(layers)
-        x = self._cast(x)
         if not wanted:
             return {}
+        x = self._inputs(rows)
         with torch.no_grad():
             _, seen = self._forward(x, wanted)
         self.rows_forward += len(x)
         return {name: seen[name] for name in wanted}
 
-    def gradient(self, x: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
-        """Return the gradient of an objective with respect to the rows x, in the shape of x.
+    def gradient(self, rows: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
+        """Return the gradient of an objective by the network input of rows: (n, *shape).
 
         `objective` is given the layer's activations (n, neurons), or the scores when no layer is named, and returns
         a number, or one number per row (their sum is differentiated: rows do not influence each other).
         """
-        leaf = self._cast(x).detach().requires_grad_()
+        leaf = self._inputs(rows).detach().requires_grad_()
         with torch.enable_grad():
             result, seen = self._forward(leaf, () if layer is None else (layer,))
             value = objective(_as_scores(result, len(leaf)) if layer is None else seen[layer])
@@ -119,9 +125,11 @@ class Network:
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
         """Silence neurons: within this context their activations are 0 in every call. Contexts may be nested.
 
-        >>> network = Network(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)), torch.zeros(1, 3))
+        >>> from neuronfair.domain.data import catalog_domain
+        >>> domain = catalog_domain("adult", "paper")
+        >>> network = Network(nn.Sequential(nn.Linear(13, 4), nn.Sigmoid(), nn.Linear(4, 2)), domain)
         >>> with network.ablated("1", [0, 2]):
-        ...     (network.activations(torch.ones(1, 3))["1"] == 0).tolist()
+        ...     (network.activations(torch.ones(1, 13))["1"] == 0).tolist()
         [[True, False, True, False]]
         """
         self._check_layers([layer])
@@ -139,11 +147,12 @@ class Network:
         finally:
             self._masks = outer
 
-    def _cast(self, x: Tensor) -> Tensor:
-        if x.shape[1:] != self.inputs or x.dim() == 0:
-            width = ", ".join(map(str, self.inputs))
-            raise ModelError(f"expected a batch of rows of shape (n, {width}), got {tuple(x.shape)}")
-        return x.to(self.device, self.dtype)
+    def _inputs(self, rows: Tensor) -> Tensor:
+        columns = self.encoding.example.shape[1:]
+        if rows.shape[1:] != columns or rows.dim() == 0:
+            expected = ", ".join(map(str, columns))
+            raise ModelError(f"expected a batch of rows of shape (n, {expected}), got {tuple(rows.shape)}")
+        return self.encoding.encode(rows, self.dtype)
 
     def _check_layers(self, names: Iterable[str]) -> None:
         for name in names:

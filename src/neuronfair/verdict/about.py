@@ -72,7 +72,7 @@ def _accuracy(opened: Opened, data: Data) -> float | None:
         return None
     right = 0
     for rows, labels in zip(torch.split(data.rows, BATCH), torch.split(data.labels, BATCH), strict=True):
-        scores = model.scores(data.domain.encode(rows, model.dtype))
+        scores = model.scores(rows)
         decided = scores.argmax(1) if decision.kind == "argmax" else (scores[:, -1] >= decision.value).long()
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)
@@ -99,6 +99,7 @@ def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrup
         "seed": seed,
         **{key: used[key] for key in ("created", "python", "torch", "numpy")},
         "platform": platform.platform(),
+        "domain": data.domain.fingerprint,
         "rows": rows_digest(data.rows),
         "model": opened.fingerprint,
         "interrupted": interrupted,

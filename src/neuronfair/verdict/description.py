@@ -86,7 +86,7 @@ def _told(case: Case, people: Tensor, first: list[list[int]]) -> list[dict[str, 
 def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the twins that people are compared with, and the scores of both, in float64."""
     parts = []
-    for (part,) in zip(*families(case.domain, people), strict=True):
+    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
         judgement = judge(case.exact, case.domain, part, case.decision)
         every = torch.arange(len(part), device=part.device)
         parts.append((judgement.twin, judgement.scores, judgement.twin_scores[every, judgement.partner]))
@@ -124,7 +124,7 @@ def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor
     domain, decision = case.domain, case.decision
     wide = once[gaps.topk(min(len(gaps), LOOK)).indices]
     # Walks leave many near copies: the widest of each region of the domain is a candidate.
-    coarse = domain.encode(rows[wide].long()).cpu().numpy()
+    coarse = case.model.encoding.encode(rows[wide].long()).cpu().numpy()
     _, first = np.unique(np.round(coarse), axis=0, return_index=True)
     wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
     goals = _nearest(domain, rows[wide].long(), domain.clip(case.data.rows[:NEAR]))

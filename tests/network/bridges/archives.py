@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 
 import torch
@@ -12,7 +13,11 @@ from torch import nn
 def export(module: nn.Module, path, x, *, dynamic: bool = True, decomposed: bool = False):
     shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
     program = torch.export.export(module, (x[:3],), dynamic_shapes=shapes)
-    torch.export.save(program.run_decompositions() if decomposed else program, path)
+    if decomposed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own future
+            program = program.run_decompositions()
+    torch.export.save(program, path)
     return path
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from neuronfair.errors import NeuronFairError
 from neuronfair.network.bridges.measured import Measured, Need
 from neuronfair.network.bridges.opened import Request
-from neuronfair.network.judge import BATCH
+from neuronfair.network.encoding import ROWS_PER_PASS, TableEncoding
 
 STEPS = 2000  # of one graph, and tensors of weights; a network of fifty layers has a few hundred
 
@@ -88,13 +88,13 @@ class Graph(nn.Module):
 
     def settle(self, width: int) -> None:
         """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
-        passes = [self._measure(torch.empty(rows, width, device="meta"))[1] for rows in (2, 3, BATCH)]
+        passes = [self._measure(torch.empty(rows, width, device="meta"))[1] for rows in (2, 3, ROWS_PER_PASS)]
         if Measured.agree(passes):
             self._bounds = passes[0].need, passes[-1].need
 
     def _need(self, x: Tensor) -> Need:
         rows = len(x)
-        if self._bounds is not None and rows <= BATCH:
+        if self._bounds is not None and rows <= ROWS_PER_PASS:
             return self._bounds[0].toward(self._bounds[1], rows)
         if rows not in self._needs:
             self._needs[rows] = self._measure(x.detach().to("meta"))[1].need
@@ -136,7 +136,7 @@ class Graph(nn.Module):
 def check_full_pass(request: Request, graph: Graph) -> None:
     """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed."""
     try:
-        graph.settle(request.domain.width)
+        graph.settle(TableEncoding.of(request.domain).width)
     except NeuronFairError as error:
         raise request.error(str(error)) from error
     except Exception:  # it will fail on rows, too, and there the reason is told in other words

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, check_size
-from neuronfair.network.judge import BATCH
+from neuronfair.network.encoding import ROWS_PER_PASS
 
 GRADIENTS = 4  # a pass with gradients keeps what all steps have made, and may take that many times as much
 RANK = 32  # dimensions of a tensor; numpy has no more than 64
@@ -49,7 +49,7 @@ class Need:
 
 def check_numbers(numbers: float, rows: int, what: str) -> None:
     """Refuse more numbers than a file may take; passes of more rows than usual may take more."""
-    check_size(numbers * _NUMBER / max(1.0, rows / BATCH), f"{what} of {rows:,} rows")
+    check_size(numbers * _NUMBER / max(1.0, rows / ROWS_PER_PASS), f"{what} of {rows:,} rows")
 
 
 class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]

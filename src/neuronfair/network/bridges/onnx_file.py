@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from neuronfair.errors import ModelError
 from neuronfair.limits import VARIABLE, TooLarge, max_bytes
@@ -17,6 +18,7 @@ from neuronfair.network.bridges.onnx_model import read_model
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.operators import activation, operator
 from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.encoding import TableEncoding
 
 OLDEST = 9  # the first version of the standard whose operators are those known here
 _FLOATS = {1: torch.float32, 11: torch.float64}
@@ -35,7 +37,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     try:
         graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
         check_full_pass(request, graph)
-        graph(request.domain.to("cpu").encode(request.tried[:2]))
+        graph(TableEncoding.of(request.domain.to("cpu")).encode(request.tried[:2]))
     except Unsupported as reason:
         return _black_box(request, model, inputs, f"{reason} has no counterpart in torch here")
     except ModelError:
@@ -48,12 +50,12 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
         ) from error
     opened = request.white_box("ONNX", graph)
     try:
-        predict, _ = _predictor(request, model, inputs)
+        ask, _ = _predictor(request, model, inputs)
     except ModelError:  # without onnxruntime there is nothing to compare with
         return opened
-    if request.reproduced(opened, predict):
+    if request.reproduced(opened, ask):
         return opened
-    return request.black_box("ONNX", predict, "its scores could not be reproduced in torch")
+    return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
 
 
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
@@ -111,34 +113,35 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
 def _black_box(request: Request, model: Any, inputs: list[Any], why: str) -> Opened:
     """Return a graph that only onnxruntime can run."""
     try:
-        predict, told = _predictor(request, model, inputs)
+        ask, told = _predictor(request, model, inputs)
     except ModelError as error:
         raise request.error(f"{why}, and {error}") from error
-    return request.black_box("ONNX", predict, "; ".join(filter(None, (why, told))))
+    return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
 
 
-def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
     session = _session(model)
     names = [given.name for given in inputs]
     kinds = {given.name: given.type for given in session.get_inputs()}
-    feed: Callable[[np.ndarray], dict[str, np.ndarray]]
+    feed: Callable[[Tensor], dict[str, np.ndarray]]
     told = []
     if len(names) == 1:
-        number = np.float64 if kinds[names[0]] == "tensor(double)" else np.float32
-        feed = lambda x: {names[0]: x.astype(number)}  # noqa: E731
+        number = torch.float64 if kinds[names[0]] == "tensor(double)" else torch.float32
+        encoding = TableEncoding.of(request.domain.to("cpu"))
+        feed = lambda rows: {names[0]: encoding.encode(rows.cpu(), number).numpy()}  # noqa: E731
     else:
         frames = Frames(request.domain, names)
-        feed = lambda x: {name: _column(cells, kinds[name]) for name, cells in frames.of_inputs(x).items()}  # noqa: E731
+        feed = lambda rows: {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}  # noqa: E731
         told.append("it is given the table itself")
     scores = _scores(model.graph)
     classes = None if scores else _classes(model.graph)
     order = class_order(request.domain, classes)
     told.append(by_position(request.domain, classes))
 
-    def predict(x: np.ndarray) -> np.ndarray:
+    def ask(rows: Tensor) -> np.ndarray:
         try:
-            answers = session.run([scores] if scores else None, feed(x))
+            answers = session.run([scores] if scores else None, feed(rows))
         except Exception as error:
             if "smaller than requested" not in str(error):
                 raise
@@ -150,9 +153,9 @@ def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callabl
             keys = classes or list(tables[0][0])
             return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
-        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(x), -1)
+        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
 
-    return predict, "; ".join(filter(None, told))
+    return ask, "; ".join(filter(None, told))
 
 
 def _session(model: Any) -> Any:
