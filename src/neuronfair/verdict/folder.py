@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from neuronfair.atomic import write_text
+from neuronfair.atomic import leftovers, write_text
 from neuronfair.domain.toml import parse_domain, read_domain
 from neuronfair.errors import DomainError, RunError
 from neuronfair.store.lock import Lock
@@ -49,7 +49,8 @@ def check_audit_folder(folder: Path) -> None:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise RunError(f"{folder}: {there} is not a folder that can be written. Choose another --out")
-    if folder.exists() and _read_manifest(folder) is None and any(folder.iterdir()):
+    held = set(folder.iterdir()) if folder.exists() and _read_manifest(folder) is None else set()
+    if held - set(leftovers(folder / MANIFEST)):  # a kill may have come while the manifest was written
         raise RunError(f"{folder} exists and is not the folder of an audit. Choose another --out")
     if folder.exists():
         Lock.of(folder)
