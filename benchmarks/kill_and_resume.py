@@ -124,8 +124,8 @@ def make_commands(folder: Path) -> dict[str, list[str]]:
     shown = ["--json", "figures.json", "--junit", "junit.xml", "--markdown", "summary.md"]
     repair = [str(folder / "search" / "run"), "--data", str(table), "--quiet", "--repeats", "2", "--max-loss", "0.2"]
     return {
-        "search": [*own, "--seeds", "30", "--steps", "120", "--out", "run", "--json", "figures.json"],
-        "audit": [*own, "--seeds", "20", "--steps", "70", "--samples", "2000", "--out", "audit", *shown],
+        "search": [*own, "--seeds", "32", "--steps", "101", "--out", "run", "--json", "figures.json"],
+        "audit": [*own, "--seeds", "8", "--steps", "51", "--samples", "2000", "--out", "audit", *shown],
         "repair": [*repair, "--out", "fair.safetensors", "--json", "figures.json"],
         "reproduce": [*PAGE, "--quick", "--workers", "1", "--quiet", "--out", "out", "--docs", "docs"],
     }
@@ -138,7 +138,10 @@ def make_ready() -> None:
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # for the dates in pictures
     sys.path.insert(0, str(EXPERIMENTS))
     own = [module.name for module in pkgutil.walk_packages(neuronfair.__path__, "neuronfair.")]
-    for name in (*AHEAD, *(name for name in own if not name.endswith("__main__"))):
+    for name in AHEAD:
+        importlib.import_module(name)
+    stages.stop_clocks()
+    for name in (name for name in own if not name.endswith("__main__")):
         importlib.import_module(name)
     importlib.import_module("matplotlib").rcParams["svg.hashsalt"] = "the same"
     lab, cases, _, figure = map(importlib.import_module, ("lab", "cases", *PAGE))

@@ -6,7 +6,6 @@ it, or a call that changes files. An undisturbed run lists its events; a kill co
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import json
@@ -21,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +147,12 @@ class Watch:
         def name(*values: Any, **options: Any) -> str:
             return stage if isinstance(stage, str) else stage(*values, **options)
 
-        @functools.wraps(function)
+        @wraps(function)
         def call(*values: Any, **options: Any) -> Any:
             with self.inside(name(*values, **options)):
                 return function(*values, **options)
 
-        @functools.wraps(function)
+        @wraps(function)
         @contextmanager
         def block(*values: Any, **options: Any) -> Iterator[Any]:
             with self.inside(name(*values, **options)), function(*values, **options) as given:
@@ -162,9 +162,7 @@ class Watch:
 
 
 def kill_after(seconds: float) -> None:
-    def kill() -> None:
-        os.killpg(0, signal.SIGKILL)
-
+    kill = partial(os.killpg, os.getpgrp(), signal.SIGKILL)
     if seconds == 0:
         kill()
     timer = threading.Timer(seconds, kill)
@@ -203,7 +201,10 @@ def watch(order: Order) -> None:
 
 
 def stop_clocks() -> None:
-    """Let every duration be 0 and every date the same: what is left can be compared byte by byte."""
+    """Let every duration be 0 and every date the same, so that all files can be compared byte by byte.
+
+    Call it before the package is imported, or some modules will keep a clock that goes.
+    """
     time.perf_counter = time.process_time = lambda: 0.0
     time.strftime = lambda *_: "2000-01-01T00:00:00+0000"
 
@@ -217,13 +218,12 @@ def run(words: list[str], order: Order, folder: Path, output: Path, *, limit: fl
     if child == 0:
         status = 70
         try:
-            os.setpgid(0, 0)
+            os.setpgid(0, 0)  # a group of its own: the processes that it starts die with it, and nobody else
             os.chdir(folder)
             handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
             watch(order)
-            stop_clocks()
             if order.seconds is not None and not order.stage:
                 kill_after(order.seconds)
             sys.argv = ["neuronfair", order.command, *words]
