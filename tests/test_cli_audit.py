@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from neuronfair.cli import audit
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation import engine
@@ -239,6 +240,27 @@ def test_a_corpus_can_be_replayed_only(run):
     again = figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]
     assert (again["replayed"], again["still_wrong"], again["added"]) == (1, 1, 0)
     assert Path("past.jsonl").read_text(encoding="utf-8") == whole[0]
+
+
+def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
+    words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_wrong > 0", "--json", "-")
+    with monkeypatch.context() as patch:
+        patch.setattr(audit._Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
+        assert run(*words).status == 137
+    assert not Path("past.jsonl").exists()
+    resumed = figures(run(*words))  # would fail if it replayed what it has itself added
+    assert (resumed["corpus"]["replayed"], resumed["corpus"]["added"]) == (0, len(resumed["attributes"][0]["worst"]))
+    assert len(Path("past.jsonl").read_text(encoding="utf-8").splitlines()) == resumed["corpus"]["added"] > 0
+
+
+def test_a_folder_that_was_left_while_its_manifest_was_written(run, refused, tmp_path):
+    Path("run").mkdir()
+    (left := Path("run/.manifest.json.k3_x9a0b.json")).write_text('{"audit": 1,')
+    Path("run/other.txt").write_text("mine")
+    refused(*AUDIT, says=("not the folder of an audit",))
+    Path("run/other.txt").unlink()
+    assert run(*AUDIT).status == 0
+    assert not left.exists()
 
 
 def test_ctrl_c_leaves_a_page(run, monkeypatch):

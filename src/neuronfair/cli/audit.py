@@ -159,13 +159,15 @@ def audit(
             summary["baseline"] = compare_with(summary, earlier, str(baseline))
         if fail_if and not result.interrupted:
             summary["gate"] = check(summary, fail_if)
-        if past is not None and corpus_add:  # last, so that an error before it leaves the file as it was
-            summary["corpus"]["added"] = extend(past, summary)
+        if past is not None and corpus_add:
+            summary["corpus"]["added"] = extend(past, summary, write=False)
     except NeuronFairError as error:  # the audit itself is done and worth its page all the same
         failure = error
     outputs.write(summary)
     if failure is not None:
         raise failure
+    if past is not None and corpus_add:  # last: after an error or a kill before it, the same audit replays the same
+        extend(past, summary)
     console.print(audit_report(summary))
     if text is not None and target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")

@@ -70,8 +70,8 @@ def save(path: str | Path, module: nn.Module, card: Card) -> None:
         raise ModelError(f"{path}: the card describes other weights; set its fingerprint to fingerprint(module)")
     text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False)
     try:
-        # The weights are put in place first: they carry the card that counts, the .json is a copy for the eye.
-        with replacing(path.with_suffix(".json")) as copy, replacing(path) as weights:
+        # The weights are put in place last: whoever finds them after a kill finds the copy of their card, too.
+        with replacing(path) as weights, replacing(path.with_suffix(".json")) as copy:
             copy.write_text(f"{text}\n", encoding="utf-8")
             weights.write_bytes(to_bytes(state, metadata={CARD_KEY: text}))
     except OSError as error:

@@ -137,11 +137,11 @@ def _sentence(domain: TableDomain, decision: Decision, judgement: Judgement, row
     return f"{person}: decided {now}; with {twin}: {other}"
 
 
-def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10) -> int:
+def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
 
     Who is there already is not added again. The file is read anew and written whole; if there is nobody to add, or a
-    line of it cannot be read, it stays as it is.
+    line of it cannot be read, it stays as it is. Without `write` they are only counted.
     """
     corpus = read_corpus(corpus.file, corpus.domain)
     seen = {
@@ -157,7 +157,7 @@ def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10) -> int
             if (names, key) not in known:
                 known.add((names, key))
                 lines.append(past.line())
-    if lines:
+    if lines and write:
         before = corpus.text if corpus.text.endswith("\n") or not corpus.text else corpus.text + "\n"
         try:
             write_text(corpus.file.resolve(), before + "\n".join(lines) + "\n")
