@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import pkgutil
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from fuzzing.formats import BY_NAME, Format
+from fuzzing.mutate import Files
 from fuzzing.oracle import BAD, GOOD, Outcome
 from fuzzing.pool import Job, results
-from fuzzing.specimens import Files
 
 SHOWN = 3  # of the bad tries that look alike
 
@@ -143,6 +144,7 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     asked = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # the workers and their folders go, too
     name, _, number = (asked.only or "").partition(":")
     formats = available([name] if name else asked.format or list(BY_NAME))
     begun = time.monotonic()

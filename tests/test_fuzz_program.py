@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.fuzzing import models, oracle
+from benchmarks.fuzzing import models, oracle, seals
 from benchmarks.fuzzing.formats import BY_NAME
 from tests.conftest import ROOT
 
@@ -44,6 +44,13 @@ def test_a_whole_file_is_accepted_and_damage_is_survived(name, valid, tmp_path):
 def test_most_tries_are_other_files(name, valid):
     tries = {repr(BY_NAME[name].damage(valid(name), seed, number)) for number in range(20) for seed in (0, 1)}
     assert len(tries) > 30
+
+
+def test_checksums_of_whole_files_are_right_already(valid):
+    for files in (*valid("run"), *valid("audit")):
+        assert seals.set_right(files, files) == files
+        opened = {name: seals.opened(name, content) for name, content in files.items()}
+        assert seals.set_right(files, opened).keys() == files.keys()
 
 
 def test_boosted_trees_are_bent_at_their_fields():

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .mutate import BOMB, CANARY, ENDS, MARK, VALUES, WORDS, as_json, bent, bent_json, damaged, swapped
+from .mutate import BOMB, CANARY, ENDS, MARK, VALUES, WORDS, as_json, bent, bent_json, damaged, flipped, swapped
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (3, 1), (2**31,), (10**5, 10**5), (2**62, 4), (1,) * 40, (300, 10**6)]
 
@@ -45,6 +45,8 @@ def npy(valid: bytes, dice: random.Random) -> bytes:
         header = swapped(header.encode("latin1"), dice).decode("latin1")
     else:
         header = dice.choice(WORDS).encode(errors="replace").decode("latin1")
+    if dice.random() < 0.01:
+        header, data = str({"descr": "<f8", "fortran_order": False, "shape": (5000, 5000)}), bytes(BOMB)
     text = header.encode("latin1") + b"\n"
     return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + data
 
@@ -93,6 +95,22 @@ def picture(valid: bytes, dice: random.Random) -> bytes:
         del chunks[which]
     body = [struct.pack(">I", len(c)) + k + c + struct.pack(">I", zlib.crc32(k + c)) for k, c in chunks]
     return valid[:8] + b"".join(body)
+
+
+@cache
+def _many_rows() -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {"age": 39, "sex": "F", "race": "A", "gain": 0.5, "job": "x", "income": "low"}
+    place = io.BytesIO()
+    pq.write_table(pa.table({name: pa.repeat(cell, 3_000_000) for name, cell in row.items()}), place)
+    return place.getvalue()
+
+
+def parquet(valid: bytes, dice: random.Random) -> bytes:
+    """A Parquet file with other bytes, or with millions of rows in a few thousand bytes."""
+    return _many_rows() if dice.random() < 0.005 else flipped(valid, dice)
 
 
 @cache
@@ -188,12 +206,41 @@ def onnx(valid: bytes, dice: random.Random) -> bytes:
     import onnx as library
 
     model = library.ModelProto.FromString(valid)
+    if dice.random() < 0.05:
+        _costly(library.helper, model.graph, endless=dice.random() < 0.3)
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         message = dice.choice(list(_messages(model)))
         set_fields = [field for field, _ in message.ListFields()]
         field = dice.choice(set_fields if set_fields and dice.random() < 0.85 else list(message.DESCRIPTOR.fields))
         _set(message, field, dice)
     return bytes(model.SerializeToString())
+
+
+def _costly(helper: Any, graph: Any, *, endless: bool) -> None:
+    """Put before a graph what never ends, or takes all memory."""
+    before, after = graph.input[0].name, "costly"
+    for node in graph.node:
+        node.input[:] = [after if name == before else name for name in node.input]
+    if endless:
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["w"])],
+            "body",
+            [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("c", 9, []), ("v", 1, ["n", 7]))],
+            [helper.make_tensor_value_info(n, t, s) for n, t, s in (("d", 9, []), ("w", 1, ["n", 7]))],
+        )
+        nodes = [
+            helper.make_node("Constant", [], ["M"], value=helper.make_tensor("t", 7, [], [2**62])),
+            helper.make_node("Loop", ["M", "", before], [after], body=body),
+        ]
+    else:
+        nodes = [
+            helper.make_node("Constant", [], ["shape"], value=helper.make_tensor("t", 7, [2], [45_000, 45_000])),
+            helper.make_node("ConstantOfShape", ["shape"], ["large"]),
+            helper.make_node("ReduceMax", ["large"], ["largest"], keepdims=0),
+            helper.make_node("Add", [before, "largest"], [after]),
+        ]
+    for node in reversed(nodes):
+        graph.node.insert(0, node)
 
 
 def _messages(message: Any) -> Iterator[Any]:

@@ -7,18 +7,18 @@ import io
 import json
 import random
 import tomllib
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from . import fields, models, readings, specimens
+from . import fields, models, readings, seals, specimens
 from .mutate import (
     CONTROLS,
     MARK,
     WORDS,
+    Files,
     as_json,
     as_toml,
     bent,
@@ -29,7 +29,6 @@ from .mutate import (
     repacked,
     swapped,
 )
-from .specimens import Files
 from .ubj import ubj
 
 Change = Callable[[bytes, random.Random], bytes]
@@ -62,7 +61,9 @@ class Format:
         if self.mutate is not None:
             return self.mutate(files, dice)
         name = dice.choice([name for name in files if name not in self.kept])
-        return _sealed(files, name, changed(name, files[name], dice), dice)
+        if dice.random() < 0.2:
+            return files | {name: changed(name, files[name], dice)}
+        return seals.set_right(files, files | {name: changed(name, seals.opened(name, files[name]), dice)})
 
 
 def changed(name: str, content: bytes, dice: random.Random) -> bytes:
@@ -73,13 +74,6 @@ def changed(name: str, content: bytes, dice: random.Random) -> bytes:
     if act < 0.2:
         return flipped(content, dice)
     return CHANGES.get(Path(name).suffix, damaged)(content, dice)
-
-
-def _sealed(files: Files, name: str, content: bytes, dice: random.Random) -> Files:
-    """The files with one of them changed; where others hold its checksum, most often that of the changed one."""
-    old, new = (str(zlib.crc32(part)).encode() for part in (files[name], content))
-    sealed = dice.random() < 0.8
-    return {n: content if n == name else part.replace(old, new) if sealed else part for n, part in files.items()}
 
 
 def _archive(described: Change = bent_json) -> Change:
@@ -101,6 +95,8 @@ def _table(content: bytes, dice: random.Random) -> bytes:
     """A CSV file with other cells, names, lines or columns."""
     if dice.random() < 0.4:
         return swapped(content, dice)
+    if dice.random() < 0.005:
+        return b",".join(b"c%d" % i for i in range(20_000)) + b"\n" + b"1," * 19_999 + b"1\n"
     table = bent([line.split(",") for line in content.decode().splitlines()], dice)
     lines = [line if isinstance(line, list) else [line] for line in table] if isinstance(table, list) else [[table]]
     place = io.StringIO(newline="")
@@ -178,7 +174,7 @@ TYPES: list[Any] = [
 CHANGES: dict[str, Change] = {
     ".csv": _table,
     ".gz": lambda content, dice: fields.packed(_table(specimens.TABLE.encode(), dice), dice),
-    ".parquet": flipped,
+    ".parquet": fields.parquet,
     ".toml": _toml,
     ".txt": swapped,
     ".json": bent_json,

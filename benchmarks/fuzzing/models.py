@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .mutate import unzipped, zipped
-from .specimens import Files, domain, network, people, written
+from .mutate import Files, unzipped, zipped
+from .specimens import domain, network, people, written
 
 
 def _encoded() -> np.ndarray[Any, Any]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+Files = dict[str, bytes]  # by name, seen from the folder that they lie in
+
 # In every name and every piece of code that is planted: whoever runs, imports or writes it is found out by it.
 MARK = "nf_fuzz_mark"
 MARKER = Path(tempfile.gettempdir()) / MARK

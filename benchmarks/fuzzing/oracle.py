@@ -17,9 +17,8 @@ from typing import Any
 
 from neuronfair.errors import NeuronFairError
 
-from .mutate import MARK, MARKER
+from .mutate import MARK, MARKER, Files
 from .readings import OddMessage, fit_to_show
-from .specimens import Files
 
 ALLOWED = 50_000_000  # bytes that a file may take, told to the package
 MOST = 600_000_000  # bytes by which a try may grow before it counts as out of bounds
@@ -155,7 +154,7 @@ def _state() -> dict[str, object]:
     state: dict[str, object] = {"folder": Path.cwd(), "environment": dict(os.environ)}
     torch, saving = (sys.modules.get(name) for name in ("torch", "keras.src.saving.serialization_lib"))
     if torch is not None:
-        state["random numbers"] = torch.random.get_rng_state().numpy().tobytes()
+        state["seed of torch"] = torch.initial_seed()  # numbers may be drawn
         state["torch's settings"] = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
     if saving is not None:
         state["safe mode of Keras"] = saving.in_safe_mode()

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from .formats import Format
+from .mutate import Files
 from .oracle import ALLOWED, GOOD, MOST, Home, Outcome, attempt, watch_this_process
-from .specimens import Files
 
 SPOILT = ("outside", "memory", "hang", "crash")  # after these a worker is not used again
 TRIES = 1000  # of one worker: what libraries keep in memory is thrown away with it
@@ -79,6 +79,7 @@ def _serve(
 ) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["NEURONFAIR_MAX_BYTES"] = str(ALLOWED)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")  # the command line shows them as its own words

@@ -126,7 +126,7 @@ def run(place: Path) -> None:
 
     found = Run.open(place)
     found.findings()
-    _ = found.summary, found.seeds, found.model, found.model_weights
+    _ = found.summary, found.seeds, found.model
     found.control("random")
     for phase in ("pilot", "global", "local"):
         found.resume(phase)
@@ -135,10 +135,10 @@ def run(place: Path) -> None:
 def audit(place: Path) -> None:
     """Look at the folder of an audit as one that goes on does, and at a finding that it shows."""
     from neuronfair.store.run import Run
-    from neuronfair.verdict.folder import begin, check_audit_folder, shrunk_pair
+    from neuronfair.verdict.folder import check_audit_folder, check_same, shrunk_pair
 
     check_audit_folder(place)
-    begin(place, json.loads('{"audit": 1}'), (place / "domain.toml").read_text(errors="replace"))
+    check_same(place, {"sensitive": ["sex"]})
     found = Run.open(place / "sex" / "frontier")
     for number in range(3):
         shrunk_pair(found, number)

@@ -26,9 +26,8 @@ from neuronfair.network.zoo import fully_connected
 import numpy as np
 import torch
 
-from .mutate import zipped
-
-Files = dict[str, bytes]  # by name, seen from the folder that they lie in
+from . import seals
+from .mutate import Files, zipped
 
 DOMAIN = """name = "people"
 sensitive = ["sex"]
@@ -68,9 +67,9 @@ def people(n: int = 40) -> Data:
 
 def network() -> tuple[Any, Any]:
     """A small network that reads the sex, and its card."""
-    torch.manual_seed(0)
-    module = fully_connected(7, (4,), 2)
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        module = fully_connected(7, (4,), 2)
         module.layer1[0].weight[:, 1] *= 20  # sex matters, so that somebody is found
     sizes, classes = (7, (4,), 2), ("low", "high")
     return module, Card("people", "default", domain().input_fingerprint, *sizes, classes, {}, 0, fingerprint(module))
@@ -139,8 +138,9 @@ def audit() -> list[Files]:
         out = Path(name) / "audit"
         begin(network()[0], people(60), settings=AuditSettings.quick(seeds=8, steps=4), folder=out)
         files = {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
-    files["audit.json"] = re.sub(rb'("total": )[\d.-]+', rb"\g<1>1.0", files["audit.json"])
-    return [files]
+    # This one was begun before the clocks stood still.
+    figures = re.sub(rb'("total": )[\d.-]+', rb"\g<1>1.0", files["audit.json"])
+    return [seals.set_right(files, files | {"audit.json": figures})]
 
 
 def run() -> list[Files]:
