@@ -12,13 +12,13 @@ of a try depend on the seed, the format and the number only. Needs Linux.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import itertools
 import json
 import multiprocessing
 import os
-import pkgutil
 import shutil
 import signal
 import sys
@@ -32,7 +32,7 @@ from typing import Any
 
 from fuzzing.formats import BY_NAME, Format
 from fuzzing.mutate import Files
-from fuzzing.oracle import BAD, GOOD, Outcome
+from fuzzing.oracle import BAD, GOOD, Home, Outcome, attempt
 from fuzzing.pool import Job, results
 
 SHOWN = 3  # of the bad tries that look alike
@@ -67,30 +67,34 @@ def available(names: list[str]) -> dict[str, Format]:
     return chosen
 
 
-def own_modules() -> Iterator[str]:
-    """Give the modules of the package that read files or are needed for it."""
-    for stage in ("domain", "network", "network.bridges", "store", "verdict"):
-        package = importlib.import_module(f"neuronfair.{stage}")
-        yield from (found.name for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
-
-
 def specimens(formats: Mapping[str, Format]) -> dict[str, list[Files]]:
-    """Return the valid files of each format, made in another process: without threads, this one can be forked."""
+    """Return the valid files of each format, made in another process: without threads, this one can be forked.
+
+    What was imported there, also to read them, is imported here, so that no worker has to.
+    """
     near, far = multiprocessing.get_context("fork").Pipe()
 
     def make() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Keras says what it thinks of .h5
-        far.send({name: each.specimens() for name, each in formats.items()})
+        made = {name: each.specimens() for name, each in formats.items()}
+        with tempfile.TemporaryDirectory() as place:
+            home = Home(Path(place) / "home")
+            for name, files in made.items():
+                attempt(formats[name].reads, files[0], home)
+        far.send((made, list(sys.modules)))
 
     process = multiprocessing.get_context("fork").Process(target=make)
     process.start()
     far.close()
     try:
-        made: dict[str, list[Files]] = near.recv()
+        made, modules = near.recv()
     except EOFError:
         sys.exit("the specimens could not be made")
     process.join()
-    return made
+    for name in modules:
+        with contextlib.suppress(Exception):  # some make their names up, and some are not for everybody
+            importlib.import_module(name)
+    return dict(made)
 
 
 def schedule(formats: Mapping[str, Format], tries: int | None, until: float) -> Iterator[Job]:
@@ -150,8 +154,6 @@ def main() -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         os.environ |= {"KERAS_BACKEND": "torch", "KERAS_HOME": f"{place}/keras", "OMP_NUM_THREADS": "1"}
-        for library in (*own_modules(), *(library for each in formats.values() for library in each.libraries)):
-            importlib.import_module(library)  # once, before the workers are forked
         valid = specimens(formats)
         print(f"seed {asked.seed}; specimens made in {time.monotonic() - begun:.0f} s", flush=True)
         ends = time.monotonic() + 60 * asked.minutes

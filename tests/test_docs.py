@@ -183,10 +183,10 @@ def _summary(folder: Path) -> dict[str, object]:
 
     data = load("german")
     torch.manual_seed(0)
-    module = fully_connected(data.domain.width, (8,), 2)
-    network = neuronfair.Network(module, data.domain.encode(data.rows[:1]))
+    module = fully_connected(neuronfair.TableEncoding.of(data.domain).width, (8,), 2)
+    network = neuronfair.Network(module, data.domain)
     summary = audit(module, data, settings=AuditSettings(seeds=20, steps=10, samples=2000)).summary()
-    summary["corpus"] = replay_corpus(read_corpus(folder / "none.jsonl", data.domain), network, data.domain)
+    summary["corpus"] = replay_corpus(read_corpus(folder / "none.jsonl", data.domain), network)
     summary["baseline"] = compare_with(summary, summary)
     summary["gate"] = check(summary, ["rate > 50%"])
     return summary

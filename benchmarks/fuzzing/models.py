@@ -9,6 +9,8 @@ import re
 import warnings
 from typing import Any
 
+from neuronfair.network.encoding import TableEncoding
+
 import numpy as np
 
 from .mutate import Files, unzipped, zipped
@@ -17,7 +19,7 @@ from .specimens import domain, network, people, written
 
 def _encoded() -> np.ndarray[Any, Any]:
     """The people as numbers for a model."""
-    return domain().encode(people().rows).numpy()
+    return TableEncoding.of(domain()).encode(people().rows).numpy()
 
 
 def npz() -> list[Files]:

@@ -116,7 +116,8 @@ def attempt(reads: tuple[Callable[[Path], object], ...], files: Files, home: Hom
     came = [_read(read, home) for read in reads]
     seconds = time.monotonic() - begun
     peak = max(0, _memory("VmHWM") - start_memory)
-    altered = [f"{name} altered" for name, value in _state().items() if state.get(name, value) != value]
+    now = _state()
+    altered = [f"{name} altered" for name in state.keys() & now.keys() if state[name] != now[name]]
     outside = "; ".join(filter(None, (*_acts, *altered, home.stray(files))))
     printed = home.printed()
     kind, detail = next((one for one in came if one[0] not in GOOD), max(came, key=lambda one: one[0] == "accepted"))
@@ -151,7 +152,7 @@ def _read(read: Callable[[Path], object], home: Home) -> tuple[str, str]:
 
 def _state() -> dict[str, object]:
     """Return what a file may not change in the process that reads it."""
-    state: dict[str, object] = {"folder": Path.cwd(), "environment": dict(os.environ)}
+    state: dict[str, object] = {"folder": Path.cwd(), **{f"${name}": value for name, value in os.environ.items()}}
     torch, saving = (sys.modules.get(name) for name in ("torch", "keras.src.saving.serialization_lib"))
     if torch is not None:
         state["seed of torch"] = torch.initial_seed()  # numbers may be drawn

@@ -159,16 +159,16 @@ def corpus(place: Path) -> None:
     """Judge the people of a corpus again."""
     from neuronfair.verdict.corpus import read_corpus, replay_corpus
 
-    figures = replay_corpus(read_corpus(place / "corpus.jsonl", _people().domain), _judge(), _people().domain)
+    figures = replay_corpus(read_corpus(place / "corpus.jsonl", _people().domain), _judge())
     if figures["still_wrong"] + figures["mended"] != figures["replayed"]:
         raise AssertionError("somebody is neither still wrong nor mended")
 
 
 @cache
 def _judge() -> Any:
-    from neuronfair.network.adapter import Network
+    from neuronfair.network.bridges import open_model
 
-    return Network(specimens.network()[0].eval(), _people().domain.encode(_people().rows[:2]))
+    return open_model(specimens.network()[0], _people().domain, _people().rows).model
 
 
 def gate(place: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 # It must stand before the first import of torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from neuronfair.domain.data import Data, load, read_table
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from neuronfair.network.adapter import Network
     from neuronfair.network.blackbox import BlackBox
     from neuronfair.network.bridges import open_model
+    from neuronfair.network.encoding import TableEncoding
     from neuronfair.network.fit import fit
     from neuronfair.network.judge import Decision, judge
     from neuronfair.report.page import audit_page
@@ -44,6 +45,7 @@ _HOME = {
     "Plan": "generation.campaign",
     "Run": "store.run",
     "TableDomain": "domain.table",
+    "TableEncoding": "network.encoding",
     "audit": "verdict.audit",
     "audit_page": "report.page",
     "compare": "measure.compare",
@@ -71,6 +73,7 @@ __all__ = [
     "Plan",
     "Run",
     "TableDomain",
+    "TableEncoding",
     "audit",
     "audit_page",
     "compare",

@@ -34,6 +34,11 @@ class RunError(NeuronFairError):
     """A run folder cannot be used for what was asked."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return what an error says, in one line that is not too long."""
+    return " ".join(str(error)[:2000].split())[:300] or type(error).__name__
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the tail of an error message that lists what is known and, if there is one, the nearest match.
 

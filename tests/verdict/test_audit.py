@@ -17,6 +17,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, RunError
 from neuronfair.store.run import Run
+from neuronfair.store.seal import read_sealed
 from neuronfair.verdict.audit import Audit, AuditSettings, audit
 from neuronfair.verdict.folder import check_audit_folder
 from tests.planted import networks
@@ -174,7 +175,7 @@ def test_a_subgroup_is_told():
         return np.stack([np.full(len(x), 0.5), (x[:, 0] >= 8) * x[:, 4]], 1)
 
     domain = networks.domain()
-    box = BlackBox(predict, domain.encode(networks.uniform_rows(domain, 2)))
+    box = BlackBox.of_inputs(predict, domain)
     summary = audit(box, table(domain), settings=replace(SMALL, samples=20_000, repair=True)).summary()
     (entry,) = summary["attributes"]
     (group,) = entry["subgroups"]
@@ -207,7 +208,7 @@ def test_a_threshold_has_classes_and_an_accuracy():
     summary = audit(networks.biased_score(), data, decision=Decision("threshold", 2.05), settings=SMALL).summary()
     assert summary["decision"] == {"kind": "threshold", "value": 2.05}
     assert {f["decision"] for f in summary["attributes"][0]["findings"]} <= {"no", "yes"}
-    scores = networks.network(networks.biased_score(), domain).scores(domain.encode(rows))[:, 0]
+    scores = networks.network(networks.biased_score(), domain).scores(rows)[:, 0]
     right = ((scores >= 2.05).long() == data.labels).double().mean()
     assert summary["model"]["accuracy"] == {"table": pytest.approx(float(right))}
 
@@ -232,7 +233,7 @@ def test_every_search_is_a_run(planted, tmp_path):
     (entry,) = result.summary()["attributes"]
     names = ["audit.json", "domain.toml", "manifest.json", "s"]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
-    assert json.loads((tmp_path / "a" / "audit.json").read_text(encoding="utf-8")) == result.summary()
+    assert read_sealed(tmp_path / "a" / "audit.json") == result.summary()
     for search in entry["searches"]:
         run = Run.open(tmp_path / "a" / search["folder"])
         assert len(run.findings()) == search["findings"]
@@ -288,7 +289,7 @@ def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stag
     if stage == "Judging random":
         assert entry["rate"]["valid"] is None
         assert summary["verdict"]["level"] == "interrupted"
-    assert json.loads((folder / "audit.json").read_text(encoding="utf-8")) == summary
+    assert read_sealed(folder / "audit.json") == summary
     again = audit(module, data, settings=TINY, folder=folder)
     assert not again.interrupted
     assert json.dumps(untimed(again.summary())).replace(str(folder), "FOLDER") == whole
@@ -345,7 +346,7 @@ def test_nothing_is_written_for_what_cannot_be_audited(tmp_path, folder):
         audit(networks.one_biased_neuron(), data, sensitive=["x"], settings=SMALL, folder=place)
     with pytest.raises(NeuronFairError, match="every attribute is sensitive"):
         audit(networks.one_biased_neuron(), data, sensitive=data.domain.names, settings=SMALL, folder=place)
-    box = BlackBox(lambda x: x[:, :2], data.domain.encode(data.rows[:2]))
+    box = BlackBox.of_inputs(lambda x: x[:, :2], data.domain)
     with pytest.raises(NeuronFairError, match="follows gradients"):
         audit(box, data, settings=replace(SMALL, methods=("frontier",)), folder=place)
     assert list(tmp_path.iterdir()) == []

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from neuronfair.errors import ModelError, RunError
+from neuronfair.errors import RunError
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, State, World
-from neuronfair.network.judge import Judgement, judge
+from neuronfair.network.judge import Judgement, judge, not_finite
 from neuronfair.network.threads import one_thread
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -87,7 +87,7 @@ def search(
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
-    few = len(state["origin"]) <= min(FEW_WALKERS, world.domain.rows_per_pass // 8)
+    few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
     with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
@@ -100,7 +100,7 @@ def search(
                 stop = "interrupted"
             else:
                 rows = method.ask(world, state, t)
-                judgement = judge(world.network, world.domain, rows, world.decision)
+                judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
                 tally.record(state["origin"], rows, judgement, t)
                 state = method.tell(world, state, rows, judgement, t)
                 state = _retired(state, judgement.discriminates, budget)
@@ -164,9 +164,7 @@ class _Tally:
         finite = torch.isfinite(judgement.scores).all() & torch.isfinite(judgement.twin_scores).all()
         tried, hits, sound = torch.stack([new.sum(), found.sum(), finite.long()]).tolist()  # the one copy to the host
         if not sound:
-            raise ModelError(
-                "the network gives NaN or infinite scores. Check its weights and the scaling of the inputs"
-            )
+            raise not_finite()
         partner = judgement.partner[found]
         twins = judgement.twins[found, partner]
         missed = new & ~found & (_scramble(keys) % MISS_SHARE == 0)
@@ -205,11 +203,10 @@ class _Tally:
 def confirmed(world: World, findings: Findings) -> Findings:
     """Judge each pair once more, on its own and in float64, and drop the pairs that are decided alike then."""
     keep = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
-    size = world.domain.rows_per_pass
+    size = world.network.encoding.rows_per_pass
     for start in range(0, len(findings), size):
         part = findings[start : start + size]
-        x = world.domain.encode(torch.cat([part.rows, part.twins(world.domain)]), torch.float64)
-        own, other = world.exact.scores(x).chunk(2)
+        own, other = world.exact.scores(torch.cat([part.rows, part.twins(world.domain)])).chunk(2)
         keep[start : start + size] = world.decision.differ(own, other)
     return replace(findings[keep], rejected=findings.rejected + int((~keep).sum()))
 

@@ -69,7 +69,7 @@ def subgroups(
     hit = torch.cat(
         [
             judge(network, domain, part, decision).discriminates
-            for (part,) in zip(*families(domain, people), strict=True)
+            for (part,) in zip(*families(network.encoding, domain, people), strict=True)
         ]
     )
     wanted = people[hit]

@@ -19,13 +19,12 @@ from neuronfair.generation.campaign import Outcome, Plan
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
-from neuronfair.network.weights import save
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.description import WORST
-from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name, keep_figures
+from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
@@ -78,17 +77,14 @@ def audit(
     >>> import neuronfair
     >>> from torch import nn
     >>> data = neuronfair.load("german")
-    >>> module = nn.Sequential(nn.Linear(data.domain.width, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> module = nn.Sequential(nn.Linear(neuronfair.TableEncoding.of(data.domain).width, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).summary()["data"]["rows"]
     1000
     """
     settings, origin, show = settings or AuditSettings(), origin or Origin(), progress or _silent
     device = str(getattr(model, "device", data.domain.device))
     opened = open_model(model, data.domain, data.rows, device=device, decision=decision)
-    told = data.domain.fingerprint
-    data = replace(
-        data, domain=opened.domain, rows=data.rows.to(opened.domain.device), labels=data.labels.to(opened.domain.device)
-    )
+    data = data.to(device)
     names = [sensitive] if isinstance(sensitive, str) else sensitive
     choices = attribute_sets(names or data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
@@ -97,9 +93,10 @@ def audit(
     manifest = _manifest(opened, data, settings, choices[-1])
     place = Path(folder) if folder is not None else None
     if place is not None:
-        _lock = begin(place, manifest, origin.domain_text or format_domain(data.domain))  # until the audit ends
+        text = origin.domain_text or format_domain(data.domain)
+        _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
-            save(place / WEIGHTS, opened.module, origin.card)
+            keep_weights(place, opened.module, origin.card)
     clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
     try:
         for case in _cases(opened, views, settings, place, origin, clock, show):
@@ -126,8 +123,7 @@ def audit(
         "baseline": None,
         "gate": None,
         "seconds": clock.figures(),
-        # The domain as it was given: how a model's preprocessing encodes it changes when that is fitted again.
-        "reproduction": {**reproduction(opened, data, settings.seed, origin, interrupted), "domain": told},
+        "reproduction": reproduction(opened, data, settings.seed, origin, interrupted),
     }
     if place is not None:
         keep_figures(place, figures)
@@ -147,7 +143,7 @@ def _cases(
     """Yield what is to be audited, one choice of sensitive attributes after the other."""
     with clock.of("search"):
         show("Choosing rows to start from", 0, None)
-        seeds = cluster_seeds(views[0].domain, views[0].rows, settings.seeds, seed=settings.seed)
+        seeds = cluster_seeds(opened.model.encoding, views[0].rows, settings.seeds, seed=settings.seed)
     telling = importance(opened.model, views[0].domain, views[0].rows, opened.decision)
     for view in views:
         sized = settings.sized(opened, len(view.domain.sensitive_values))

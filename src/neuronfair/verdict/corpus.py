@@ -103,19 +103,14 @@ def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
     return Corpus(path, domain, text, tuple(fitting), codes, tuple(unfit))
 
 
-def replay_corpus(
-    corpus: Corpus, model: Model, domain: TableDomain, decision: Decision | None = None
-) -> dict[str, Any]:
-    """Judge everybody in the corpus again, in float64, and return the "corpus" entry of an audit.
-
-    `domain` is the one that the model reads; its codes are those of the corpus' own domain.
-    """
+def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None) -> dict[str, Any]:
+    """Judge everybody in the corpus again, in float64, and return the "corpus" entry of an audit."""
     wrong = torch.zeros(len(corpus), dtype=torch.bool)
     told: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
     for names, index, _ in corpus.groups:
-        view = domain.with_sensitive(*names)
-        for (part,) in zip(*families(view, index), strict=True):
+        view = corpus.domain.to(model.encoding.device).with_sensitive(*names)
+        for (part,) in zip(*families(model.encoding, view, index), strict=True):
             judgement = judge(model, view, corpus.rows[part].to(view.device), decision)
             wrong[part] = judgement.discriminates.cpu()
             for i in judgement.discriminates.nonzero()[:SHOWN, 0].tolist():
@@ -165,7 +160,7 @@ def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10) -> int
     if lines:
         before = corpus.text if corpus.text.endswith("\n") or not corpus.text else corpus.text + "\n"
         try:
-            write_text(corpus.file, before + "\n".join(lines) + "\n")
+            write_text(corpus.file.resolve(), before + "\n".join(lines) + "\n")
         except OSError as error:
             raise DataError(f"{corpus.file}: cannot be written: {error.strerror or error}") from None
     return len(lines)

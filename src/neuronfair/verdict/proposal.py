@@ -133,7 +133,7 @@ def _points(lost: float) -> str:
 
 def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> dict[str, Any]:
     test: Data = parts.test
-    network = Network(copy.deepcopy(module), case.domain.encode(test.rows[:1]), device=case.domain.device)
+    network = Network(copy.deepcopy(module), case.domain)
     auc = interpret(network, case.domain, test.rows).worst.auc
     groups = group_figures(network, test, case.decision)
     return {**_figures(outcome, case.confidence), "groups": groups, "auc": auc}

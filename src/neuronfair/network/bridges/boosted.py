@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from neuronfair.network.bridges.apart import read_apart
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
@@ -37,13 +36,9 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     if booster.feature_names is not None:
         inputs.feature_names_in_ = booster.feature_names
     reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
-    decode = request.domain.to("cpu").decode
-
-    def predict(x: np.ndarray) -> np.ndarray:
-        return ask(reading.given(decode(torch.from_numpy(x))))
-
     why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note)))
-    return request.black_box("XGBoost", predict, why, probability=objective != "binary:logitraw")
+    probability = objective != "binary:logitraw"
+    return request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
 
 
 def _checked(request: Request) -> bytes:

@@ -8,14 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Container
 from typing import Any
 
-import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from neuronfair.network.bridges.apart import read_apart
 from neuronfair.network.bridges.graph import Unsupported
 from neuronfair.network.bridges.keras_layers import convert, without_numpy_warning
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.encoding import TableEncoding
 
 # The HDF5 library can hang on a damaged file, also on one inside a .keras archive.
 _READ = """
@@ -42,16 +42,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
                 parts[_free(name.replace(".", "_"), parts)] = part
         module = nn.Sequential(parts)
     except Unsupported as reason:
-        predict, told = _predictor(request, model)
-        return request.black_box("Keras", predict, "; ".join(filter(None, (str(reason), told))))
+        ask, told = _predictor(request, model)
+        return request.black_box("Keras", ask, "; ".join(filter(None, (str(reason), told))))
     width = model.input_shape[1:]
-    if len(width) == 1 and width[0] not in (None, request.domain.width):
+    if len(width) == 1 and width[0] not in (None, TableEncoding.of(request.domain).width):
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
     opened = request.white_box("Keras", module.float().eval())
-    predict, _ = _predictor(request, model)
-    if request.reproduced(opened, predict):
+    ask, _ = _predictor(request, model)
+    if request.reproduced(opened, ask):
         return opened
-    return request.black_box("Keras", predict, "its scores could not be reproduced in torch")
+    return request.black_box("Keras", ask, "its scores could not be reproduced in torch")
 
 
 def _free(name: str, taken: Container[str]) -> str:
@@ -104,23 +104,24 @@ def _inner(layer: Any) -> list[Any]:
     return _straight(layer) if type(layer).__name__ in ("Sequential", "Functional") else [layer]
 
 
-def _predictor(request: Request, model: Any) -> tuple[Callable[[np.ndarray], Any], str]:
+def _predictor(request: Request, model: Any) -> tuple[Callable[[Tensor], Any], str]:
     """Return how to ask Keras itself, and a remark; with one input per column it is given columns of the table."""
     names = [tensor.name for tensor in model.inputs]
     told = ""
     if len(names) == 1:
+        encoding = TableEncoding.of(request.domain.to("cpu"))
 
-        def given(x: np.ndarray) -> Any:
-            return x.astype(np.float32)
+        def given(rows: Tensor) -> Any:
+            return encoding.encode(rows.cpu()).numpy()
     else:
         frames = Frames(request.domain, names)
         told = "it is given columns of the table"
 
-        def given(x: np.ndarray) -> Any:
-            return {name: column.to_numpy()[:, None] for name, column in frames.of_inputs(x).items()}
+        def given(rows: Tensor) -> Any:
+            return {name: column.to_numpy()[:, None] for name, column in frames.of_rows(rows).items()}
 
-    def predict(x: np.ndarray) -> Any:
+    def ask(rows: Tensor) -> Any:
         with without_numpy_warning():
-            return model.predict(given(x), batch_size=4096, verbose=0)
+            return model.predict(given(rows), batch_size=4096, verbose=0)
 
-    return predict, told
+    return ask, told

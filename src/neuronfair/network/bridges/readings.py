@@ -13,6 +13,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import did_you_mean
 from neuronfair.network.bridges.opened import Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames, cells
+from neuronfair.network.encoding import TableEncoding
 
 _EMPTY = ("?", "nan", "NaN", "NA", "None")  # how a column of dummies for an empty cell may end
 
@@ -31,10 +32,11 @@ def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     names = _said(estimator, "feature_names_in_")
     if names is not None:
         return _by_name(request, domain, [str(name) for name in names], estimator, bare)
-    width = _said(estimator, "n_features_in_") or (domain.width if bare else len(domain.names))
-    if bare and width == domain.width:
+    encoding = TableEncoding.of(domain)
+    width = _said(estimator, "n_features_in_") or (encoding.width if bare else len(domain.names))
+    if bare and width == encoding.width:
         note = f"it is given the {width} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: domain.encode(rows).numpy(), note)]
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note)]
     if not bare and width == len(domain.names):
         frames = Frames(domain, known=_categories(estimator, domain.names))
         note = "it is given the columns in the domain's order, because it has no column names"

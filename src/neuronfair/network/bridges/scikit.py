@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neuronfair.domain.table import TableDomain
 from neuronfair.network.bridges.classes import by_position, class_order, ordered
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
 from neuronfair.network.bridges.readings import Reading, first_that_works, readings
+from neuronfair.network.encoding import TableEncoding
 
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
 _HIDDEN = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
@@ -78,26 +78,23 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     elif type(final).__name__ in ("MLPClassifier", "MLPRegressor"):
         try:
             transform = _transform(steps, reading)
-            domain, module = _network(request, transform, final)
+            encoding, module = _network(request, transform, final)
             # The layers are built in float64, so that only the numbers of the network itself are rounded.
-            scores = module(domain.encode(request.tried, torch.float32)).detach().numpy()
+            scores = module(encoding.encode(request.tried)).detach().numpy()
             atol = AGREE * max(1.0, np.abs(answers).max())
             if scores.shape != answers.shape or not np.allclose(scores, answers, rtol=0, atol=atol):
                 mixed = mixes_columns(transform, request.tried)
                 raise NotLinear("its preprocessing mixes columns" if mixed else "its scores could not be reproduced")
             note = "; ".join(filter(None, ("its preprocessing has become the first layer" if steps else "", remark)))
-            opened = request.white_box(kind, module, domain=domain, note=note, probability=True)
+            opened = request.white_box(kind, module, encoding=encoding, note=note, probability=True)
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
             return replace(opened, fingerprint=print_of)
         except NotLinear as reason:
             why = str(reason)
-    decode = request.domain.to("cpu").decode
-
-    def predict(x: np.ndarray) -> np.ndarray:
-        return ask(reading.given(decode(torch.from_numpy(x))))
-
     why = "; ".join(filter(None, (why, remark)))
-    return request.black_box(kind, predict, why, probability=probability, print_of=print_of)
+    return request.black_box(
+        kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
+    )
 
 
 def _read_skops(request: Request) -> Any:
@@ -203,9 +200,9 @@ def _transform(steps: Sequence[Any], reading: Reading) -> Transform:
     return transform
 
 
-def _network(request: Request, transform: Transform, final: Any) -> tuple[TableDomain, nn.Sequential]:
-    """Return a perceptron and what stands before it as a torch module, and the domain in the encoding it reads."""
-    domain, first = linear_layer(transform, request.domain, request.tried[0])
+def _network(request: Request, transform: Transform, final: Any) -> tuple[TableEncoding, nn.Sequential]:
+    """Return a perceptron and what stands before it as a torch module, and the encoding that it reads."""
+    encoding, first = linear_layer(transform, request.domain, request.tried[0])
     parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
     *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]
     for number, linear in enumerate(hidden, 1):
@@ -217,7 +214,7 @@ def _network(request: Request, transform: Transform, final: Any) -> tuple[TableD
         parts["probabilities"] = nn.Softmax(dim=1)
     else:
         parts["output"] = last
-    return domain, nn.Sequential(parts).float().eval()
+    return encoding, nn.Sequential(parts).float().eval()
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING_CELLS, Attribute
@@ -59,10 +58,6 @@ class Frames:
             inside = (code >= 0) & (code < len(lookup))
             table[name] = lookup.take(np.where(inside, code, -1), allow_fill=not inside.all())
         return self._pandas.DataFrame(table, columns=list(self.columns))
-
-    def of_inputs(self, x: np.ndarray) -> Any:
-        """Return encoded rows, as a black box is given them, as a table."""
-        return self.of_rows(self._domain.decode(torch.from_numpy(x)))
 
 
 def cells(attribute: Attribute, known: Collection[Any] = ()) -> list[Any]:
