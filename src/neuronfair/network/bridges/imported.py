@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.errors import did_you_mean
 from neuronfair.network.adapter import Network
@@ -22,7 +21,7 @@ from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.bridges import scikit
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
-from neuronfair.network.weights import fingerprint
+from neuronfair.network.weights import fingerprint, read_safetensors
 
 DIGITS = 6  # of the answers that a function is known by
 
@@ -97,11 +96,7 @@ def _load_weights(request: Request, module: nn.Module) -> None:
     path = Path(str(request.weights))
     if not path.is_file():
         raise request.error(f"there is no file of weights {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            state: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise request.error(f"{path} is not a readable safetensors file ({one_line(error)})") from error
+    state, _ = read_safetensors(path)
     try:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
+from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.limits import read_bytes
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.judge import Decision
@@ -70,9 +72,14 @@ class Request:
         return Path(self.source)
 
     @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that what was checked is what is opened."""
+        return read_bytes(self.path)
+
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     @cached_property
     def tried(self) -> Tensor:
@@ -238,8 +245,3 @@ def _ends_in_sigmoid(network: Network, example: Tensor) -> bool:
     while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
         last = last.next_functions[0][0]
     return last is not None and "Sigmoid" in last.name()
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, in one line that is not too long."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
