@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 80  # letters of a name or a cell in a message
+LONGEST = 1000  # letters of a message
 NEARLY, MOST = 8, 5000  # how many letters longer or shorter a word is taken for a slip, and among how many
 
 
 class NeuronFairError(Exception):
     """The parent of every error this package raises on purpose; the command line shows it as one line."""
+
+    def __str__(self) -> str:
+        text = super().__str__()  # it may quote a name or a cell of any length
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"
 
 
 class DomainError(NeuronFairError):
@@ -52,21 +56,15 @@ def repeated(words: Iterable[str]) -> str | None:
     return next((word for word in words if word in seen or seen.add(word)), None)  # type: ignore[func-returns-value]
 
 
-def shown(word: object) -> str:
-    """Return a name or a cell as it stands in a message, cut if it is long."""
-    text = str(word)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the tail of an error message that lists what is known and, if there is one, the nearest match.
 
     >>> did_you_mean("sexx", ["age", "sex"])
     "Known: age, sex. Did you mean 'sex'?"
     """
-    known = [str(k) for k in known]
-    listed = ", ".join(map(shown, known[:20])) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
+    word, known = str(word), [str(k) for k in known]
+    shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
     # Comparing takes long for long words, and for each of many.
-    alike = [k for k in known if len(k) <= LONGEST and abs(len(k) - len(word)) <= NEARLY][:MOST]
-    near = difflib.get_close_matches(str(word), alike, n=1)
-    return f"Known: {listed}." + (f" Did you mean '{near[0]}'?" if near else "")
+    alike = [k for k in known if len(k) <= 100 and abs(len(k) - len(word)) <= NEARLY][:MOST]
+    near = difflib.get_close_matches(word, alike, n=1)
+    return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -15,11 +15,12 @@ def read(content: bytes, memory: int) -> bytes:
 
 
 def columns(content: bytes) -> pyarrow.Table:
-    """Return the table; a text that is repeated in the file is kept once."""
+    """Return the table; a text that the file holds once and repeats is kept once."""
     with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)) as file:
-        schema = file.schema_arrow
-    kinds = pyarrow.types
-    tests = (kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary)
-    texts = [field.name for field in schema if any(test(field.type) for test in tests)]
-    with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts) as file:
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    texts = {chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"}
+    # Those that are stored as differences from the text before can only be read in full.
+    texts -= {chunk.path_in_schema for chunk in chunks if any("DELTA" in kind for kind in chunk.encodings)}
+    with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=[*texts]) as file:
         return file.read(use_threads=False)

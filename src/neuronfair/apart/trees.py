@@ -11,4 +11,8 @@ import xgboost  # noqa: E402
 
 def read(content: bytes, memory: int) -> bytes:
     """Return a model as XGBoost itself writes it, in JSON."""
-    return bytes(xgboost.Booster(model_file=bytearray(content)).save_raw("json"))
+    try:
+        return bytes(xgboost.Booster(model_file=bytearray(content)).save_raw("json"))
+    except xgboost.core.XGBoostError as error:
+        text = str(error).partition("Stack trace")[0]
+        raise ValueError(text.partition("] ")[2] or text) from None  # without the time

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.apart import Unreadable, read_apart
-from neuronfair.errors import DataError, one_line, repeated, shown
+from neuronfair.errors import DataError, one_line, repeated
 from neuronfair.limits import TEXT, check_size, max_bytes, read_bytes, unpacked
 
 MAX_COLUMNS = 100_000
-# What a table takes in memory: for each cell its place in a row and in a column, and its code, twice; and for each
-# different text its place in a dictionary.
-_CELL, _TEXT = 32, 100
+# What a table takes in memory besides its texts: for each row a list; for each cell its place in a row and in a column,
+# and its code, twice; for each different text its place in a dictionary.
+_ROW, _CELL, _TEXT = 100, 32, 100
 _SEPARATORS = ",;\t|"
 
 
@@ -62,6 +62,9 @@ def _csv(content: bytes, path: Path) -> Sheet:
     file = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     separator = _separator(next((line for line in file if line.strip()), ""))
     file.seek(0)
+    # Before anything is read; a separator inside a text counts as well, which does not matter.
+    cells_at_most = content.count(separator.encode()) + content.count(b"\n")
+    check_size(len(content) + _CELL * cells_at_most, path)
     reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
     header: list[str] = []
     rows: list[list[str]] = []
@@ -83,7 +86,7 @@ def _csv(content: bytes, path: Path) -> Sheet:
     if not header:
         raise DataError(f"{path}: the file is empty. Expected a header line and at least one row")
     if not rows:
-        raise DataError(f"{path}: no rows after the header line ({', '.join(map(shown, header[:8]))})")
+        raise DataError(f"{path}: no rows after the header line ({', '.join(header[:8])})")
     return Sheet(dict(zip(header, map(list, zip(*rows, strict=True)), strict=True)), lines)
 
 
@@ -101,7 +104,7 @@ class _Texts(dict[str, str]):
     def of(self, cells: Iterable[str]) -> list[str]:
         """Return cells without blanks at their ends."""
         texts = [self[text] for text in map(str.strip, cells)]
-        self._taken += _CELL * len(texts)
+        self._taken += _ROW + _CELL * len(texts)
         if self._taken > self._most:
             check_size(self._taken, self._path)
         return texts
@@ -112,7 +115,7 @@ def _check_header(names: Sequence[str], path: Path) -> None:
         raise DataError(f"{path}: has {len(names):,} columns, and {MAX_COLUMNS:,} at most are read. Leave some out")
     twice = repeated(names)
     if twice is not None:
-        raise DataError(f"{path}: the header names the column '{shown(twice)}' twice")
+        raise DataError(f"{path}: the header names the column '{twice}' twice")
 
 
 def _separator(header: str) -> str:
@@ -132,8 +135,8 @@ def _parquet(content: bytes, path: Path) -> Sheet:
         _check_header(names, path)
         groups = [about.row_group(i) for i in range(about.num_row_groups)]
         values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
-        size = sum(group.total_byte_size for group in groups) + _CELL * max(values, about.num_rows * len(names))
-        check_size(size, path)
+        size = 3 * sum(group.total_byte_size for group in groups)  # as it is unpacked, as a column, and as text
+        check_size(size + _CELL * max(values, about.num_rows * len(names)), path)
         read_apart("parquet", content, path)  # all this may be untrue
         table = columns(content)
         texts = _Texts(path, len(content) + table.nbytes)
@@ -141,7 +144,7 @@ def _parquet(content: bytes, path: Path) -> Sheet:
     except (pyarrow.ArrowException, Unreadable, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {one_line(error)}") from None
     if table.num_rows == 0:
-        raise DataError(f"{path}: no rows ({', '.join(map(shown, names[:8]))})")
+        raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
     return Sheet(cells, range(1, table.num_rows + 1), unit="row")
 
 

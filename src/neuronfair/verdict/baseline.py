@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.errors import DataError
+from neuronfair.limits import read_text
 
 SCHEMA = 1
 
@@ -17,7 +18,7 @@ def read_baseline(path: str | Path) -> dict[str, Any]:
     """Read the audit.json of an earlier audit."""
     path = Path(path)
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
+        earlier = json.loads(read_text(path))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):

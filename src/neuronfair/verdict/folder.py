@@ -15,6 +15,7 @@ from torch import Tensor
 from neuronfair.atomic import write_text
 from neuronfair.domain.toml import parse_domain, read_domain
 from neuronfair.errors import DomainError, RunError
+from neuronfair.limits import read_text
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import MANIFEST
 from neuronfair.store.run import DOMAIN, Run
@@ -100,7 +101,7 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
     """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
     method = run.manifest["plan"].get("method")
     try:
-        worst = json.loads((run.folder.absolute().parent / NEARER).read_text(encoding="utf-8"))
+        worst = json.loads(read_text(run.folder.absolute().parent / NEARER))
         one = next(f for f in worst if (f["method"], f["number"]) == (method, number))
         twin = one["row"] | {change["attribute"]: change["to"] for change in one["changed"]}
         rows = run.domain.from_table({name: [one["row"][name], twin[name]] for name in run.domain.names})
@@ -112,7 +113,7 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of an audit; None where the folder has none."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(folder / MANIFEST))
     except (OSError, ValueError, RecursionError):
         return None
     return manifest if isinstance(manifest, dict) and "audit" in manifest else None
