@@ -24,7 +24,7 @@ STAGES = {
     "verdict": 9,
     "report": 10,
 }
-FREE = {"errors", "atomic", "limits", "shown"}  # any stage may use these
+FREE = {"errors", "atomic", "limits", "shown", "apart"}  # any stage may use these
 CORE_STAGES = {"interpretation", "generation", "measure", "certify"}
 CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "identity", "image", "table", "toml")),

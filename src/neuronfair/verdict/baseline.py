@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.errors import DataError
+from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.seal import is_sealed, unseal
 
 SCHEMA = 1
@@ -18,7 +19,7 @@ def read_baseline(path: str | Path) -> dict[str, Any]:
     """Read the audit.json of an earlier audit."""
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, times=TREE)
         earlier = unseal(content) if is_sealed(content) else json.loads(content)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None

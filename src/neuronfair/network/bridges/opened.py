@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.limits import read_bytes
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.encoding import TableEncoding
@@ -69,9 +70,14 @@ class Request:
         return Path(self.source)
 
     @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that what was checked is what is opened."""
+        return read_bytes(self.path)
+
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     @cached_property
     def tried(self) -> Tensor:
