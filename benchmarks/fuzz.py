@@ -2,7 +2,7 @@
 
     python benchmarks/fuzz.py --minutes 30
     python benchmarks/fuzz.py --format h5 --format keras --tries 2000 --keep kept
-    python benchmarks/fuzz.py --only h5:17
+    python benchmarks/fuzz.py --only h5:17 --keep kept
 
 Valid specimens are made on the spot and damaged: at their fields, by code-like names, extreme numbers and links, and at
 their bytes. A try is read in a process of its own kind (see fuzzing/pool.py) and judged by fuzzing/oracle.py. The files
@@ -138,7 +138,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tries", type=int, help="in all, shared out by the weights of the formats; default: no end")
     parser.add_argument("--format", action="append", choices=BY_NAME, help="may be given several times; default: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", metavar="FORMAT:NUMBER", help="one try again, with all that is known about it")
+    parser.add_argument("--only", metavar="FORMAT:NUMBER", action="append", type=named, help="one try again; several: "
+                        "one after the other by the same worker, as one may spoil what the next needs")  # fmt: skip
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the files of bad tries are kept")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures and the bad tries are written")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -146,42 +147,69 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def named(text: str) -> Job:
+    """Return the try that FORMAT:NUMBER says."""
+    name, _, number = text.rpartition(":")
+    if name not in BY_NAME:
+        raise argparse.ArgumentTypeError(f"there is no format '{name}'")
+    return name, int(number)
+
+
+@dataclass
+class Report:
+    """What has come of all tries."""
+
+    lines: dict[str, Line]
+    keep: Path | None
+    found: list[dict[str, Any]] = field(default_factory=list)
+    looks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def add(self, job: Job, outcome: Outcome, files: Path) -> None:
+        """Count a try; show a bad one, unless there were many like it, and keep its files."""
+        self.lines[job[0]].add(outcome)
+        if outcome.kind in GOOD:
+            return
+        self.found.append({"try": f"{job[0]}:{job[1]}", "kind": outcome.kind, "detail": outcome.detail})
+        look = (job[0], outcome.kind, alike(outcome))
+        self.looks[look] += 1
+        if self.looks[look] <= SHOWN:
+            print(f"{job[0]}:{job[1]} {outcome.kind}: {outcome.detail[:400]}", flush=True)
+        if self.keep is not None and files.exists() and len(self.found) <= 1000:
+            shutil.copytree(files, self.keep / f"{job[0]}-{job[1]}", dirs_exist_ok=True)
+
+
 def main() -> None:
     asked = options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # the workers and their folders go, too
-    name, _, number = (asked.only or "").partition(":")
-    formats = available([name] if name else asked.format or list(BY_NAME))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found until then is told
+    names = [name for name, _ in asked.only] if asked.only else asked.format or list(BY_NAME)
+    formats = available(list(dict.fromkeys(names)))
+    report = Report({name: Line() for name in formats}, asked.keep)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         os.environ |= {"KERAS_BACKEND": "torch", "KERAS_HOME": f"{place}/keras", "OMP_NUM_THREADS": "1"}
         valid = specimens(formats)
         print(f"seed {asked.seed}; specimens made in {time.monotonic() - begun:.0f} s", flush=True)
-        ends = time.monotonic() + 60 * asked.minutes
-        jobs = iter([(name, int(number))]) if name else schedule(formats, asked.tries, ends)
-        lines = {name: Line() for name in formats}
-        found: list[dict[str, Any]] = []
-        looks: Counter[tuple[str, str, str]] = Counter()
-        for job, outcome, files in results(
-            formats, valid, jobs, seed=asked.seed, folder=Path(place), workers=asked.workers, limit=asked.limit
-        ):
-            lines[job[0]].add(outcome)
-            if outcome.kind in BAD:
-                found.append({"try": f"{job[0]}:{job[1]}", "kind": outcome.kind, "detail": outcome.detail})
-                look = (job[0], outcome.kind, alike(outcome))
-                looks[look] += 1
-                if looks[look] <= SHOWN:
-                    print(f"{job[0]}:{job[1]} {outcome.kind}: {outcome.detail[:400]}", flush=True)
-            if asked.keep and (name or outcome.kind in BAD) and looks.total() <= 1000:
-                shutil.copytree(files, asked.keep / f"{job[0]}-{job[1]}", dirs_exist_ok=True)
-            if name:
-                print(f"{job[0]}:{job[1]} {outcome}")
-    print(f"\n{table(lines)}")
-    for (where, kind, look), count in looks.most_common():
+        jobs = schedule(formats, asked.tries, time.monotonic() + 60 * asked.minutes)
+        workers = 1 if asked.only else asked.workers
+        try:
+            for job, outcome, files in results(
+                *(formats, valid, iter(asked.only) if asked.only else jobs),
+                **{"seed": asked.seed, "folder": Path(place), "workers": workers, "limit": asked.limit},
+            ):
+                report.add(job, outcome, files)
+                if asked.only:
+                    print(f"{job[0]}:{job[1]} {outcome}")
+        except KeyboardInterrupt:
+            print("ended early")
+    print(f"\n{table(report.lines)}")
+    for (where, kind, look), count in report.looks.most_common():
         print(f"{count:6,} x {where} {kind} {look}")
     if asked.json:
-        figures = {name: {**line.kinds, "seconds": line.seconds, "peak": line.peak} for name, line in lines.items()}
-        asked.json.write_text(json.dumps({"seed": asked.seed, "formats": figures, "bad": found}, indent=1) + "\n")
-    sys.exit(1 if found else 0)
+        figures = {n: {**line.kinds, "seconds": line.seconds, "peak": line.peak} for n, line in report.lines.items()}
+        asked.json.write_text(
+            json.dumps({"seed": asked.seed, "formats": figures, "bad": report.found}, indent=1) + "\n"
+        )
+    sys.exit(1 if report.found else 0)
 
 
 if __name__ == "__main__":

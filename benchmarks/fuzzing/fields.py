@@ -177,7 +177,7 @@ def _attribute(item: Any, name: str, dice: random.Random, grafts: list[Any]) -> 
     elif act < 0.8:
         item.attrs[name] = dice.choice((1, -1.5, np.zeros((3, 9)), np.zeros(0), b"\xff"))
     else:
-        word = dice.choice(WORDS).replace("\0", "").encode(errors="replace")[:60_000]
+        word = dice.choice(WORDS).replace("\0", "").encode(errors="replace")[:30_000]
         item.attrs[name] = word if dice.random() < 0.5 else np.array([word, word])
 
 

@@ -234,7 +234,7 @@ BY_NAME = {
         Format("keras", 3.5, models.keras, (readings.model,), ("keras", "h5py")),
         Format("pictures", 5, specimens.pictures, (readings.pictures,)),
         Format("run", 7, specimens.run, (readings.run,)),
-        Format("audit", 4, specimens.audit, (readings.audit, readings.baseline)),
+        Format("audit", 4, specimens.audit, (readings.audit,)),
         Format("baseline", 5, specimens.baseline, (readings.baseline,), kept=("now.json",)),
         Format("corpus", 5, specimens.corpus, (readings.corpus,)),
         Format("gate", 4, specimens.gate, (readings.gate,), kept=("now.json",)),

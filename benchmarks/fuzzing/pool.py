@@ -36,11 +36,13 @@ class Worker:
         self.process.start()
         far.close()
         self.job: Job | None = None
-        self.begun, self.done, self.size, self.peak = 0.0, 0, 0, 0
+        self.jobs: list[Job] = []
+        self.begun, self.size, self.peak = 0.0, 0, 0
 
     def give(self, job: Job) -> None:
         """Begin a try."""
         self.job, self.begun, self.peak = job, time.monotonic(), 0
+        self.jobs.append(job)
         self.size = _resident(self.process.pid)
         self.near.send(job)
 
@@ -64,13 +66,15 @@ class Worker:
                     return replace(said, kind="memory", detail=f"{peak / 1e6:,.0f} MB: {said.detail}", peak=peak)
                 return replace(said, peak=peak)
         if not self.process.is_alive():
-            return Outcome("crash", f"exit status {self.process.exitcode} {self.home.printed()}", spent)
+            before = " ".join(f"{name}:{number}" for name, number in self.jobs[-9:-1])
+            said = f"exit status {self.process.exitcode} {self.home.printed()}"
+            return Outcome("crash", f"{said} after {before or 'nothing else'}", spent)
         if spent > limit:
             return Outcome("hang", f"not done after {limit:g} s", spent)
         own, *others = map(_resident, _family(self.process.pid))
-        self.peak = max(self.peak, own - self.size, *others, 0)
-        if self.peak > 2 * MOST:
-            return Outcome("memory", f"killed at {self.peak / 1e6:,.0f} MB", spent, self.peak)
+        self.peak = max(self.peak, *others, 0)  # its own is told by itself, without what the damage took
+        if max(self.peak, own - self.size) > 2 * MOST:
+            return Outcome("memory", f"killed at {max(self.peak, own - self.size) / 1e6:,.0f} MB", spent, self.peak)
         return None
 
 
@@ -134,10 +138,9 @@ def results(
                 outcome = worker.outcome(limit)
                 if outcome is None or worker.job is None:
                     continue
-                worker.done += 1
                 yield worker.job, outcome, worker.home.place
                 worker.job = None
-                if outcome.kind in SPOILT or worker.done >= TRIES:
+                if outcome.kind in SPOILT or len(worker.jobs) >= TRIES:
                     worker.kill()
                     crew.remove(worker)
                     shutil.rmtree(worker.home.folder, ignore_errors=True)
