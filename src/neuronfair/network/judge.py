@@ -38,13 +38,18 @@ class Decision:
 
     def differ(self, scores: Tensor, others: Tensor) -> Tensor:
         """Return whether two score vectors (…, outputs) lead to different decisions: bool, (…)."""
-        if self.kind == "argmax":
-            return scores.argmax(-1) != others.argmax(-1)
-        # The last output is the score: the only one, or that of the positive class.
-        score, other = scores[..., -1], others[..., -1]
-        if self.kind == "threshold":
-            return (score >= self.value) != (other >= self.value)
-        return (score - other).abs() > self.value
+        if self.kind == "tolerance":
+            return (scores[..., -1] - others[..., -1]).abs() > self.value
+        return self.chosen(scores) != self.chosen(others)
+
+    def classes(self, outputs: int) -> int:
+        """Return how many classes it tells apart: none for a tolerance, which compares two scores and chooses none."""
+        return {"argmax": outputs, "threshold": 2, "tolerance": 0}[self.kind]
+
+    def chosen(self, scores: Tensor) -> Tensor:
+        """Return the number of the class that scores (…, outputs) are decided for: (…)."""
+        # With a threshold the last output is the score: the only one, or that of the positive class.
+        return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
 
     def alike(self, scores: Tensor) -> bool:
         """Return whether all rows of scores, (n, outputs), lead to one decision."""
