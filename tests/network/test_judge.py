@@ -42,7 +42,7 @@ def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
     for name in ("differs", "partner", "twin", "twins"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))
     monkeypatch.setattr(judging, "BATCH", 1 << 15)
-    monkeypatch.setattr(judging, "NUMBERS", 40 * domain.width)  # of wide rows few make a pass
+    monkeypatch.setattr(judging, "NUMBERS", 40 * network.encoding.width)  # of wide rows few make a pass
     module.batches.clear()
     judge(network, domain, rows)
     assert set(module.batches) == {40, 20}

@@ -43,6 +43,7 @@ from neuronfair.network.bridges import open_model
 from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
 from tests.network.bridges.conftest import check_black_box, check_white_box
+from tests.network.bridges.test_tables import CELLS, OUTSIDE
 
 joblib = pytest.importorskip("joblib")
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -239,6 +240,33 @@ def test_a_bare_model_of_categories_and_one_of_places(case):
     model = RandomForestClassifier(5, random_state=0).fit(places, case.y)
     found = opened(model, case)
     check_black_box(found, case.rows, model.predict_proba(places)[:, order], "labels are given as their places")
+
+
+def test_people_outside_the_bounds_are_asked_about_as_they_are():
+    """With an empty cell (missing = -1), a label that has no value of its own, and numbers beyond the bounds."""
+    rows = OUTSIDE.from_table({name: cells * 20 for name, cells in CELLS.items()})
+    table = pd.DataFrame({name: cells * 20 for name, cells in CELLS.items()})
+    y = (table["a"].isin(["?", "z"]) | (table["n"] > 21)).astype(int) + (table["f"] < 0)
+    dummies = pd.get_dummies(table)
+    places = table.assign(a=rows[:, 0].numpy())
+    text = make_pipeline(OneHotEncoder(handle_unknown="ignore"), RandomForestClassifier(3, random_state=0)).fit(
+        table, y
+    )
+    for x in (dummies, dummies.rename(columns={"a_?": "a_nan"}), places):
+        model = RandomForestClassifier(3, random_state=0).fit(x, y)
+        check_black_box(open_model(model, OUTSIDE, rows), rows, model.predict_proba(x), "has no neurons")
+    check_black_box(open_model(text, OUTSIDE, rows), rows, text.predict_proba(table), "has no neurons")
+
+
+def test_a_network_behind_preprocessing_is_compared_on_rows_outside_the_bounds():
+    """An empty cell is a category of its own for the pipeline, and no value of the domain."""
+    inside = {"a": ["x", "y"] * 300, "n": [16, 20, 17] * 200, "f": [0, 1, 0.5, 0.5] * 150, "s": [0, 1, 1] * 200}
+    table = pd.DataFrame({name: [*inside[name], *CELLS[name]] for name in inside})
+    rows = OUTSIDE.from_table({name: table[name].tolist() for name in inside})
+    y = (table["a"].isin(["?", "y"])).astype(int)
+    words = ColumnTransformer([("a", OneHotEncoder(), ["a"])], remainder=StandardScaler())
+    model = fitted(make_pipeline(words, perceptron(max_iter=60)), table, y)
+    check_black_box(open_model(model, OUTSIDE, rows), rows, model.predict_proba(table), "could not be reproduced")
 
 
 def test_a_bare_model_without_names_is_given_the_encoding(case):
