@@ -192,7 +192,7 @@ def watch(order: Order) -> None:
         function = watcher.watched(plain.__func__ if is_static else plain, stage)
         setattr(owner, name, staticmethod(function) if is_static else function)
         for other in list(sys.modules.values()) if inspect.ismodule(owner) else ():
-            for key in [key for key, value in vars(other).items() if value is plain]:
+            for key in [key for key, value in getattr(other, "__dict__", {}).items() if value is plain]:
                 setattr(other, key, function)
     sync = os.fsync
     os.fsync = lambda handle: (watcher.event(), sync(handle))[1]  # the one that Python does not announce
