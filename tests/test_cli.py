@@ -229,7 +229,7 @@ def test_a_file_without_rows(refused, table, command, content, says):
 
 def test_a_table_with_too_few_rows_to_train(refused, table):
     write("one.csv", HEADER, people()[0])
-    says = ("at least 10 are needed", "more rows")
+    says = ("at least 10 are needed", "at least 10")
     refused("train", "one.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
     write("two.csv", HEADER, *people()[:2])
     refused("train", "two.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)

@@ -355,7 +355,7 @@ class BlackBox:
     inner: nn.Module
     dtype: torch.dtype = torch.float32
     outputs: int = 2
-    encoding: TableEncoding = TableEncoding.of(DOMAIN)
+    encoding = TableEncoding.of(DOMAIN)
 
     def scores(self, x: Tensor) -> Tensor:
         with torch.no_grad():
