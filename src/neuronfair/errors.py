@@ -66,5 +66,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
     # Comparing takes long for long words, and for each of many.
     alike = [k for k in known if len(k) <= 100 and abs(len(k) - len(word)) <= NEARLY][:MOST]
-    near = difflib.get_close_matches(word, alike, n=1)
+    near = difflib.get_close_matches(word, alike, n=1) if alike else []
     return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")
