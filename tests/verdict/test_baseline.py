@@ -6,6 +6,7 @@ import json
 import pytest
 
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from tests.verdict.summaries import attribute, fair, search, summary
 
@@ -154,3 +155,11 @@ def test_every_damaged_figure_is_noticed_when_it_is_read(tmp_path, place, bad):
     else:
         with pytest.raises(DataError, match="damaged or incomplete"):
             read_baseline(path)
+
+
+def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "audit.json"
+    path.write_text("[" + "[]," * 1000 + "[]]")
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "90000")
+    with pytest.raises(TooLarge, match=r"audit\.json"):
+        read_baseline(path)

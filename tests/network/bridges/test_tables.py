@@ -9,6 +9,7 @@ import torch
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge
 from neuronfair.network.bridges.tables import Frames, cells
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -101,3 +102,8 @@ def test_text_as_categories_keeps_all_of_them(people):
 def test_an_unknown_column_is_named(people):
     with pytest.raises(ModelError, match=r"reads a column 'agee'.*Did you mean 'age'"):
         Frames(people, ["agee"])
+
+
+def test_a_table_over_very_many_values_is_not_made():
+    with pytest.raises(TooLarge, match="attribute 'a', which has 1,000,000,000,001 values"):
+        cells(Attribute("a", "ordinal", low=0, high=10**12))
