@@ -67,7 +67,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.verdict.inquiry:look_inside": "interpretation",
         "neuronfair.verdict.inquiry:search": "searches",
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
-        "neuronfair.verdict.inquiry:describe": "shrinking and telling the worst",
+        "neuronfair.verdict.description:describe": "shrinking and telling the worst",
         "neuronfair.verdict.inquiry:find_subgroups": "groups",
         "neuronfair.verdict.proposal:propose": "trial repair",
         "neuronfair.verdict.folder:keep_figures": "writing figures and page",
