@@ -136,6 +136,19 @@ def test_types_and_layouts_are_not_numbers_of_the_file(options, path, crowd):
         open_model(path, crowd.domain, crowd.rows)
 
 
+def test_a_copy_may_be_laid_out_anew(path, crowd):
+    expected = open_model(path, crowd.domain, crowd.rows).model.scores(crowd.rows)
+    turned = [
+        node(f"{ATEN}t.default", [ref("linear_1")], "t"),
+        node(f"{ATEN}clone.default", [ref("t")], "c", memory_format={"as_memory_format": 1}),
+        node(f"{ATEN}view.default", [ref("c"), [-1]], "flat"),  # which only contiguous numbers allow
+        node(f"{ATEN}view.default", [ref("flat"), [2, -1]], "back"),
+        node(f"{ATEN}t.default", [ref("back")], "y"),
+    ]
+    with_nodes(path, turned, "y")
+    assert torch.equal(open_model(path, crowd.domain, crowd.rows).model.scores(crowd.rows), expected)
+
+
 def test_objects_among_the_inputs(path, crowd):
     def change(program):
         spec = {"custom_obj": {"arg": {"name": "x", "class_fqn": "os.system"}, "custom_obj_name": "x"}}
@@ -203,6 +216,14 @@ def test_weight_norm_is_that_of_torch():
     torch.manual_seed(0)
     v, g = torch.randn(5, 3), torch.randn(5, 1)
     torch.testing.assert_close(FUNCTIONS[f"{ATEN}_weight_norm.default"](v, g, 0), torch._weight_norm(v, g, 0))
+
+
+@pytest.mark.parametrize("name", ["sigmoid_", "tanh_", "relu_", "silu_"])
+def test_activations_that_overwrite(name):
+    x = torch.tensor([-1.0, 2.0])
+    expected, y = getattr(torch.nn.functional, name[:-1])(x), activation(f"{ATEN}{name}.default", [], {})(x)
+    assert y is x
+    torch.testing.assert_close(y, expected)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,17 @@ def test_sizes_that_jump_are_measured_for_each_batch():
         graph.settle(3)
 
 
+def test_names_of_the_file_are_names_of_parts():
+    steps = [
+        Step("forward", ("a",), nn.ReLU(), (Ref("x"),)),
+        Step("\x1b[", ("b",), nn.ReLU(), (Ref("a"),)),
+        Step("forward", ("c",), torch.add, (Ref("b"), Ref("forward"))),
+    ]
+    graph = Graph(steps, {"forward": torch.ones(1)}, "x", "c")
+    assert [name for name, _ in graph.named_children()] == ["forward__", "part"]
+    assert graph(torch.tensor([[-1.0], [2.0]])).tolist() == [[1.0], [3.0]]
+
+
 def test_batches_in_proportion_are_measured_once(monkeypatch):
     graph = growing(Step("y", ("y",), aten("expand.default"), (Ref("column"), [-1, 5])))
     graph.settle(3)
@@ -201,6 +212,7 @@ def test_batches_in_proportion_are_measured_once(monkeypatch):
         (lambda n: n[1:], False),
         (lambda n: n[:1000], False),
         (lambda n: n.chunk(3)[0], False),
+        (lambda n: n.flatten() if len(n) == 2 else n.neg(), False),
         (lambda n: torch.tensor(n.shape, device="cpu") * 2, True),
         (lambda n: torch.tensor(n.shape, device="cpu") // 3, False),
         (lambda n: torch.exp(-((torch.tensor(n.shape, device="cpu") - 7.0) ** 2)), False),
