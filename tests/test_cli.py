@@ -229,7 +229,10 @@ def test_a_file_without_rows(refused, table, command, content, says):
 
 def test_a_table_with_too_few_rows_to_train(refused, table):
     write("one.csv", HEADER, people()[0])
-    refused("train", "one.csv", "--domain", "table.toml", "--out", "m.safetensors", says=())
+    says = ("no rows are left", "more rows")
+    refused("train", "one.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
+    write("two.csv", HEADER, *people()[:2])
+    refused("train", "two.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
 
 
 def test_a_folder_or_nothing_instead_of_a_file(refused, table):

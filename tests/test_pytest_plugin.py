@@ -90,7 +90,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     assert shown.status == 0, shown
     assert "it still holds" in " ".join(shown.out.split())
     # The person in the message is the one on the terminal.
-    worst = json.loads((pytester.path / again[1]).parent.joinpath("worst.json").read_text(encoding="utf-8"))[0]
+    worst = json.loads((pytester.path / again[1]).parent.joinpath("worst.json").read_text(encoding="utf-8"))["worst"][0]
     assert worst["sentence"] in text
     shrunk = networks.domain().from_table({name: [value] for name, value in worst["row"].items()})[0]
     assert networks.domain().describe(shrunk) in shown.out.partition("Shrunk")[2]

@@ -72,6 +72,19 @@ def test_missing_cells_take_the_declared_value():
     assert [published.value(c) for c in (100, 40, 7)] == ["missing", "Holand", "code 7"]
 
 
+def test_nan_of_numpy_and_pandas_is_a_missing_cell():
+    pandas = pytest.importorskip("pandas")
+    age = Attribute("age", "ordinal", low=17, high=90, missing=40)
+    for kind in (np.float64, np.float32, object):
+        assert age.codes(np.array([17, np.nan, 18, np.nan], dtype=kind)).tolist() == [0, 23, 1, 23]
+    assert age.codes(pandas.Series([17, None, 18])).tolist() == [0, 23, 1]
+    assert age.codes(pandas.Series([17, None], dtype="Int64")).tolist() == [0, 23]
+    work = Attribute("work", "nominal", values=("Private", "unknown"), missing="unknown")
+    assert work.codes(pandas.Series(["Private", None, float("nan")])).tolist() == [0, 1, 1]
+    with pytest.raises(DomainError, match="row 2: attribute 'age': the cell is empty"):
+        AGE.codes(np.array([17, np.nan, np.nan]))
+
+
 def test_a_declared_label_is_not_missing():
     assert Attribute("children", "nominal", values=("None", "One")).codes(["None"]).tolist() == [0]
 

@@ -67,7 +67,7 @@ def network() -> Network:
 
 
 def test_pencil_numbers(network: Network) -> None:
-    assert (network.inputs, network.outputs, network.layers, network.neurons) == ((3,), 2, ("1",), {"1": 4})
+    assert (network.outputs, network.layers, network.neurons) == (2, ("1",), {"1": 4})
     torch.testing.assert_close(network.scores(X), S)
     torch.testing.assert_close(network.activations(X), {"1": H})
     torch.testing.assert_close(network.gradient(X, lambda scores: scores[:, 1]), G)
@@ -176,7 +176,7 @@ def test_convolutions_are_flattened() -> None:
     module = nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
     images = torch.randn(5, 1, 4, 4)
     network = Network(module, Given(images[:1]))
-    assert (network.inputs, network.neurons) == ((1, 4, 4), {"1": 27})
+    assert network.neurons == {"1": 27}
     torch.testing.assert_close(network.activations(images)["1"], module[:3](images).detach())
     assert network.gradient(images, lambda h: h.sum(1), layer="1").shape == images.shape
     with network.ablated("1", [0, 26]):
@@ -251,7 +251,7 @@ def test_the_forward_pass_stops_at_the_last_wanted_layer() -> None:
     module[2] = Bomb()
     assert network.activations(X, ["1"])["1"].shape == (2, 4)
     assert network.gradient(X, lambda h: h.sum(), layer="1").shape == (2, 3)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ModelError, match=r"the module failed on rows of shape \(2, 3\): must not be reached"):
         network.activations(X, ["1", "3"])
     assert hooks(module) == 0
 
@@ -288,10 +288,10 @@ def test_nothing_is_left_behind_after_failures() -> None:
             network.gradient(X, raises)
         yield
         failing.fail = True
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ModelError, match="ZeroDivisionError"):
             network.activations(X)
         yield
-        with pytest.raises(ZeroDivisionError), network.ablated("1", [0]):
+        with pytest.raises(ModelError, match="ZeroDivisionError"), network.ablated("1", [0]):
             network.scores(X)
         yield
 
@@ -355,7 +355,7 @@ def test_rows_of_the_wrong_shape_are_refused(network: Network) -> None:
             call(torch.zeros(2, 5))
         with pytest.raises(ModelError, match=r"\(n, 3\), got \(3,\)"):
             call(torch.zeros(3))
-    with pytest.raises(ModelError, match=r"shape \(5,\).*width 3"):
+    with pytest.raises(ModelError, match=r"shape \(1, 5\).*width 3"):
         Network(pencil(), Given(torch.zeros(1, 5)))
 
 
@@ -384,10 +384,9 @@ def test_objectives_that_cannot_be_differentiated_are_refused(network: Network) 
         network.gradient(X, lambda scores: scores)
 
 
-def test_rows_are_cast_and_no_copy_is_made_when_they_fit(network: Network) -> None:
+def test_rows_are_cast(network: Network) -> None:
     assert network.scores(X.double()).dtype == torch.float32
     torch.testing.assert_close(network.scores(X.long()), S)
-    assert network._inputs(X) is X
     assert Network(pencil().double(), Given(X)).scores(X).dtype == torch.float64
 
 

@@ -46,7 +46,7 @@ class Given:
         self.example, self.shape = x, tuple(x.shape[1:])
 
     def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        return rows.to(dtype)
+        return rows.to(dtype).clone()
 
 
 def world(

@@ -186,8 +186,8 @@ def test_words_of_the_user_stay_words():
     assert list(made["attributes"][0]["findings"][3]["row"].values()) == people[0]["rows"][3]
 
 
-def test_what_a_page_cannot_hold_is_replaced():
-    assert escape("a\x00b\ud800c\x1bd") == "a\ufffdb\ufffdc\ufffdd"
+def test_what_a_page_cannot_hold_or_would_hide_is_written_out():
+    assert escape("a\x00b\ud800c\x1bd\u202e<e") == "a\\u0000b\\ud800c\\u001bd\\u202e&lt;e"
     made = summaries.nothing_found()
     made["data"]["name"] = "\ud800\x00"
     audit_page(made).encode()

@@ -17,6 +17,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, RunError
 from neuronfair.store.run import Run
+from neuronfair.store.seal import read_sealed
 from neuronfair.verdict.audit import Audit, AuditSettings, audit
 from neuronfair.verdict.folder import check_audit_folder
 from tests.planted import networks
@@ -232,7 +233,7 @@ def test_every_search_is_a_run(planted, tmp_path):
     (entry,) = result.summary()["attributes"]
     names = ["audit.json", "domain.toml", "manifest.json", "s"]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
-    assert json.loads((tmp_path / "a" / "audit.json").read_text(encoding="utf-8")) == result.summary()
+    assert read_sealed(tmp_path / "a" / "audit.json") == result.summary()
     for search in entry["searches"]:
         run = Run.open(tmp_path / "a" / search["folder"])
         assert len(run.findings()) == search["findings"]
@@ -288,7 +289,7 @@ def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stag
     if stage == "Judging random":
         assert entry["rate"]["valid"] is None
         assert summary["verdict"]["level"] == "interrupted"
-    assert json.loads((folder / "audit.json").read_text(encoding="utf-8")) == summary
+    assert read_sealed(folder / "audit.json") == summary
     again = audit(module, data, settings=TINY, folder=folder)
     assert not again.interrupted
     assert json.dumps(untimed(again.summary())).replace(str(folder), "FOLDER") == whole

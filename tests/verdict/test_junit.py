@@ -83,3 +83,14 @@ def test_any_name_gives_well_formed_xml(name):
     audit = summary(attribute(name), data={"name": name})
     root = read(audit)
     assert int(root.get("failures")) == 2
+
+
+def test_control_characters_are_written_out():
+    name = "a\x1b[31m\n\u202e\ud800"
+    audit = gated("rate > 0.01", attributes=[attribute(name, worst=[pair(name)])])
+    text = junit(audit)
+    assert [sign for sign in text if not sign.isprintable() and sign != "\n"] == []
+    shown = r"a\u001b[31m\u000a\u202e\ud800"
+    (failure,) = ElementTree.fromstring(text).iter("failure")
+    assert f"with {shown} M instead of F" in failure.text.splitlines()[1]
+    assert ElementTree.fromstring(text)[0].get("name") == shown

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from neuronfair.verdict.baseline import compare_with
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.markdown import markdown
@@ -77,3 +79,35 @@ def test_code_may_end_in_a_backtick():
 
 def test_what_was_not_kept_has_no_line_to_see_it_again():
     assert "None" not in markdown(summary(attribute(worst=[pair() | {"replay": None}])))
+
+
+def test_control_characters_are_written_out():
+    name = "a\x1b[31m\x9b\u202e\u2028b"
+    audit = summary(attribute(name))
+    audit["reproduction"]["command"] = f"neuronfair audit {name!s}.csv"
+    audit["gate"] = check(audit, ["rate > 1%"])
+    text = markdown(audit)
+    assert [sign for sign in text if not sign.isprintable() and sign != "\n"] == []
+    assert r"a\\u001b\[31m\\u009b\\u202e b" in text
+    assert r"`neuronfair audit a\u001b[31m\u009b\u202e b.csv`" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        ("[x](javascript:alert(1))", r"\[x\](javascript:alert(1))"),
+        ("![x](http://a.b/c.png)", r"!\[x\](http:<!-- -->//a.b/c.png)"),
+        ("<img src=x onerror=y>", "&lt;img src=x onerror=y&gt;"),
+        ("see HTTPS://a.b and www.a.b", "see HTTPS:<!-- -->//a.b and www<!-- -->.a.b"),
+        ("@admin a@b.c", "<!-- -->@admin a<!-- -->@b.c"),
+        ("$\\frac{1}{2}$", r"\$\\frac{1}{2}\$"),
+        ("- a", r"\- a"),
+        ("12. a", r"12\. a"),
+        ("1.5 %", "1.5 %"),
+        ("a\n\n| b", r"a \| b"),
+        ("&lt;", "&amp;lt;"),
+    ],
+)
+def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
+    corpus = {"file": "c", "replayed": 1, "still_wrong": 1, "mended": 0, "added": 0, "examples": [words]}
+    assert f"\n- {written}\n" in markdown(summary(corpus=corpus))

@@ -9,7 +9,7 @@ from neuronfair.domain.image import ImageDomain
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.generation.faces import search_pictures
 from neuronfair.measure.pictures import score_gap, shift_norms, still_turned, walk_norms
-from neuronfair.network.detect import fit_attribute, fit_detector
+from neuronfair.network.detect import fit_attribute, fit_detector, predictions
 from neuronfair.network.drawn import cast_classifier, cast_detector
 from neuronfair.network.pixels import PictureEncoding
 from neuronfair.repair.pictures import finding_pictures
@@ -58,7 +58,7 @@ def test_every_finding_is_a_pair_of_8_bit_pictures_that_are_decided_otherwise(bi
     both = finding_pictures(domain, findings)
     assert both.dtype == torch.uint8
     assert both.shape == (2 * len(findings), 3, SIDE, SIDE)
-    classes = under_test.network.scores(both.float() / 255).argmax(1).chunk(2)
+    classes = predictions(under_test.detector, both).chunk(2)
     assert (classes[0] != classes[1]).all()
     assert findings.tried <= findings.judged
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, complain
 from neuronfair.cli.options import (
     DecisionOption,
     DeviceOption,
@@ -115,7 +116,8 @@ def audit(
 
     check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    outputs.check(corpus, [data, *(str(path) for path in (domain, model, weights) if path is not None)])
+    read = (domain, model, weights, None if corpus_add else corpus)
+    outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
     check_device(device)
     read_decision(decision)
     console = make_console(quiet=quiet or is_stdout(json_file))
@@ -157,13 +159,15 @@ def audit(
             summary["baseline"] = compare_with(summary, earlier, str(baseline))
         if fail_if and not result.interrupted:
             summary["gate"] = check(summary, fail_if)
-        if past is not None and corpus_add:  # last, so that an error before it leaves the file as it was
-            summary["corpus"]["added"] = extend(past, summary)
+        if past is not None and corpus_add:
+            summary["corpus"]["added"] = extend(past, summary, write=False)
     except NeuronFairError as error:  # the audit itself is done and worth its page all the same
         failure = error
     outputs.write(summary)
     if failure is not None:
         raise failure
+    if past is not None and corpus_add:  # last: after an error or a kill before it, the same audit replays the same
+        extend(past, summary)
     console.print(audit_report(summary))
     if text is not None and target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
@@ -173,7 +177,7 @@ def audit(
     if summary["gate"] is not None and not summary["gate"]["passed"]:
         if quiet:  # a build that fails says why
             for failed in (one for one in summary["gate"]["checks"] if one["fired"]):
-                print(f"neuronfair: --fail-if '{failed['expression']}': {failed['text']}", file=sys.stderr)
+                complain(f"--fail-if '{failed['expression']}': {failed['text']}")
         raise typer.Exit(FIRED)
 
 
@@ -189,37 +193,39 @@ class _Outputs:
 
     def check(self, corpus: Path | None, inputs: list[str]) -> None:
         """Refuse files that cannot be written, that the audit reads, or that it writes as something else."""
-        from neuronfair.store.manifest import MANIFEST
-        from neuronfair.store.run import DOMAIN
+        from neuronfair.store.manifest import DOMAIN, MANIFEST
         from neuronfair.verdict.folder import FIGURES, WEIGHTS
 
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
-        taken = {path.resolve(): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        taken |= {Path(name).resolve(): "read by this audit" for name in inputs}
+        for place in own.values():
+            if place.exists():
+                check_out(place)
+        taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
+        taken |= {realpath(name): "read by this audit" for name in inputs}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
-            if path is None or (option == "--json" and (is_stdout(path) or path.resolve() == own[FIGURES].resolve())):
+            if path is None or (option == "--json" and (is_stdout(path) or realpath(path) == realpath(own[FIGURES]))):
                 continue
-            if path.resolve() in taken:
-                raise DataError(f"{option} {path}: is {taken[path.resolve()]}. Choose another name")
-            taken[path.resolve()] = f"also named by {option}"
-            if path.absolute().parent != self.folder.absolute():  # which is made later
+            if realpath(path) in taken:
+                raise DataError(f"{option} {path}: is {taken[realpath(path)]}. Choose another name")
+            taken[realpath(path)] = f"also named by {option}"
+            if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 check_out(path)
 
     def write(self, summary: dict[str, Any]) -> None:
         """Write them all."""
         from neuronfair.report.page import audit_page
-        from neuronfair.verdict.folder import FIGURES
+        from neuronfair.verdict.folder import FIGURES, keep_figures
         from neuronfair.verdict.junit import junit
         from neuronfair.verdict.markdown import markdown
 
-        write_json(self.folder / FIGURES, summary)
+        keep_figures(self.folder, summary)
         write_file(self.html, audit_page(summary))
         if self.junit is not None:
             write_file(self.junit, junit(summary))
         if self.markdown is not None:
             write_file(self.markdown, markdown(summary))
-        if self.json is not None and self.json.resolve() != (self.folder / FIGURES).resolve():
+        if self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             write_json(self.json, summary)
 
 
@@ -261,10 +267,10 @@ def _open_or_train(
     """Return the model and the card of one of our own; without a --model, the one that this audit trains or has."""
     from neuronfair.network.weights import load
     from neuronfair.store.manifest import rows_digest
-    from neuronfair.verdict.folder import WEIGHTS, check_same
+    from neuronfair.verdict.folder import check_same, own_weights
 
-    own = out / WEIGHTS
-    if source.model is None and not own.exists():
+    own = own_weights(out) if source.model is None else None
+    if source.model is None and own is None:
         limits.check(table, settings.methods or ())
         return source.train(table, console, settings.seed, training)
     if source.model is None:  # the classifier of that audit is right for the same table only

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
+from neuronfair.shown import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -209,13 +211,30 @@ class Source:
 
 
 def own_model(run: Run) -> str:
-    """Return where the model of a run is; a run folder alone must not make us import Python code that it names."""
+    """Return the file of the model that a run was made with, if it is still the same to the bit.
+
+    A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
+    pickles and other files must be named by the user.
+    """
+    from neuronfair.network.weights import PICKLE_SUFFIXES
+    from neuronfair.store.files import sha256
+
     source = run.model
-    if re.fullmatch(r"[\w.]+:[\w.]+", source) and not Path(source).is_file():
+    path, say = Path(source), f"say --model {shlex.quote(source)}"
+    if not path.is_file() and re.fullmatch(r"[\w.]+:[\w.]+", source):
         raise RunError(
             f"{run.folder}: its model is Python code, {source}, which is not imported just because a run folder names "
-            f"it. If you know that code, say --model {source}"
+            f"it. If you know that code, {say}"
         )
+    if not path.is_file():
+        raise RunError(f"{source}: there is no such file. {run.folder} was made with it; name a model with --model")
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise RunError(
+            f"{run.folder}: its model is a pickle, {source}, which is not opened just because a run folder names it: "
+            f"that runs any program hidden in it. If you trust it, {say} --trust-pickle"
+        )
+    if sha256(path) != run.model_digest:
+        raise RunError(f"{source}: is not the file that {run.folder} was made with. To open it all the same, {say}")
     return source
 
 
@@ -238,20 +257,30 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: b
     """Refuse an output file that cannot be written, before any work is done for it."""
     if path is None or (or_stdout and is_stdout(path)):
         return
-    if suffixes and path.suffix.lower() not in suffixes:
+    target = Path(os.path.realpath(path))  # of a link, what it stands for
+    if suffixes and target.suffix.lower() not in suffixes:
         raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise DataError(f"{path}: there is no folder {folder}. Make it, or choose another place")
-    if path.exists() and not path.is_file():  # a device would be replaced by a file
-        raise DataError(f"{path}: is a folder or a device, not a file. Choose another name")
-    if not os.access(folder, os.W_OK):
-        raise DataError(f"{path}: no permission to write into {folder}. Choose another place")
+    if not target.parent.is_dir():
+        raise DataError(f"{path}: there is no folder {target.parent}. Make it, or choose another place")
+    if target.is_symlink() or (target.exists() and not target.is_file()):  # a device would be replaced by a file
+        raise DataError(f"{path}: is a folder, a device or a link to itself, not a file. Choose another name")
+    if not os.access(target.parent, os.W_OK):
+        raise DataError(f"{path}: no permission to write into {target.parent}. Choose another place")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise DataError(f"{path}: no permission to write this file. Choose another name")
+
+
+def check_weights(path: Path) -> Path:
+    """Return where a network and its card are written, of a link what it stands for; refuse what cannot be written."""
+    check_out(path, (".safetensors",))
+    path = path.resolve() if path.is_symlink() else path
+    check_out(path.with_suffix(".json"))
+    return path
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write figures as JSON to a file or to standard output."""
-    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    text = visible(json.dumps(result, indent=2, allow_nan=False) + "\n", keep="\n")  # DEL; the rest is ASCII
     if is_stdout(path):
         sys.stdout.write(text)
     else:
@@ -259,10 +288,10 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write an output file; if that fails, the error names it."""
+    """Write a file that the user has named, of a link what it stands for; if that fails, the error names it."""
     from neuronfair.atomic import write_text
 
     try:
-        write_text(path, text)
+        write_text(path.resolve(), text)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -20,7 +20,9 @@ from neuronfair.cli.options import (
     Source,
     check_device,
     check_out,
+    check_weights,
     is_stdout,
+    own_model,
     write_json,
 )
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
@@ -96,7 +98,7 @@ def repair(
     from neuronfair.report.repair import repair_json, repair_report
     from neuronfair.store.run import Run
 
-    check_out(out, (".safetensors",))
+    out = check_weights(out)
     check_out(json_file, or_stdout=True)
     if json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
         raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")
@@ -104,6 +106,13 @@ def repair(
     console = make_console(quiet=quiet or is_stdout(json_file))
     run = Run.open(run_folder)
     path = model or Path(run.model)
+    if path.suffix not in OWN:
+        raise ModelError(
+            f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
+            "run to the training data of yours, both people of a pair with the same label, and train it again"
+        )
+    if model is None:
+        own_model(run)  # refuses one that is not that of the run
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = _table(run, data)
@@ -198,12 +207,7 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
     from neuronfair.network.stacked import linear_layers
     from neuronfair.network.weights import load
 
-    if path.suffix not in OWN:
-        raise ModelError(
-            f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
-            "run to the training data of yours, both people of a pair with the same label, and train it again"
-        )
-    card = load(path)[1]  # comes first: it takes files only, never a name of Python code that a run folder holds
+    card = load(path)[1]  # comes first: it takes files only, never a name of Python code
     opened = Source(str(path), device=device).open(table)
     module = opened.module
     assert isinstance(module, nn.Sequential)

@@ -16,7 +16,7 @@ from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.base import Twins
 from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
-from neuronfair.errors import DomainError, did_you_mean
+from neuronfair.errors import DomainError, did_you_mean, repeated
 
 MAX_TWINS = 100_000
 _CPU = torch.device("cpu")
@@ -49,19 +49,19 @@ class TableDomain:
 
     def __post_init__(self) -> None:
         names = self.names
-        if len(set(names)) < len(names):
-            twice = sorted({n for n in names if names.count(n) > 1})
-            raise DomainError(f"{self.name}: attribute '{twice[0]}' is declared twice")
+        twice = repeated(names)
+        if twice is not None:
+            raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
         if not self.sensitive:
             raise DomainError(f"{self.name}: no sensitive attribute is named. {did_you_mean('', names)}")
         for name in self.sensitive:
-            if name not in names:
+            if name not in self._columns:
                 raise DomainError(
                     f"{self.name}: sensitive attribute '{name}' is not a column. {did_you_mean(name, names)}"
                 )
             if self.attributes[self.column(name)].size < 2:
                 raise DomainError(f"{self.name}: sensitive attribute '{name}' has one value only, so nobody has a twin")
-        if len(set(self.sensitive)) < len(self.sensitive):
+        if repeated(self.sensitive) is not None:
             raise DomainError(f"{self.name}: a sensitive attribute is named twice: {', '.join(self.sensitive)}")
         if math.prod(self.attributes[c].size for c in self.sensitive_columns) > MAX_TWINS:
             raise DomainError(
@@ -78,10 +78,13 @@ class TableDomain:
 
     def column(self, name: str) -> int:
         """Return the position of an attribute."""
-        try:
-            return self.names.index(name)
-        except ValueError:
-            raise DomainError(f"{self.name}: no attribute '{name}'. {did_you_mean(name, self.names)}") from None
+        if name not in self._columns:
+            raise DomainError(f"{self.name}: no attribute '{name}'. {did_you_mean(name, self.names)}")
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.names)}
 
     @cached_property
     def sensitive_columns(self) -> tuple[int, ...]:

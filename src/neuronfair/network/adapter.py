@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.errors import ModelError, NeuronFairError, did_you_mean, one_line
 from neuronfair.network.encoding import Encoding, TableEncoding
 from neuronfair.network.layers import activation_sites, evaluating, hooked, named_sites, traced
 
@@ -56,24 +56,35 @@ class Network:
         self._runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
-        example = self._inputs(self.encoding.example)
-        before = example._version
-        self.outputs = int(_first_scores(self.module, example).shape[1])
-        # A network that begins with an in-place operation would overwrite the caller's rows: it gets a copy.
-        self._writes_input = example._version != before
-        if layers is not None:
-            self._sites = named_sites(self.module, layers, example)
+        tried = self.encoding.example
+        self._columns = tried.shape[1:]
+        tried = self._inputs(tried)
+        with _own_code(self.module, tried):
+            with torch.no_grad(), evaluating(self._parts):
+                self.outputs = int(_as_scores(self.module(tried), tried).shape[1])
+            self._find_layers(layers)
+
+    def _find_layers(self, named: Sequence[str] | None) -> None:
+        example = self.encoding.example
+        if named is not None:
+            self._sites = named_sites(self.module, named, self._inputs(example))
         else:
-            self._sites = activation_sites(self.module, example)
+            self._sites = activation_sites(self.module, self._inputs(example))
             if not self._sites:
-                self._runner, self._sites = traced(self.module, example)
+                self._runner, self._sites = traced(self.module, self._inputs(example))
                 self._parts = tuple(self._runner.modules())
         self.layers = tuple(self._sites)
         self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
 
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""
-        return Network(copy.deepcopy(self.module).double(), self.encoding, layers=())
+        try:
+            return Network(copy.deepcopy(self.module).double(), self.encoding, layers=())
+        except Exception as error:  # the module's own code
+            raise ModelError(
+                f"no copy of the module computes in float64, in which findings are checked: {one_line(error)}. Tensors "
+                "that it makes must be of its input's type"
+            ) from error
 
     def reading(self, encoding: Encoding) -> Network:
         """Return the same network with rows read in another way."""
@@ -87,7 +98,7 @@ class Network:
         with torch.no_grad():
             result, _ = self._forward(x, ())
         self.rows_forward += len(x)
-        return _as_scores(result, len(x))
+        return self._scores(result, x)
 
     def activations(self, rows: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
@@ -108,8 +119,9 @@ class Network:
         """
         leaf = self._inputs(rows).detach().requires_grad_()
         with torch.enable_grad():
-            result, seen = self._forward(leaf, () if layer is None else (layer,))
-            value = objective(_as_scores(result, len(leaf)) if layer is None else seen[layer])
+            # A copy: a module may write into its input, but not into a leaf.
+            result, seen = self._forward(leaf.clone(), () if layer is None else (layer,))
+            value = objective(self._scores(result, leaf) if layer is None else seen[layer])
             if value.shape not in ((), (len(leaf),)):
                 raise ModelError(
                     f"an objective returns one number, or one per row ({len(leaf)},); got {tuple(value.shape)}"
@@ -117,9 +129,18 @@ class Network:
             if not value.requires_grad:
                 raise ModelError("the objective has no gradient: it detaches or does not use its argument")
             total = value.sum() if value.dim() else value
-            (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+            with _own_code(self.module, leaf):
+                (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
         self.rows_backward += len(leaf)
         return slope
+
+    def ends_in_sigmoid(self) -> bool:
+        """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""
+        with torch.enable_grad():
+            last = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())[0].grad_fn
+        while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
+            last = last.next_functions[0][0]
+        return last is not None and "Sigmoid" in last.name()
 
     @contextmanager
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
@@ -148,9 +169,8 @@ class Network:
             self._masks = outer
 
     def _inputs(self, rows: Tensor) -> Tensor:
-        columns = self.encoding.example.shape[1:]
-        if rows.shape[1:] != columns or rows.dim() == 0:
-            expected = ", ".join(map(str, columns))
+        if rows.shape[1:] != self._columns or rows.dim() == 0:
+            expected = ", ".join(map(str, self._columns))
             raise ModelError(f"expected a batch of rows of shape (n, {expected}), got {tuple(rows.shape)}")
         return self.encoding.encode(rows, self.dtype)
 
@@ -159,10 +179,18 @@ class Network:
             if name not in self._sites:
                 raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self._sites)}")
 
+    def _scores(self, result: Tensor, x: Tensor) -> Tensor:
+        scores = _as_scores(result, x)
+        if scores.shape[1] != self.outputs:
+            raise ModelError(f"the module gave {self.outputs} scores a row at first and {scores.shape[1]} now")
+        return scores
+
     def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
-        if self._writes_input:
-            x = x.clone()
+        with _own_code(self.module, x):
+            return self._pass(x, wanted)
+
+    def _pass(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         if not wanted and not self._masks:
             with evaluating(self._parts):
                 return self._runner(x), {}
@@ -175,6 +203,9 @@ class Network:
             name = names.get((module, call))
             if name is None:
                 return None
+            if output.shape != (len(x), *sites[name].shape):
+                expected = ", ".join(map(str, (len(x), *sites[name].shape)))
+                raise ModelError(f"layer '{name}' must give ({expected}) for these rows, got {tuple(output.shape)}")
             if name in masks:
                 output = output.masked_fill(masks[name], 0.0)
             if name in missing:
@@ -195,25 +226,28 @@ class Network:
         return result, seen
 
 
-def _as_scores(result: Tensor, rows: int) -> Tensor:
+def _as_scores(result: Tensor, x: Tensor) -> Tensor:
     if not isinstance(result, Tensor) or not result.is_floating_point():
         kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
         raise ModelError(f"the module must return one tensor of floating-point scores, got {kind}")
+    if result.device != x.device:
+        raise ModelError(f"the module was given rows on {x.device} and must return scores there, got {result.device}")
     if result.dim() == 1:
         result = result.unsqueeze(1)
-    if result.dim() != 2 or len(result) != rows:
-        raise ModelError(f"the module must return scores ({rows}, outputs), got {tuple(result.shape)}")
-    return result
+    if result.dim() != 2 or len(result) != len(x):
+        raise ModelError(f"the module must return scores ({len(x)}, outputs), got {tuple(result.shape)}")
+    return result.float() if result.element_size() < 4 else result  # numpy knows no bfloat16
 
 
-def _first_scores(module: nn.Module, example: Tensor) -> Tensor:
+@contextmanager
+def _own_code(module: nn.Module, x: Tensor) -> Iterator[None]:
+    """Say on which rows a module failed, whatever its code raises; Ctrl-C stays Ctrl-C."""
     try:
-        with torch.no_grad(), evaluating(module.modules()):
-            return _as_scores(module(example), len(example))
-    except ModelError:
+        yield
+    except NeuronFairError:
         raise
-    except Exception as error:  # the module's own code
-        first = next((m for m in module.modules() if isinstance(m, nn.Linear)), None)
-        width = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
-        shape, what = tuple(example.shape[1:]), str(error) or type(error).__name__
-        raise ModelError(f"the module failed on rows of shape {shape}{width}: {what}") from error
+    except Exception as error:
+        first = next((part for part in module.modules() if isinstance(part, nn.Linear)), None)
+        misfit = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
+        hint = misfit if first is not None and first.in_features != x.shape[-1] else ""
+        raise ModelError(f"the module failed on rows of shape {tuple(x.shape)}{hint}: {one_line(error)}") from error

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, one_line
 from neuronfair.network.encoding import Encoding, TableEncoding
 
 
@@ -83,9 +83,9 @@ class BlackBox:
 
     def _ask(self, rows: Tensor) -> Tensor:
         try:
-            answer = np.asarray(self.ask(rows), dtype=np.float64)
+            answer = np.asarray(self.ask(rows.clone()), dtype=np.float64)  # the function may write into them
         except Exception as error:
-            raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {error}") from error
+            raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
         answer = answer[:, None] if answer.ndim == 1 else answer
         if answer.ndim != 2 or len(answer) != len(rows):
             raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {answer.shape}")

@@ -227,7 +227,8 @@ def scores_of(model: nn.Module | Network, x: Tensor) -> Tensor:
         return torch.cat([model.scores(part) for part in torch.split(x, EVALUATION_ROWS)])
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with evaluating(model.modules()):
-        return torch.cat([model(part.to(dtype)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
+        # Copies, since a module may write into its input.
+        return torch.cat([model(part.to(dtype, copy=True)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
 
 
 def check_classes(scores: Tensor, y: Tensor) -> None:
@@ -241,7 +242,9 @@ def check_classes(scores: Tensor, y: Tensor) -> None:
 
 def check_rows(x: Tensor, y: Tensor, part: str) -> None:
     """Refuse rows that cannot be learned from."""
-    if len(x) != len(y) or y.dim() != 1 or not len(y):
+    if not len(x):
+        raise ModelError(f"{part}: no rows are left for it. Give a table with more rows")
+    if len(x) != len(y) or y.dim() != 1:
         raise ModelError(f"{part}: expected one label per row, got {tuple(x.shape)} and {tuple(y.shape)}")
     if y.dtype != torch.int64 or int(y.min()) < 0:
         raise ModelError(f"{part}: labels must be whole numbers 0, 1, … (int64), got {y.dtype}")

@@ -38,13 +38,18 @@ class Decision:
 
     def differ(self, scores: Tensor, others: Tensor) -> Tensor:
         """Return whether two score vectors (…, outputs) lead to different decisions: bool, (…)."""
-        if self.kind == "argmax":
-            return scores.argmax(-1) != others.argmax(-1)
-        # The last output is the score: the only one, or that of the positive class.
-        score, other = scores[..., -1], others[..., -1]
-        if self.kind == "threshold":
-            return (score >= self.value) != (other >= self.value)
-        return (score - other).abs() > self.value
+        if self.kind == "tolerance":
+            return (scores[..., -1] - others[..., -1]).abs() > self.value
+        return self.chosen(scores) != self.chosen(others)
+
+    def classes(self, outputs: int) -> int:
+        """Return how many classes it tells apart: none for a tolerance, which compares two scores and chooses none."""
+        return {"argmax": outputs, "threshold": 2, "tolerance": 0}[self.kind]
+
+    def chosen(self, scores: Tensor) -> Tensor:
+        """Return the number of the class that scores (…, outputs) are decided for: (…)."""
+        # With a threshold the last output is the score: the only one, or that of the positive class.
+        return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
 
     def alike(self, scores: Tensor) -> bool:
         """Return whether all rows of scores, (n, outputs), lead to one decision."""
@@ -128,17 +133,29 @@ class Judgement:
         return self.twins[torch.arange(len(self.twins), device=self.twins.device), self.partner]
 
 
-def judge(network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None) -> Judgement:
-    """Score rows and all their twins in one forward pass and compare the decisions (Definition 1)."""
+def judge(
+    network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
+) -> Judgement:
+    """Score rows and all their twins in one forward pass and compare the decisions (Definition 1).
+
+    Scores that are NaN or infinite are an error. The engine looks for them itself (`checked=False`).
+    """
     decision = decision or Decision()
     decision.check(network.outputs)
     twins, valid = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
     scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    if checked and not bool(scores.isfinite().all()):
+        raise not_finite()
     own, others = scores[:, :1], scores[:, 1:]
     differs = decision.differ(own, others) & valid
     gaps = torch.where(valid, decision.gap(own, others), -1.0)
     return Judgement(twins, scores[:, 0], others, valid, differs, gaps)
+
+
+def not_finite() -> ModelError:
+    """Return the error for scores that cannot be compared."""
+    return ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
 
 
 def families(encoding: Encoding, domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:

@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from neuronfair.shown import visible
+
 WORST = 3  # findings told
 _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
 
@@ -16,17 +18,18 @@ _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing fou
 def audit_report(summary: Mapping[str, Any]) -> RenderableType:
     """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
     verdict = summary["verdict"]
-    lines: list[RenderableType] = [Text(verdict["text"], style=_STYLE.get(verdict["level"], "bold")), _table(summary)]
+    said = Text(visible(verdict["text"]), style=_STYLE.get(verdict["level"], "bold"))
+    lines: list[RenderableType] = [said, _table(summary)]
     worst = [(f["gap"], f) for entry in summary["attributes"] for f in entry["worst"]]
     for _, finding in sorted(worst, key=lambda one: -one[0])[:WORST]:
-        lines.append(Text(f"• {finding['sentence']}"))
+        lines.append(f"• {finding['sentence']}")
         if finding["replay"]:
-            lines.append(Text(f"  {finding['replay']}", style="dim", overflow="fold"))
+            lines.append(Text(visible(f"  {finding['replay']}"), style="dim", overflow="fold"))
     groups = [group for entry in summary["attributes"] for group in entry["subgroups"][:1]]
-    lines += [Text(f"• {group['sentence']}") for group in groups]
-    lines += [Text(f"Note: {n['seen']} {n['remedy']}") for e in summary["attributes"][:1] for n in e["health"]]
+    lines += [f"• {group['sentence']}" for group in groups]
+    lines += [f"Note: {n['seen']} {n['remedy']}" for e in summary["attributes"][:1] for n in e["health"]]
     if not summary["model"]["white_box"]:
-        lines.append(Text(summary["model"]["note"]))
+        lines.append(summary["model"]["note"])
     lines += _afterwards(summary)
     return Group(*lines)
 
@@ -57,23 +60,21 @@ def _search(search: Mapping[str, Any] | None) -> tuple[str, str, str]:
     return search["method"], f"{search['findings']:,}", lift
 
 
-def _afterwards(summary: Mapping[str, Any]) -> list[Text]:
+def _afterwards(summary: Mapping[str, Any]) -> list[RenderableType]:
     """Return what is said of a repair, the corpus, an earlier audit and the gate, where there are such."""
-    lines = []
+    lines: list[RenderableType] = []
     if summary["repair"] is not None:
-        lines.append(Text(f"Repair: {summary['repair']['text']}"))
+        lines.append(f"Repair: {summary['repair']['text']}")
     corpus = summary["corpus"]
     if corpus is not None:
         lines.append(
-            Text(
-                f"Corpus: {corpus['still_wrong']:,} of {corpus['replayed']:,} past counterexamples still hold; "
-                f"{corpus['added']:,} added to {corpus['file']}."
-            )
+            f"Corpus: {corpus['still_wrong']:,} of {corpus['replayed']:,} past counterexamples still hold; "
+            f"{corpus['added']:,} added to {corpus['file']}."
         )
     if summary["baseline"] is not None:
-        lines.append(Text(f"Since {summary['baseline']['file']}: {summary['baseline']['text']}"))
+        lines.append(f"Since {summary['baseline']['file']}: {summary['baseline']['text']}")
     if summary["gate"] is not None:
         for check in summary["gate"]["checks"]:
             mark, style = ("FAILED", "bold red") if check["fired"] else ("passed", "green")
-            lines.append(Text.assemble((mark, style), f" {check['expression']}: {check['text']}"))
+            lines.append(Text.assemble((mark, style), visible(f" {check['expression']}: {check['text']}")))
     return lines

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.ablate import Ablation, Outcome
+from neuronfair.interpretation.ablate import Ablation
 from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.shown import visible
+
+
+class _Console(Console):
+    """A console that shows every text as it is: no name in it can colour, move or rename the terminal.
+
+    A string is one line. Where we break lines ourselves, a `Text` does it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:  # before it is measured, so that tables stay straight
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=visible(part.text, keep="\n"))
 
 
 def make_console(*, quiet: bool = False) -> Console:
     """Return the console for results: standard output, names and paths shown as they are."""
-    return Console(quiet=quiet, highlight=False, markup=False, emoji=False)
+    return _Console(quiet=quiet)
 
 
 @contextmanager
@@ -26,7 +47,7 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
 
     It goes to standard error, and only if that is a terminal: results and logs stay clean.
     """
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = _Console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -36,10 +57,10 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None, note="")
+        task = bar.add_task(visible(what), total=None, note="")
 
         def show(done: int, total: int | None, note: str = "", what: str = what) -> None:
-            bar.update(task, completed=done, total=total, note=note, description=what)
+            bar.update(task, completed=done, total=total, note=visible(note), description=visible(what))
 
         yield show
 
@@ -61,8 +82,8 @@ def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     return table
 
 
-def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain, *, labelled: bool = True) -> str:
-    """Return in plain words what the interpretation found; without labels nothing is said about accuracy."""
+def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
+    """Return in plain words what the interpretation found; nothing about an accuracy that is not known."""
     worst, sensitive = profile.worst, " and ".join(domain.sensitive)
     if not worst.reacts:
         return f"No neuron of this network reacts to {sensitive}: its decisions cannot depend on it."
@@ -73,7 +94,8 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     ]
     if ablation is not None:
         before, after, chance = ablation.before, ablation.after, ablation.random_mean
-        right = [f" at an accuracy of {o.accuracy:.1%}" if labelled else "" for o in (before, after, chance)]
+        shares = [o.accuracy for o in (before, after, chance)]
+        right = ["" if share is None else f" at an accuracy of {share:.1%}" for share in shares]
         sentences.append(
             f"{_share(before.rate)} of the people in the table would be decided otherwise if only their {sensitive} "
             f"changed{right[0].replace(' at', ', at', 1)}."
@@ -90,11 +112,8 @@ def _share(share: float) -> str:
     return "under 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
-def interpretation_json(profile: BiasProfile, ablation: Ablation | None, *, labelled: bool = True) -> dict[str, Any]:
-    """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did.
-
-    Accuracies are null where the rows have no labels.
-    """
+def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, Any]:
+    """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did."""
     result: dict[str, Any] = {
         "worst": profile.worst.name,
         "pairs": profile.pairs,
@@ -114,12 +133,8 @@ def interpretation_json(profile: BiasProfile, ablation: Ablation | None, *, labe
         result["ablation"] = {
             "layer": ablation.layer,
             "neurons": len(ablation.neurons),
-            "before": _outcome(ablation.before, labelled),
-            "after": _outcome(ablation.after, labelled),
-            "random": {"draws": len(ablation.random), **_outcome(ablation.random_mean, labelled)},
+            "before": asdict(ablation.before),
+            "after": asdict(ablation.after),
+            "random": {"draws": len(ablation.random), **asdict(ablation.random_mean)},
         }
     return result
-
-
-def _outcome(outcome: Outcome, labelled: bool) -> dict[str, float | None]:
-    return {"rate": outcome.rate, "accuracy": outcome.accuracy if labelled else None}

@@ -66,14 +66,13 @@ def about_model(opened: Opened, data: Data, origin: Origin) -> dict[str, Any]:
 def _accuracy(opened: Opened, data: Data) -> float | None:
     """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
     target, decision, model = data.domain.target, opened.decision, opened.model
-    if target is None or not len(data) or not data.labelled or decision.kind == "tolerance":
+    if target is None or not len(data) or not data.labelled:
         return None
-    if len(target.classes) != (model.outputs if decision.kind == "argmax" else 2):
+    if len(target.classes) != decision.classes(model.outputs):
         return None
     right = 0
     for rows, labels in zip(torch.split(data.rows, BATCH), torch.split(data.labels, BATCH), strict=True):
-        scores = model.scores(rows)
-        decided = scores.argmax(1) if decision.kind == "argmax" else (scores[:, -1] >= decision.value).long()
+        decided = decision.chosen(model.scores(rows))
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)
 
@@ -84,7 +83,7 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
         return ()
     if Path(opened.source).is_file():
         pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
-        return ("--trust-pickle",) if pickled else ()
+        return ("--model", opened.source, "--trust-pickle") if pickled else ()
     if ":" not in opened.source:
         return None
     weights = () if origin.weights is None else ("--weights", str(origin.weights))

@@ -19,13 +19,12 @@ from neuronfair.generation.campaign import Outcome, Plan
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
-from neuronfair.network.weights import save
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.description import WORST
-from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name, keep_figures
+from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
@@ -94,9 +93,10 @@ def audit(
     manifest = _manifest(opened, data, settings, choices[-1])
     place = Path(folder) if folder is not None else None
     if place is not None:
-        _lock = begin(place, manifest, origin.domain_text or format_domain(data.domain))  # until the audit ends
+        text = origin.domain_text or format_domain(data.domain)
+        _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
-            save(place / WEIGHTS, opened.module, origin.card)
+            keep_weights(place, opened.module, origin.card)
     clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
     try:
         for case in _cases(opened, views, settings, place, origin, clock, show):

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.errors import DataError
+from neuronfair.limits import TREE, read_bytes
+from neuronfair.store.seal import is_sealed, unseal
 
 SCHEMA = 1
 
@@ -17,11 +19,12 @@ def read_baseline(path: str | Path) -> dict[str, Any]:
     """Read the audit.json of an earlier audit."""
     path = Path(path)
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
+        content = read_bytes(path, times=TREE)
+        earlier = unseal(content) if is_sealed(content) else json.loads(content)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise DataError(f"{path}: not a JSON file. Expected the audit.json of an earlier audit") from None
+        raise DataError(f"{path}: damaged, edited, or not a JSON file. Expected the audit.json of an audit") from None
     if not isinstance(earlier, dict) or "schema" not in earlier:
         raise DataError(f"{path}: not an audit. Expected the audit.json of an earlier audit")
     if earlier["schema"] != SCHEMA:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any
 
@@ -10,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import write_text
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Outcome
 from neuronfair.generation.shrink import shrink
 from neuronfair.measure.coverage import covered
@@ -21,7 +18,7 @@ from neuronfair.network.adapter import Network
 from neuronfair.network.judge import families, judge
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
-from neuronfair.verdict.folder import NEARER
+from neuronfair.verdict.folder import keep_nearer
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
 NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
@@ -62,17 +59,8 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         told = _told(case, persons, columns)
         methods = [outcomes[i].plan.method for i in method[which].tolist()]
         entry[name] = [_numbered(case, *line) for line in zip(methods, number[which].tolist(), told, strict=True)]
-    _keep(case, entry["worst"])
-
-
-def _keep(case: Case, worst: list[dict[str, Any]]) -> None:
-    """Leave the worst, who were shrunk, beside the runs: `neuronfair replay` shows the same people."""
-    if case.folder is None:
-        return
-    try:
-        write_text(case.folder / NEARER, json.dumps(worst, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise RunError(f"{case.folder / NEARER}: cannot be written ({error.strerror or error})") from error
+    if case.folder is not None:
+        keep_nearer(case.folder, entry["worst"])
 
 
 def _told(case: Case, people: Tensor, first: list[list[int]]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress, blank
 from neuronfair.verdict.description import describe
+from neuronfair.verdict.folder import NEARER
 
 __all__ = [
     "Case",
@@ -102,6 +103,7 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         if case.folder is not None:
             place = f"{case.folder.name}/{plan.method}"
             manifest = make_manifest(plan, case.data, outputs=case.model.outputs, **case.manifest)
+            manifest["worst"] = f"../{NEARER}"
             run = Run.create_or_open(case.folder / plan.method, manifest, case.domain, case.model.outputs)
 
         begun = time.perf_counter()

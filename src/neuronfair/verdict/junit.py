@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-# What XML 1.0 cannot hold, not even escaped.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from neuronfair.shown import visible
+
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
 
@@ -16,11 +15,11 @@ def junit(summary: Mapping[str, Any]) -> str:
     """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
 
     A limit fails if it fired, a search if it found anybody. A failure shows the worst pair in words and how to see it
-    again.
+    again. Control characters, most of which XML cannot hold, are written out.
     """
-    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {_text(summary['data']['name'])}")
+    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {visible(summary['data']['name'])}")
     for name, cases in _suites(summary).items():
-        suite = ElementTree.SubElement(root, "testsuite", name=_text(name))
+        suite = ElementTree.SubElement(root, "testsuite", name=visible(name))
         suite.extend(cases)
         _count(suite)
     _count(root)
@@ -55,25 +54,25 @@ def _searches(attribute: Mapping[str, Any]) -> Iterator[ElementTree.Element]:
 
 
 def _case(suite: str, name: str, seconds: float | None = None) -> ElementTree.Element:
-    places = {"classname": f"neuronfair.{_text(suite)}", "name": _text(name), "time": f"{seconds or 0:.3f}"}
+    places = {"classname": f"neuronfair.{visible(suite)}", "name": visible(name), "time": f"{seconds or 0:.3f}"}
     return ElementTree.Element("testcase", places)
 
 
-def _fail(case: ElementTree.Element, message: str, details: str) -> None:
-    failure = ElementTree.SubElement(case, "failure", message=_text(message), type="discrimination")
-    failure.text = _text(f"{message}\n{details}".rstrip())
+def _fail(case: ElementTree.Element, message: str, details: Sequence[str]) -> None:
+    failure = ElementTree.SubElement(case, "failure", message=visible(message), type="discrimination")
+    failure.text = "\n".join(map(visible, (message, *details)))
 
 
-def _worst(attribute: Mapping[str, Any]) -> str:
+def _worst(attribute: Mapping[str, Any]) -> list[str]:
     if not attribute["worst"]:
-        return ""
+        return []
     worst = attribute["worst"][0]
-    again = f"\nSee it again: {worst['replay']}" if worst["replay"] else ""
-    return f"Worst pair: {worst['sentence']}{again}"
+    again = [f"See it again: {worst['replay']}"] if worst["replay"] else []
+    return [f"Worst pair: {worst['sentence']}", *again]
 
 
-def _corpus(summary: Mapping[str, Any]) -> str:
-    return "\n".join((summary["corpus"] or {}).get("examples", ()))
+def _corpus(summary: Mapping[str, Any]) -> list[str]:
+    return list((summary["corpus"] or {}).get("examples", ()))
 
 
 def _count(suite: ElementTree.Element) -> None:
@@ -83,7 +82,3 @@ def _count(suite: ElementTree.Element) -> None:
     suite.set("errors", "0")
     suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
     suite.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
-
-
-def _text(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)

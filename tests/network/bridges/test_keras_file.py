@@ -206,5 +206,5 @@ def test_weights_inside_an_archive_are_read_apart_first(crowd, tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content[:900] if name.endswith(".h5") else content)
-    with pytest.raises(ModelError, match="not a readable Keras file: it is damaged"):
+    with pytest.raises(ModelError, match=r"not a readable Keras file .*truncated file"):
         open_model(path, crowd.domain, crowd.rows)

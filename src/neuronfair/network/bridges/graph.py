@@ -141,7 +141,11 @@ def check_full_pass(request: Request, graph: Graph) -> None:
 
 def _last_reads(steps: Sequence[Step], result: str) -> list[list[str]]:
     """Return, for each step, the values that neither a later step nor the result needs."""
-    last = {name: number for number, step in enumerate(steps) for name in (*_names(step), *step.results)}
+    last = {
+        name: number
+        for number, step in enumerate(steps)
+        for name in (*names_in([step.arguments, step.options]), *step.results)
+    }
     done: list[list[str]] = [[] for _ in steps]
     for name, number in last.items():
         if name != result:
@@ -149,9 +153,9 @@ def _last_reads(steps: Sequence[Step], result: str) -> list[list[str]]:
     return done
 
 
-def _names(step: Step) -> Iterator[str]:
-    """Return the names of the values that a step reads."""
-    waiting: list[Any] = [step.arguments, step.options]
+def names_in(arguments: Any) -> Iterator[str]:
+    """Return the names of the values that arguments stand for."""
+    waiting: list[Any] = [arguments]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Ref):
@@ -160,6 +164,11 @@ def _names(step: Step) -> Iterator[str]:
             waiting.extend(value)
         elif isinstance(value, Mapping):
             waiting.extend(value.values())
+
+
+def renamed(arguments: Any, now: Mapping[str, str]) -> Any:
+    """Return arguments in which some values are called by other names."""
+    return _filled(arguments, {name: Ref(now.get(name, name)) for name in names_in(arguments)}) if now else arguments
 
 
 def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:

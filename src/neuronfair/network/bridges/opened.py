@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
+from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.limits import read_bytes
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
-from neuronfair.network.layers import evaluating
 from neuronfair.network.weights import fingerprint
 
 TRIED = 256  # rows of the table that a model is tried on before it is used
@@ -69,9 +70,14 @@ class Request:
         return Path(self.source)
 
     @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that what was checked is what is opened."""
+        return read_bytes(self.path)
+
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     @cached_property
     def tried(self) -> Tensor:
@@ -113,7 +119,7 @@ class Request:
         except ModelError as error:
             return self._without_layers(kind, module, encoding, error)
         scores = self._steady(network)
-        decision = self._decision(scores, probability or _ends_in_sigmoid(network))
+        decision = self._decision(scores, probability or network.ends_in_sigmoid())
         decision.check(network.outputs)
         layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
         text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
@@ -124,8 +130,9 @@ class Request:
         try:
             network = Network(module, encoding, layers=()).double()
         except ModelError as worse:
-            raise self.error(f"{one_line(worse)} {self.widths()}") from error
-        why, probability = "no hidden activation was found in it", _ends_in_sigmoid(network)
+            misfit = f". {self.widths()}" if worse.__cause__ is not None else ""  # its own code refused the rows
+            raise self.error(f"{one_line(worse)}{misfit}") from error
+        why, probability = "no hidden activation was found in it", network.ends_in_sigmoid()
         return self.black_box(
             kind,
             lambda rows: network.scores(rows).cpu(),
@@ -205,7 +212,7 @@ class Request:
         try:
             scores = model.scores(rows)
             again = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
-        except (ModelError, RuntimeError) as error:
+        except ModelError as error:
             raise self.error(one_line(error)) from error
         model.rows_forward = 0
         if not bool(scores.isfinite().all()):
@@ -227,18 +234,3 @@ def needs(package: str, extra: str) -> Any:
             f"such a model needs the package '{package.partition('.')[0]}', which cannot be imported "
             f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
         ) from error
-
-
-def _ends_in_sigmoid(network: Network) -> bool:
-    """Return whether the last thing that a network computes is a sigmoid, perhaps reshaped afterwards."""
-    example = network.encoding.encode(network.encoding.example, network.dtype).requires_grad_()
-    with torch.enable_grad(), evaluating(network.module.modules()):
-        last = network.module(example).grad_fn
-    while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
-        last = last.next_functions[0][0]
-    return last is not None and "Sigmoid" in last.name()
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, in one line that is not too long."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

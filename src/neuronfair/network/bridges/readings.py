@@ -69,7 +69,7 @@ def first_that_works(
 
 
 def _by_name(request: Request, domain: TableDomain, names: list[str], estimator: Any, bare: bool) -> list[Reading]:
-    if all(name in domain.names for name in names):
+    if set(names) <= set(domain.names):
         frames = Frames(domain, names, _categories(estimator, names), categorical=bare)
         if not bare:
             return [Reading(frames.of_rows)]
@@ -98,8 +98,9 @@ def _numbers(request: Request, domain: TableDomain, names: list[str], note: str)
         if a.missing in a.values
     }
     tables: list[tuple[int, np.ndarray]] = []
+    own = set(domain.names)
     for name in names:
-        if name in domain.names:
+        if name in own:
             place = domain.column(name)
             content = cells(domain.attributes[place])
             is_text = any(isinstance(cell, str) for cell in content)

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from neuronfair.report.page.words import SPACE, known, plain
-
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # what HTML and UTF-8 cannot hold
+from neuronfair.shown import visible
 
 
 def escape(value: object) -> str:
     """Return words that are safe in text and in attributes; None is not known."""
-    return html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", plain(value)))
+    return html.escape(visible(plain(value), keep="\n\r\t"))
 
 
 def name(value: object) -> str:
