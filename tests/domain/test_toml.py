@@ -96,7 +96,7 @@ def test_many_attributes(people):
     lines = "".join(f'a{i} = {{ kind = "flag" }}\n' for i in range(3000))
     domain = parse_domain(f'sensitive = ["a2999"]\n[attributes]\n{lines}')
     assert domain.sensitive_columns == (2999,)
-    assert domain.width == 3000
+    assert TableEncoding.of(domain).width == 3000
     assert domain.count == 2**3000
     assert not domain.keys_are_exact
 

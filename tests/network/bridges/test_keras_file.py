@@ -316,7 +316,7 @@ def test_layers_that_are_larger_than_their_weights_are_never_made(suffix, crowd,
 
 
 def test_a_layer_that_makes_very_many_numbers_of_a_row_is_refused(crowd, tmp_path):
-    given = keras.Input((crowd.domain.width,))
+    given = keras.Input((crowd.x.shape[1],))
     wide = keras.Sequential([layers.RepeatVector(10**9), layers.GlobalAveragePooling1D()])
     path = save(keras.Model(given, layers.Dense(2)(wide(given))), tmp_path / "net.keras")
     with pytest.raises(TooLarge, match=r"net\.keras, one row: would take about 112\.0 GB"):

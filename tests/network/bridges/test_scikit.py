@@ -450,7 +450,7 @@ def test_scores_that_float32_cannot_reproduce(case):
 
 def skops_file(case, **changes: bytes) -> Path:
     """A perceptron in an archive with other members."""
-    path = save(fitted(perceptron(), case.domain.encode(case.rows).numpy(), case.y), case, ".skops")
+    path = save(fitted(perceptron(), TableEncoding.of(case.domain).encode(case.rows).numpy(), case.y), case, ".skops")
     files = members(path.read_bytes(), path)
     path.write_bytes(zipped(files | {name.replace("_", "."): content for name, content in changes.items()}))
     return path
