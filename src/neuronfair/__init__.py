@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from neuronfair.network.bridges import open_model
     from neuronfair.network.fit import fit
     from neuronfair.network.judge import Decision, judge
-    from neuronfair.report.page import audit_page
+    from neuronfair.render.page import audit_page
     from neuronfair.store.run import Run
     from neuronfair.verdict.audit import audit
     from neuronfair.verdict.settings import AuditSettings
@@ -45,7 +45,7 @@ _HOME = {
     "Run": "store.run",
     "TableDomain": "domain.table",
     "audit": "verdict.audit",
-    "audit_page": "report.page",
+    "audit_page": "render.page",
     "compare": "measure.compare",
     "discrimination_rate": "measure.rate",
     "find": "generation.campaign",

@@ -104,14 +104,15 @@ def audit(
     `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
     from neuronfair.domain.data import DATASETS
-    from neuronfair.report.audit import audit_report
-    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.terminal import audit_report
     from neuronfair.verdict.audit import AuditSettings, Origin
     from neuronfair.verdict.audit import audit as run
     from neuronfair.verdict.baseline import compare_with, read_baseline
     from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
     from neuronfair.verdict.folder import PAGE, check_audit_folder
     from neuronfair.verdict.gate import check
+    from neuronfair.verdict.typed import typed
 
     check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
@@ -164,7 +165,7 @@ def audit(
     outputs.write(summary)
     if failure is not None:
         raise failure
-    console.print(audit_report(summary))
+    console.print(audit_report(typed(summary)))
     if text is not None and target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
     console.print(f"Page: {outputs.html}", soft_wrap=True)
@@ -208,17 +209,19 @@ class _Outputs:
 
     def write(self, summary: dict[str, Any]) -> None:
         """Write them all."""
-        from neuronfair.report.page import audit_page
+        from neuronfair.render.junit import junit
+        from neuronfair.render.markdown import markdown
+        from neuronfair.render.page import audit_page
         from neuronfair.verdict.folder import FIGURES
-        from neuronfair.verdict.junit import junit
-        from neuronfair.verdict.markdown import markdown
+        from neuronfair.verdict.typed import typed
 
         write_json(self.folder / FIGURES, summary)
-        write_file(self.html, audit_page(summary))
+        report = typed(summary)
+        write_file(self.html, audit_page(report))
         if self.junit is not None:
-            write_file(self.junit, junit(summary))
+            write_file(self.junit, junit(report))
         if self.markdown is not None:
-            write_file(self.markdown, markdown(summary))
+            write_file(self.markdown, markdown(report))
         if self.json is not None and self.json.resolve() != (self.folder / FIGURES).resolve():
             write_json(self.json, summary)
 

@@ -78,9 +78,9 @@ def compare(
     from neuronfair.generation.methods import check_method
     from neuronfair.measure.compare import able
     from neuronfair.measure.compare import compare as run
-    from neuronfair.report.compare import compare_report, plot_comparison
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.plots import PICTURES
+    from neuronfair.render.compare import compare_report, plot_comparison
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.plots import PICTURES
 
     check_out(plot, PICTURES)
     check_out(json_file, or_stdout=True)

@@ -59,7 +59,7 @@ def audit_images(
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
     from neuronfair.network.detect import accuracies, fit_attribute, save_detector
-    from neuronfair.report.console import make_console
+    from neuronfair.render.console import make_console
     from neuronfair.verdict.pictures import after, compare, improve, subject
 
     check_device(device)
@@ -158,7 +158,7 @@ def _detector(
     console: Any,
 ) -> tuple[Detector, DetectorCard]:  # fmt: skip
     from neuronfair.network.detect import DetectorCard, fit_detector, load_detector
-    from neuronfair.report.console import progress_bar
+    from neuronfair.render.console import progress_bar
 
     if model is None:
         with progress_bar("Training the detector", quiet=console.quiet) as show:
@@ -209,7 +209,7 @@ def _write_pairs(
 ) -> None:  # fmt: skip
     import numpy as np
 
-    from neuronfair.report.pictures import write_page
+    from neuronfair.render.pictures import write_page
 
     findings, domain = found["halving"].findings, under_test.domain
     numbers = under_test.numbers[findings.origin].tolist()

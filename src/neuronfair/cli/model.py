@@ -53,7 +53,7 @@ def train(
     Example: `neuronfair train adult --out adult.safetensors`
     """
     from neuronfair.network.weights import save
-    from neuronfair.report.console import make_console
+    from neuronfair.render.console import make_console
 
     check_out(out, (".safetensors",))
     console = make_console(quiet=quiet)
@@ -89,8 +89,8 @@ def interpret(
     from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import interpret as run
     from neuronfair.network.adapter import Network
-    from neuronfair.report.console import interpretation_json, layer_table, make_console, progress_bar, verdict
-    from neuronfair.report.plots import PICTURES, plot_as_curves
+    from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
+    from neuronfair.render.plots import PICTURES, plot_as_curves
 
     check_out(plot, PICTURES)
     check_out(json_file, or_stdout=True)

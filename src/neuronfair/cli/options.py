@@ -144,7 +144,7 @@ def fit_classifier(
 ) -> tuple[nn.Sequential, Card]:
     """Train a classifier with a progress bar and say how well it does."""
     from neuronfair.network.fit import fit
-    from neuronfair.report.console import progress_bar
+    from neuronfair.render.console import progress_bar
 
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
         losses = []

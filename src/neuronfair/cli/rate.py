@@ -75,7 +75,7 @@ def rate(
     Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --distribution data`
     """
     from neuronfair.measure.rate import discrimination_rate
-    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.render.console import make_console, progress_bar
 
     check_out(json_file, or_stdout=True)
     check_device(device)

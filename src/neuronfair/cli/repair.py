@@ -90,11 +90,11 @@ def repair(
     from neuronfair.interpretation.profile import interpret
     from neuronfair.network.adapter import Network
     from neuronfair.network.weights import save
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.repair import repair_json, repair_report
     from neuronfair.repair.neurons import repair_neurons
     from neuronfair.repair.proof import stand
     from neuronfair.repair.retrain import retrain
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.repair import repair_json, repair_report
     from neuronfair.store.run import Run
 
     check_out(out, (".safetensors",))

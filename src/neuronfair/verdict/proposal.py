@@ -38,7 +38,7 @@ def propose(
     """
     why = _impossible(case, inquiry, opened)
     if why is not None:
-        return {"kind": "none", "text": why, "before": None, "after": None, "without_findings": None}
+        return {"kind": "none", "text": why, "command": None}
     module = opened.module
     assert isinstance(module, nn.Sequential)
     best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
@@ -60,7 +60,7 @@ def propose(
         )
     except NeuronFairError as error:
         text = f"A short retraining with the findings did not help: {error}. {_longer(command)}"
-        return {"kind": "none", "text": text, "before": None, "after": None, "without_findings": None}
+        return {"kind": "none", "text": text.strip(), "command": command}
     before, after, without = work.before, work.after, work.without
     lost = 100 * (before.accuracy - after.accuracy)
     text = (
@@ -72,7 +72,8 @@ def propose(
     )
     return {
         "kind": "retraining",
-        "text": text,
+        "text": text.strip(),
+        "command": command,
         "before": _out(module, before, case, parts),
         "after": _out(work.module, after, case, parts),
         "without_findings": _figures(without, case.confidence),
@@ -112,9 +113,9 @@ def _doubt(parts_seed: int | None) -> str:
 
 def _longer(command: str | None) -> str:
     if command is not None:
-        return f"A longer one, whose result is kept: {command}"
+        return ""
     return (
-        "This was a trial: to mend the model, add the pairs that were found to its training data, both people of a "
+        "This was a trial: to repair the model, add the pairs that were found to its training data, both people of a "
         "pair with the same label, and train with your own program."
     )
 

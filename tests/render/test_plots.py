@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from neuronfair.interpretation.ablate import Ablation, Outcome
+from neuronfair.interpretation.profile import BiasProfile, LayerBias
+from neuronfair.render.console import interpretation_json, layer_table, make_console, verdict
+from neuronfair.render.plots import PICTURES, plot_as_curves
+
+PROFILE = BiasProfile(
+    (LayerBias("first", torch.tensor([0.0, 0.1, 2.0])), LayerBias("dead", torch.zeros(2, dtype=torch.float64))), pairs=7
+)
+DOMAIN = SimpleNamespace(sensitive=("sex", "race"))
+ABLATION = Ablation("first", (2,), Outcome(0.25, 0.8), Outcome(0.0001, 0.75), (Outcome(0.2, 0.7), Outcome(0.3, 0.5)))
+
+
+def shown(thing) -> str:
+    console = make_console()
+    with console.capture() as text:
+        console.print(thing)
+    return text.get()
+
+
+@pytest.mark.parametrize("suffix", PICTURES)
+def test_every_kind_of_picture(tmp_path, suffix):
+    path = tmp_path / f"as{suffix}"
+    plot_as_curves(PROFILE, path, title="people")
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert path.read_bytes().startswith(starts[suffix])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_picture_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(OSError, match="No space"):
+        plot_as_curves(PROFILE, tmp_path / "as.png", title="people")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dollar_signs_in_names_are_no_formulas(tmp_path):
+    plot_as_curves(PROFILE, tmp_path / "as.svg", title="income in $ and $x_")
+
+
+def test_the_table_marks_the_worst_layer_and_the_dead_one():
+    text = shown(layer_table(PROFILE, DOMAIN))
+    assert "sex and race" in text
+    assert "first  ◀ most biased" in text
+    assert "none reacts" in text
+
+
+def test_the_verdict_in_words():
+    text = verdict(PROFILE, ABLATION, DOMAIN)
+    assert "Most biased layer: first. 1 of its 3 neurons reacts strongly to sex and race" in text
+    assert "25.0% of the people in the table would be decided otherwise if only their sex and race changed" in text
+    assert "under 0.1% at an accuracy of 75.0%" in text
+    assert "25.0% at an accuracy of 60.0% (mean of 2 draws)" in text
+
+
+def test_without_labels_no_accuracy():
+    assert "accuracy" not in verdict(PROFILE, ABLATION, DOMAIN, labelled=False)
+    result = interpretation_json(PROFILE, ABLATION, labelled=False)
+    assert result["ablation"]["random"] == {"draws": 2, "rate": 0.25, "accuracy": None}
+
+
+def test_a_network_that_does_not_react():
+    dead = BiasProfile(PROFILE.layers[1:], pairs=7)
+    assert verdict(dead, ABLATION, DOMAIN).startswith("No neuron of this network reacts to sex and race")
+
+
+def test_json_has_what_is_promised():
+    result = interpretation_json(PROFILE, None)
+    assert result["worst"] == "first"
+    assert result["layers"][0]["biased"] == [2]
+    assert result["layers"][1]["reacts"] is False
+    assert "ablation" not in result
