@@ -79,13 +79,31 @@ def test_a_new_file_may_be_read_by_whom_the_umask_allows(tmp_path):
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_link_stays_a_link(tmp_path):
+@pytest.mark.parametrize("target", ["real.txt", "nothing.txt", "link.txt"], ids=["file", "nothing", "itself"])
+def test_a_link_is_not_followed(tmp_path, target):
+    real, link = tmp_path / "real.txt", tmp_path / "link.txt"
+    real.write_text("old")
+    link.symlink_to(tmp_path / target)
+    with pytest.raises(FileExistsError, match="is a link"):
+        write_text(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "old"
+    assert listing(tmp_path) == ["link.txt", "real.txt"]
+
+
+def test_the_file_that_a_link_stands_for_can_be_meant(tmp_path):
     real, link = tmp_path / "real.txt", tmp_path / "link.txt"
     real.write_text("old")
     link.symlink_to(real)
-    write_text(link, "new")
+    write_text(link.resolve(), "new")
     assert link.is_symlink()
     assert real.read_text() == "new"
+
+
+@pytest.mark.parametrize("name", [251 * "n" + ".txt", 62 * "\N{GRINNING FACE}" + ".txt"])
+def test_a_name_as_long_as_can_be(tmp_path, name):
+    write_text(tmp_path / name, "x")
+    assert listing(tmp_path) == [name]
 
 
 def test_a_folder_is_not_replaced(tmp_path):

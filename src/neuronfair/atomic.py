@@ -14,12 +14,15 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file beside `path` to write to, and put it in the place of `path` at the end.
 
-    On any error or interrupt the old file stays as it was and the temporary one is removed.
+    On any error or interrupt the old file stays as it was and the temporary one is removed. A link is refused: in a
+    folder that somebody else has made it may lead to any file. Who means what it stands for gives `path.resolve()`.
     """
-    path = path.resolve()  # the file that a link stands for, not the link
+    if path.is_symlink():
+        raise FileExistsError(errno.EEXIST, "is a link, which is not followed", str(path))
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "is a folder or a device, not a file", str(path))
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    # Of a long name the temporary one, which is longer, keeps the beginning only.
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:

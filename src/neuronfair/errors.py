@@ -44,3 +44,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
     near = difflib.get_close_matches(str(word), known, n=1)
     return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, in one line that is not too long."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -202,11 +202,11 @@ def test_words_of_the_user_stay_words():
     assert list(made.attributes[0].findings[3].row.values()) == people[0]["rows"][3]
 
 
-def test_what_a_page_cannot_hold_is_replaced():
-    made = reports.report(data=replace(reports.report().data, name="a\x00b\ud800c\x1bd", target="t\x07"))
+def test_what_a_page_cannot_hold_or_would_hide_is_written_out():
+    made = reports.report(data=replace(reports.report().data, name="a\x00b\ud800c\x1bd\u202e<e", target="t\x07"))
     page = audit_page(made)
     page.encode()
-    assert "a\ufffdb\ufffdc\ufffdd" in page
+    assert "a\\u0000b\\ud800c\\u001bd\\u202e&lt;e" in page
 
 
 def test_a_black_box_in_which_nobody_was_found():

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from rich.console import Console
-
+from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
 from neuronfair.verdict.entries import Rates
+from neuronfair.verdict.report import Verdict
 from tests import reports
 
 
 def shown(report) -> str:
-    console = Console(width=200, markup=False)
+    console = make_console()
+    console.width = 200
     with console.capture() as capture:
         console.print(audit_report(report))
     return capture.get()
@@ -47,3 +48,10 @@ def test_what_a_build_asked_is_answered():
 
 def test_a_black_box_is_said_to_be_one():
     assert "Black box." in shown(reports.nothing_found())
+
+
+def test_a_name_gives_the_terminal_no_orders():
+    name = "se\x1b[31mx"
+    text = shown(reports.report(reports.attribute(name), verdict=Verdict("suspicious", f"By {name}.")))
+    assert "\x1b" not in text
+    assert text.count("se\\u001b[31mx") >= 3

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
 
 from neuronfair import __version__
 from neuronfair.errors import NeuronFairError
+from neuronfair.shown import visible
 
 app = typer.Typer(
     help="Fairness testing of neural networks: where bias lives and whom it hits.",
@@ -28,9 +30,11 @@ def main() -> None:
     """Run the command line; every expected error becomes one line and exit status 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
+    warnings.showwarning = _warn
     try:
         status = app(prog_name="neuronfair", standalone_mode=False)
-        sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
+        if sys.stdout is not None:  # as after >&-
+            sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
         sys.exit(status)
     except NeuronFairError as error:
         _fail(str(error))
@@ -55,9 +59,18 @@ def _explain(error: Any) -> None:
     _fail(f"{error.format_message()} See: {command} --help")
 
 
+def complain(message: str) -> None:
+    """Print one line on standard error; whatever names are in it."""
+    print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
+
+
 def _fail(message: str) -> None:
-    print(f"neuronfair: error: {' '.join(message.split())}", file=sys.stderr)
+    complain(f"error: {message}")
     sys.exit(2)
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    complain(f"warning: {message}")
 
 
 def _version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, complain
 from neuronfair.cli.options import (
     DecisionOption,
     DeviceOption,
@@ -116,7 +116,8 @@ def audit(
 
     check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    outputs.check(corpus, [data, *(str(path) for path in (domain, model, weights) if path is not None)])
+    read = (domain, model, weights, None if corpus_add else corpus)
+    outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
     check_device(device)
     read_decision(decision)
     console = make_console(quiet=quiet or is_stdout(json_file))
@@ -174,7 +175,7 @@ def audit(
     if summary["gate"] is not None and not summary["gate"]["passed"]:
         if quiet:  # a build that fails says why
             for failed in (one for one in summary["gate"]["checks"] if one["fired"]):
-                print(f"neuronfair: --fail-if '{failed['expression']}': {failed['text']}", file=sys.stderr)
+                complain(f"--fail-if '{failed['expression']}': {failed['text']}")
         raise typer.Exit(FIRED)
 
 
@@ -195,6 +196,9 @@ class _Outputs:
         from neuronfair.verdict.folder import FIGURES, WEIGHTS
 
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
+        for place in own.values():
+            if place.exists():
+                check_out(place)
         taken = {path.resolve(): f"{name} of the audit in {self.folder}" for name, path in own.items()}
         taken |= {Path(name).resolve(): "read by this audit" for name in inputs}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
@@ -204,7 +208,7 @@ class _Outputs:
             if path.resolve() in taken:
                 raise DataError(f"{option} {path}: is {taken[path.resolve()]}. Choose another name")
             taken[path.resolve()] = f"also named by {option}"
-            if path.absolute().parent != self.folder.absolute():  # which is made later
+            if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 check_out(path)
 
     def write(self, summary: dict[str, Any]) -> None:
@@ -212,10 +216,10 @@ class _Outputs:
         from neuronfair.render.junit import junit
         from neuronfair.render.markdown import markdown
         from neuronfair.render.page import audit_page
-        from neuronfair.verdict.folder import FIGURES
+        from neuronfair.verdict.folder import FIGURES, keep_figures
         from neuronfair.verdict.typed import typed
 
-        write_json(self.folder / FIGURES, summary)
+        keep_figures(self.folder, summary)
         report = typed(summary)
         write_file(self.html, audit_page(report))
         if self.junit is not None:

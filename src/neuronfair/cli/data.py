@@ -8,14 +8,16 @@ from typing import Annotated
 import typer
 
 from neuronfair.cli.app import data_app, domain_app
-from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names
+from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names, write_file
 from neuronfair.errors import DataError
+from neuronfair.shown import visible
 
 
 @data_app.command("list")
 def data_list() -> None:
     """Show the data sets, whether they are at hand, their sensitive attribute and their terms."""
     from rich.table import Table
+    from rich.text import Text
 
     from neuronfair.domain.data import DATASETS, catalog_domain
     from neuronfair.domain.sources import source, where
@@ -26,7 +28,7 @@ def data_list() -> None:
     for name in DATASETS:
         at_hand = "at hand" if where(name) else "not here"
         sensitive = ", ".join(catalog_domain(name).sensitive)
-        table.add_row(name, at_hand, f"sensitive: {sensitive}", f"{source(name).licence}\n{source(name).page}")
+        table.add_row(name, at_hand, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
     console = make_console()
     console.print(table)
     console.print("Fetch what is not here: neuronfair data get NAME")
@@ -44,7 +46,7 @@ def data_get(
     with progress_bar(f"Fetching {name}", quiet=quiet) as show:
         paths = get(name, progress=show)
     for path in paths:
-        print(path)
+        print(visible(str(path)))
 
 
 @data_app.command("where")
@@ -56,7 +58,7 @@ def data_where(name: NameArgument) -> None:
     if paths is None:
         raise DataError(f"{name} is not at hand. Fetch it: neuronfair data get {name}")
     for path in paths:
-        print(path)
+        print(visible(str(path)))
 
 
 @domain_app.command("infer")
@@ -70,7 +72,6 @@ def domain_infer(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a first draft of a domain file, read off a table, for you to correct."""
-    from neuronfair.atomic import write_text
     from neuronfair.domain.infer import infer_domain
     from neuronfair.domain.toml import parse_domain
 
@@ -81,7 +82,7 @@ def domain_infer(
     text = infer_domain(file, sensitive=names(sensitive) or [], target=target)
     parse_domain(text)
     if is_stdout(out):
-        print(text, end="")
+        print(visible(text, keep="\n"), end="")  # its strings keep their meaning
         return
-    write_text(out, text)
-    print(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested.")
+    write_file(out, text)
+    print(visible(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,13 +59,16 @@ def audit_images(
 
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
+    from neuronfair.atomic import write_text
     from neuronfair.network.detect import accuracies, fit_attribute, save_detector
     from neuronfair.render.console import make_console
+    from neuronfair.verdict.folder import check_writable
     from neuronfair.verdict.pictures import after, compare, improve, subject
 
     check_device(device)
-    if out.exists():
+    if os.path.lexists(out):
         raise RunError(f"{out} exists already. Choose another --out")
+    check_writable(out)
     console = make_console(quiet=quiet)
     pictures = _pictures(source, labels, faces, seed)
     classes, values = pictures.attribute(sensitive)
@@ -117,7 +121,7 @@ def audit_images(
     lines = _sentences(result)
     out.mkdir(parents=True)
     save_detector(out / WEIGHTS, detector, card)
-    (out / FIGURES).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_text(out / FIGURES, json.dumps(result, indent=2) + "\n")
     files = [pictures.files[i] for i in known.nonzero()[:, 0].tolist()]
     _write_pairs(out, under_test, found, files, lines, card, figures)
     for line in lines:
@@ -209,18 +213,20 @@ def _write_pairs(
 ) -> None:  # fmt: skip
     import numpy as np
 
+    from neuronfair.atomic import replacing
     from neuronfair.render.pictures import write_page
 
     findings, domain = found["halving"].findings, under_test.domain
     numbers = under_test.numbers[findings.origin].tolist()
-    np.savez_compressed(
-        out / PAIRS,
-        pictures=domain.levels(findings.packed).to("cpu").numpy().astype(np.uint8),
-        twins=domain.levels(findings.twins(domain)).to("cpu").numpy().astype(np.uint8),
-        scores=findings.scores.cpu().numpy(),
-        twin_scores=findings.twin_scores.cpu().numpy(),
-        seeds=np.array([files[i] for i in numbers], dtype=str),
-    )
+    with replacing(out / PAIRS) as temporary:
+        np.savez_compressed(
+            temporary,
+            pictures=domain.levels(findings.packed).to("cpu").numpy().astype(np.uint8),
+            twins=domain.levels(findings.twins(domain)).to("cpu").numpy().astype(np.uint8),
+            scores=findings.scores.cpu().numpy(),
+            twin_scores=findings.twin_scores.cpu().numpy(),
+            seeds=np.array([files[i] for i in numbers], dtype=str),
+        )
     table = {name: {title: _cell(key, line[key]) for key, title in COLUMNS.items()} for name, line in figures.items()}
     title = f"Pictures that are decided otherwise when only {domain.sensitive[0]} changes"
     write_page(

@@ -25,6 +25,7 @@ from neuronfair.cli.options import (
     WeightsOption,
     check_device,
     check_out,
+    check_weights,
     fit_classifier,
     is_stdout,
     load_data,
@@ -55,7 +56,7 @@ def train(
     from neuronfair.network.weights import save
     from neuronfair.render.console import make_console
 
-    check_out(out, (".safetensors",))
+    out = check_weights(out)
     console = make_console(quiet=quiet)
     module, card = fit_classifier(load_data(data, encoding, domain, sensitive, target), console, seed, sizes(hidden))
     save(out, module, card)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
+from neuronfair.shown import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -244,20 +245,30 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: b
     """Refuse an output file that cannot be written, before any work is done for it."""
     if path is None or (or_stdout and is_stdout(path)):
         return
-    if suffixes and path.suffix.lower() not in suffixes:
+    target = Path(os.path.realpath(path))  # of a link, what it stands for
+    if suffixes and target.suffix.lower() not in suffixes:
         raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise DataError(f"{path}: there is no folder {folder}. Make it, or choose another place")
-    if path.exists() and not path.is_file():  # a device would be replaced by a file
-        raise DataError(f"{path}: is a folder or a device, not a file. Choose another name")
-    if not os.access(folder, os.W_OK):
-        raise DataError(f"{path}: no permission to write into {folder}. Choose another place")
+    if not target.parent.is_dir():
+        raise DataError(f"{path}: there is no folder {target.parent}. Make it, or choose another place")
+    if target.is_symlink() or (target.exists() and not target.is_file()):  # a device would be replaced by a file
+        raise DataError(f"{path}: is a folder, a device or a link to itself, not a file. Choose another name")
+    if not os.access(target.parent, os.W_OK):
+        raise DataError(f"{path}: no permission to write into {target.parent}. Choose another place")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise DataError(f"{path}: no permission to write this file. Choose another name")
+
+
+def check_weights(path: Path) -> Path:
+    """Return where a network and its card are written, of a link what it stands for; refuse what cannot be written."""
+    check_out(path, (".safetensors",))
+    path = path.resolve() if path.is_symlink() else path
+    check_out(path.with_suffix(".json"))
+    return path
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write figures as JSON to a file or to standard output."""
-    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    text = visible(json.dumps(result, indent=2, allow_nan=False) + "\n", keep="\n")  # DEL; the rest is ASCII
     if is_stdout(path):
         sys.stdout.write(text)
     else:
@@ -265,10 +276,10 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write an output file; if that fails, the error names it."""
+    """Write a file that the user has named, of a link what it stands for; if that fails, the error names it."""
     from neuronfair.atomic import write_text
 
     try:
-        write_text(path, text)
+        write_text(path.resolve(), text)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -21,6 +21,7 @@ from neuronfair.cli.options import (
     as_read,
     check_device,
     check_out,
+    check_weights,
     is_stdout,
     write_json,
 )
@@ -97,7 +98,7 @@ def repair(
     from neuronfair.repair.retrain import retrain
     from neuronfair.store.run import Run
 
-    check_out(out, (".safetensors",))
+    out = check_weights(out)
     check_out(json_file, or_stdout=True)
     if json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
         raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")

@@ -51,7 +51,11 @@ def reproduce(
     """
     from neuronfair.atomic import write_text
     from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.verdict.folder import check_writable
 
+    for folder in (out, docs):
+        if folder is not None:
+            check_writable(folder)
     lab, book, cases = _experiments()
     chosen = _chosen(names, book.EXPERIMENTS)
     scale = lab.QUICK if quick else lab.FULL

@@ -90,10 +90,13 @@ def search(
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
     from neuronfair.verdict.about import Origin, replay_options
+    from neuronfair.verdict.folder import check_writable, refuse_links
 
     check_out(json_file, or_stdout=True)
     check_device(device)
     check_folder(out)
+    check_writable(out)
+    refuse_links(out)
     console = make_console(quiet=quiet or is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
     table = load_data(data, encoding, domain, sensitive, target)

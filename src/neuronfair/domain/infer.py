@@ -14,6 +14,7 @@ from neuronfair.domain.attribute import MISSING_CELLS
 from neuronfair.domain.files import read_sheet
 from neuronfair.domain.toml import quoted
 from neuronfair.errors import DataError, DomainError, did_you_mean
+from neuronfair.shown import visible
 
 MAX_LABELS = 500  # a text column with more different cells is taken for names or free text
 MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
@@ -74,7 +75,7 @@ def infer_domain(path: str | Path, *, sensitive: Sequence[str], target: str) -> 
             )
     lines = [_line(name, cells, name in sensitive) for name, cells in columns.items() if name != target]
     head = _HEAD.format(
-        file=path.name,
+        file=visible(path.name),
         rows=len(columns[target]),
         name=quoted(path.stem),
         sensitive=_quotes(sensitive),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.draws import Draws
 from neuronfair.generation.engine import Checkpoint, PhaseResult, search
@@ -177,18 +178,31 @@ def find(
     if seeds is None:
         seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()
+    _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
         recorder.begin(seeds)
-    first, local = _both_phases(plan, world, seeds, recorder, progress, "")
-    outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
-    if not plan.controls or "interrupted" in (first.stop, local.stop):
-        return outcome
-    judged = first.findings.judged + local.findings.judged
-    random = _control("random", lambda: _random(plan, world, judged, progress), recorder)
-    if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
-        return replace(outcome, random=random)
-    direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
-    return replace(outcome, random=random, random_direction=direction)
+    with _kept(recorder):
+        first, local = _both_phases(plan, world, seeds, recorder, progress, "")
+        outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
+        if not plan.controls or "interrupted" in (first.stop, local.stop):
+            return outcome
+        judged = first.findings.judged + local.findings.judged
+        random = _control("random", lambda: _random(plan, world, judged, progress), recorder)
+        if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
+            return replace(outcome, random=random)
+        direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
+        return replace(outcome, random=random, random_direction=direction)
+
+
+@contextmanager
+def _kept(recorder: Recorder | None) -> Iterator[None]:
+    """Say of a model that fails in the middle of a search that what was found is not lost, where it is recorded."""
+    try:
+        yield
+    except ModelError as error:
+        if recorder is None:
+            raise
+        raise ModelError(f"{error}. What was found before is kept: the same command goes on from there") from error
 
 
 def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | None) -> Count | None:

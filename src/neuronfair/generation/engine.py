@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from neuronfair.errors import ModelError, RunError
+from neuronfair.errors import RunError
 from neuronfair.generation.budget import Budget
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, State, World
-from neuronfair.network.judge import Judgement, judge
+from neuronfair.network.judge import Judgement, judge, not_finite
 from neuronfair.network.threads import one_thread
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -100,7 +100,7 @@ def search(
                 stop = "interrupted"
             else:
                 rows = method.ask(world, state, t)
-                judgement = judge(world.network, world.domain, rows, world.decision)
+                judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
                 tally.record(state["origin"], rows, judgement, t)
                 state = method.tell(world, state, rows, judgement, t)
                 state = _retired(state, judgement.discriminates, budget)
@@ -164,9 +164,7 @@ class _Tally:
         finite = torch.isfinite(judgement.scores).all() & torch.isfinite(judgement.twin_scores).all()
         tried, hits, sound = torch.stack([new.sum(), found.sum(), finite.long()]).tolist()  # the one copy to the host
         if not sound:
-            raise ModelError(
-                "the network gives NaN or infinite scores. Check its weights and the scaling of the inputs"
-            )
+            raise not_finite()
         partner = judgement.partner[found]
         twins = judgement.twins[found, partner]
         missed = new & ~found & (_scramble(keys) % MISS_SHARE == 0)

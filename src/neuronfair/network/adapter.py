@@ -10,8 +10,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.errors import ModelError, NeuronFairError, did_you_mean, one_line
 from neuronfair.network.layers import activation_sites, evaluating, hooked, named_sites, traced
+
+# Whose code is known not to write into its input, unless it is seen to do so.
+_KNOWN = ("torch.nn.", "neuronfair.")
 
 
 class _LayerReached(BaseException):
@@ -55,25 +58,38 @@ class Network:
         self._runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
-        example = example.detach().to(self.device, self.dtype).clone()
-        before = example._version
-        self.outputs = int(_first_scores(self.module, example).shape[1])
-        # A network that begins with an in-place operation would overwrite the caller's rows: it gets a copy.
-        self._writes_input = example._version != before
-        if layers is not None:
-            self._sites = named_sites(self.module, layers, example)
+        self._example = example.detach()[:2].to(self.device, self.dtype).clone()
+        tried = self._example.clone()
+        with _own_code(self.module, tried):
+            with torch.no_grad(), evaluating(self._parts):
+                self.outputs = int(_as_scores(self.module(tried), tried).shape[1])
+            # A module that begins with an in-place operation would overwrite the caller's rows: it gets a copy. Code
+            # of the user's may do so for some rows only.
+            foreign = any(not type(part).__module__.startswith(_KNOWN) for part in self._parts)
+            self._copies = foreign or tried._version > 0
+            self._find_layers(layers)
+
+    def _find_layers(self, named: Sequence[str] | None) -> None:
+        if named is not None:
+            self._sites = named_sites(self.module, named, self._example)
         else:
-            self._sites = activation_sites(self.module, example)
+            self._sites = activation_sites(self.module, self._example)
             if not self._sites:
-                self._runner, self._sites = traced(self.module, example)
+                self._runner, self._sites = traced(self.module, self._example)
                 self._parts = tuple(self._runner.modules())
         self.layers = tuple(self._sites)
         self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
 
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""
-        example = torch.zeros(1, *self.inputs, dtype=torch.float64)
-        return Network(copy.deepcopy(self.module).double(), example, device=self.device, layers=())
+        try:
+            module = copy.deepcopy(self.module).double()
+            return Network(module, self._example.double(), device=self.device, layers=())
+        except Exception as error:  # the module's own code
+            raise ModelError(
+                f"no copy of the module computes in float64, in which findings are checked: {one_line(error)}. Tensors "
+                "that it makes must be of its input's type"
+            ) from error
 
     def scores(self, x: Tensor) -> Tensor:
         """Return what the module computes for the rows x, as (n, outputs) and without a gradient."""
@@ -81,7 +97,7 @@ class Network:
         with torch.no_grad():
             result, _ = self._forward(x, ())
         self.rows_forward += len(x)
-        return _as_scores(result, len(x))
+        return self._scores(result, x)
 
     def activations(self, x: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
@@ -103,7 +119,7 @@ class Network:
         leaf = self._cast(x).detach().requires_grad_()
         with torch.enable_grad():
             result, seen = self._forward(leaf, () if layer is None else (layer,))
-            value = objective(_as_scores(result, len(leaf)) if layer is None else seen[layer])
+            value = objective(self._scores(result, leaf) if layer is None else seen[layer])
             if value.shape not in ((), (len(leaf),)):
                 raise ModelError(
                     f"an objective returns one number, or one per row ({len(leaf)},); got {tuple(value.shape)}"
@@ -111,9 +127,18 @@ class Network:
             if not value.requires_grad:
                 raise ModelError("the objective has no gradient: it detaches or does not use its argument")
             total = value.sum() if value.dim() else value
-            (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+            with _own_code(self.module, leaf):
+                (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
         self.rows_backward += len(leaf)
         return slope
+
+    def ends_in_sigmoid(self) -> bool:
+        """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""
+        with torch.enable_grad():
+            last = self._forward(self._example.clone().requires_grad_(), ())[0].grad_fn
+        while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
+            last = last.next_functions[0][0]
+        return last is not None and "Sigmoid" in last.name()
 
     @contextmanager
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
@@ -150,10 +175,18 @@ class Network:
             if name not in self._sites:
                 raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self._sites)}")
 
+    def _scores(self, result: Tensor, x: Tensor) -> Tensor:
+        scores = _as_scores(result, x)
+        if scores.shape[1] != self.outputs:
+            raise ModelError(f"the module gave {self.outputs} scores a row at first and {scores.shape[1]} now")
+        return scores
+
     def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
-        if self._writes_input:
-            x = x.clone()
+        with _own_code(self.module, x):
+            return self._pass(x.clone() if self._copies else x, wanted)
+
+    def _pass(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         if not wanted and not self._masks:
             with evaluating(self._parts):
                 return self._runner(x), {}
@@ -166,6 +199,9 @@ class Network:
             name = names.get((module, call))
             if name is None:
                 return None
+            if output.shape != (len(x), *sites[name].shape):
+                expected = ", ".join(map(str, (len(x), *sites[name].shape)))
+                raise ModelError(f"layer '{name}' must give ({expected}) for these rows, got {tuple(output.shape)}")
             if name in masks:
                 output = output.masked_fill(masks[name], 0.0)
             if name in missing:
@@ -186,25 +222,28 @@ class Network:
         return result, seen
 
 
-def _as_scores(result: Tensor, rows: int) -> Tensor:
+def _as_scores(result: Tensor, x: Tensor) -> Tensor:
     if not isinstance(result, Tensor) or not result.is_floating_point():
         kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
         raise ModelError(f"the module must return one tensor of floating-point scores, got {kind}")
+    if result.device != x.device:
+        raise ModelError(f"the module was given rows on {x.device} and must return scores there, got {result.device}")
     if result.dim() == 1:
         result = result.unsqueeze(1)
-    if result.dim() != 2 or len(result) != rows:
-        raise ModelError(f"the module must return scores ({rows}, outputs), got {tuple(result.shape)}")
-    return result
+    if result.dim() != 2 or len(result) != len(x):
+        raise ModelError(f"the module must return scores ({len(x)}, outputs), got {tuple(result.shape)}")
+    return result.float() if result.element_size() < 4 else result  # numpy knows no bfloat16
 
 
-def _first_scores(module: nn.Module, example: Tensor) -> Tensor:
+@contextmanager
+def _own_code(module: nn.Module, x: Tensor) -> Iterator[None]:
+    """Say on which rows a module failed, whatever its code raises; Ctrl-C stays Ctrl-C."""
     try:
-        with torch.no_grad(), evaluating(module.modules()):
-            return _as_scores(module(example), len(example))
-    except ModelError:
+        yield
+    except NeuronFairError:
         raise
-    except Exception as error:  # the module's own code
-        first = next((m for m in module.modules() if isinstance(m, nn.Linear)), None)
-        width = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
-        shape, what = tuple(example.shape[1:]), str(error) or type(error).__name__
-        raise ModelError(f"the module failed on rows of shape {shape}{width}: {what}") from error
+    except Exception as error:
+        first = next((part for part in module.modules() if isinstance(part, nn.Linear)), None)
+        misfit = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
+        hint = misfit if first is not None and first.in_features != x.shape[-1] else ""
+        raise ModelError(f"the module failed on rows of shape {tuple(x.shape)}{hint}: {one_line(error)}") from error

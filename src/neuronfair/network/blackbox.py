@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, one_line
 
 
 class Model(Protocol):
@@ -69,9 +69,10 @@ class BlackBox:
 
     def _ask(self, x: Tensor) -> Tensor:
         try:
-            answer = np.asarray(self.predict(x.detach().double().cpu().numpy()), dtype=np.float64)
+            given = x.detach().to("cpu", torch.float64, copy=True)  # the function may write into it
+            answer = np.asarray(self.predict(given.numpy()), dtype=np.float64)
         except Exception as error:
-            raise ModelError(f"the black box failed on rows of shape {tuple(x.shape)}: {error}") from error
+            raise ModelError(f"the black box failed on rows of shape {tuple(x.shape)}: {one_line(error)}") from error
         answer = answer[:, None] if answer.ndim == 1 else answer
         if answer.ndim != 2 or len(answer) != len(x):
             raise ModelError(f"the black box must return {len(x)} scores or rows of scores, got {answer.shape}")

@@ -227,7 +227,8 @@ def scores_of(model: nn.Module | Network, x: Tensor) -> Tensor:
         return torch.cat([model.scores(part) for part in torch.split(x, EVALUATION_ROWS)])
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with evaluating(model.modules()):
-        return torch.cat([model(part.to(dtype)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
+        # Copies, since a module may write into its input.
+        return torch.cat([model(part.to(dtype, copy=True)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
 
 
 def check_classes(scores: Tensor, y: Tensor) -> None:

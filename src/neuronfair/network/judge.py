@@ -127,17 +127,29 @@ class Judgement:
         return self.twins[torch.arange(len(self.twins), device=self.twins.device), self.partner]
 
 
-def judge(network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None) -> Judgement:
-    """Score rows and all their twins in one forward pass and compare the decisions (Definition 1)."""
+def judge(
+    network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
+) -> Judgement:
+    """Score rows and all their twins in one forward pass and compare the decisions (Definition 1).
+
+    Scores that are NaN or infinite are an error. The engine looks for them itself (`checked=False`).
+    """
     decision = decision or Decision()
     decision.check(network.outputs)
     twins, valid = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
     scores = network.scores(domain.encode(family, network.dtype).flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    if checked and not bool(scores.isfinite().all()):
+        raise not_finite()
     own, others = scores[:, :1], scores[:, 1:]
     differs = decision.differ(own, others) & valid
     gaps = torch.where(valid, decision.gap(own, others), -1.0)
     return Judgement(twins, scores[:, 0], others, valid, differs, gaps)
+
+
+def not_finite() -> ModelError:
+    """Return the error for scores that cannot be compared."""
+    return ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
 
 
 def families(domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:

@@ -193,4 +193,5 @@ def _functions_to_modules(twin: fx.GraphModule) -> dict[nn.Module, str]:
             node.replace_all_uses_with(twin.graph.call_module(path, node.args, node.kwargs))
         twin.graph.erase_node(node)
     twin.recompile()
+    del type(twin).__call__  # torch's prints a traceback where forward() fails; without it modules are called as ever
     return names

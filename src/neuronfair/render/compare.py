@@ -35,7 +35,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(Text(heading), justify="right", no_wrap=True)
     entries = comparison.methods()
     most = max((entry["findings"] for entry in entries), default=0)
     for entry in entries:
@@ -59,16 +59,16 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
         lines.append("Interrupted: the methods above are complete, the others are missing.")
     if plan.instances is not None:
         lines.append(f"At most {plan.instances:,} different people judged in each phase.")
-    return Group(table, *(Text(line) for line in lines))
+    return Group(table, *lines)
 
 
-def _cell(entry: dict[str, Any], figure: str, form: str) -> str:
+def _cell(entry: dict[str, Any], figure: str, form: str) -> str | Text:
     value, spread = entry[figure], entry.get("plus_minus", {}).get(figure)
     if value is None:
         return "–"
     if spread is None or figure not in WITH_SPREAD:
         return f"{value:{form}}"
-    return f"{value:{form}}\n±{spread:{form}}"
+    return Text(f"{value:{form}}\n±{spread:{form}}")
 
 
 def plot_comparison(comparison: Comparison, path: Path, *, title: str) -> None:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.ablate import Ablation, Outcome
 from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.shown import visible
+
+
+class _Console(Console):
+    """A console that shows every text as it is: no name in it can colour, move or rename the terminal.
+
+    A string is one line. Where we break lines ourselves, a `Text` does it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:  # before it is measured, so that tables stay straight
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=visible(part.text, keep="\n"))
 
 
 def make_console(*, quiet: bool = False) -> Console:
     """Return the console for results: standard output, names and paths shown as they are."""
-    return Console(quiet=quiet, highlight=False, markup=False, emoji=False)
+    return _Console(quiet=quiet)
 
 
 @contextmanager
@@ -26,7 +46,7 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
 
     It goes to standard error, and only if that is a terminal: results and logs stay clean.
     """
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = _Console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

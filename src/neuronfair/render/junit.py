@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.report import Report
 from neuronfair.words import listed
 
-# What XML 1.0 cannot hold, not even escaped.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
 
@@ -85,4 +83,4 @@ def _count(suite: ElementTree.Element) -> None:
 
 
 def _text(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    return visible(text, keep="\n")  # nor could XML hold most of these

@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.report import CorpusReport, Gate, Report
 from neuronfair.words import percent, times
@@ -94,14 +95,16 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _words(text: str) -> str:
-    """Return a text that Markdown and HTML show as it is, on one line."""
-    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(text.split()))
-    return html.escape(escaped, quote=False)
+    """Return a text that Markdown and HTML show as it is, on one line: no table, list, link, formula or mention."""
+    line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", visible(" ".join(text.split())))
+    line = re.sub(r"^(\d*)([-+.)])(?= |$)", r"\1\\\2", line)
+    # GitHub makes links of bare addresses, and writes to whom an @ names.
+    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)", "<!-- -->", html.escape(line, quote=False))
 
 
 def _code(text: str) -> str:
     """Return a text as code, whatever backticks are in it."""
-    text = " ".join(text.split())
+    text = visible(" ".join(text.split()))
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     inner = f" {text} " if text.startswith("`") or text.endswith("`") else text
     return f"{ticks}{inner}{ticks}"

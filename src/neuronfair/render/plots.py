@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from neuronfair.atomic import replacing
 from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.shown import visible
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -18,11 +20,16 @@ def saved_figure(path: Path, *, size: tuple[float, float]) -> Iterator[Any]:
     """Give an empty figure to draw into, and write it to a file when the drawing is done."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     yield figure
-    with replacing(path) as temporary:
+    for text in figure.findobj(Text):  # a name is shown as it is, even if it looks like a formula
+        text.set_text(visible(text.get_text(), keep="\n"))
+        text.set_parse_math(False)
+    with replacing(path.resolve()) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the font lacks most of the world's letters
         figure.savefig(temporary, dpi=150)
 
 

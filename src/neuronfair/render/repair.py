@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.groups import Group
@@ -36,7 +35,7 @@ def repair_report(
     for label, cells in _lines(before, after, domain):
         table.add_row(label, *cells)
     words = _retraining(work, sensitive) if isinstance(work, Retraining) else _neurons(work, before, sensitive)
-    return Lines(table, *(Text(line) for line in [verdict(before, after), *words, *notes]))
+    return Lines(table, verdict(before, after), *words, *notes)
 
 
 def verdict(before: Standing, after: Standing) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
@@ -60,7 +59,7 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
     lines += worst_examples(outcome, network)
     again = shlex.join(["neuronfair", "replay", str(folder), "0", *replay])
     lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")
-    return Group(table, *(Text(line) for line in lines))
+    return Group(table, *lines)
 
 
 def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
@@ -136,7 +135,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
     if nearer is not None:
         told, holds = _pair(network, domain, decision, *nearer)
         lines += ["Shrunk, as it was reported:", *told, f"Shrunk, {_state(holds)}"]
-    return Group(*(Text(line) for line in lines))
+    return Group(*lines)
 
 
 def _pair(network: Model, domain: TableDomain, decision: Decision, row: Tensor, twin: Tensor) -> tuple[list[str], bool]:

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.report import Report
 from neuronfair.words import percent, times
@@ -17,17 +18,17 @@ _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing fou
 def audit_report(report: Report) -> RenderableType:
     """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
     attributes = report.attributes
-    lines: list[RenderableType] = [Text(report.verdict.text, style=_STYLE.get(report.verdict.level, "bold"))]
+    lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
     lines.append(_table(attributes))
     worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
     for finding in worst[:WORST]:
-        lines.append(Text(f"• {finding.sentence}"))
+        lines.append(f"• {finding.sentence}")
         if finding.replay:
-            lines.append(Text(f"  {finding.replay}", style="dim", overflow="fold"))
-    lines += [Text(f"• {group.sentence}") for one in attributes for group in one.subgroups[:1]]
-    lines += [Text(f"Note: {note.seen} {note.remedy}") for one in attributes[:1] for note in one.health]
+            lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
+    lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
+    lines += [f"Note: {note.seen} {note.remedy}" for one in attributes[:1] for note in one.health]
     if not report.model.white_box:
-        lines.append(Text(report.model.note))
+        lines.append(report.model.note)
     return Group(*lines, *_afterwards(report))
 
 
@@ -53,23 +54,21 @@ def _rate(rate: RateOf | None, *, ends: bool) -> str:
     return percent(rate.rate) + (f" ({low}–{high})" if ends else "")
 
 
-def _afterwards(report: Report) -> list[Text]:
+def _afterwards(report: Report) -> list[RenderableType]:
     """Return what is said of a repair, the corpus, an earlier audit and the gate, where there are such."""
-    lines = []
+    lines: list[RenderableType] = []
     if report.repair is not None:
         longer = f" A longer one, whose result is kept: {report.repair.command}" if report.repair.command else ""
-        lines.append(Text(f"Repair: {report.repair.text}{longer}"))
+        lines.append(f"Repair: {report.repair.text}{longer}")
     if report.corpus is not None:
         corpus = report.corpus
         lines.append(
-            Text(
-                f"Corpus: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
-                f"{corpus.added:,} added to {corpus.file}."
-            )
+            f"Corpus: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
+            f"{corpus.added:,} added to {corpus.file}."
         )
     if report.baseline is not None:
-        lines.append(Text(f"Since {report.baseline.file}: {report.baseline.text}"))
+        lines.append(f"Since {report.baseline.file}: {report.baseline.text}")
     for check in report.gate.checks if report.gate is not None else ():
         mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
-        lines.append(Text.assemble((mark, style), f" {check.expression}: {check.text}"))
+        lines.append(Text.assemble((mark, style), visible(f" {check.expression}: {check.text}")))
     return lines

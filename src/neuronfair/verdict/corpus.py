@@ -165,7 +165,7 @@ def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10) -> int
     if lines:
         before = corpus.text if corpus.text.endswith("\n") or not corpus.text else corpus.text + "\n"
         try:
-            write_text(corpus.file, before + "\n".join(lines) + "\n")
+            write_text(corpus.file.resolve(), before + "\n".join(lines) + "\n")
         except OSError as error:
             raise DataError(f"{corpus.file}: cannot be written: {error.strerror or error}") from None
     return len(lines)

@@ -24,6 +24,7 @@ from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
+from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST
 from neuronfair.verdict import inquiry, words
 from neuronfair.verdict.about import Origin, replay_options
@@ -117,7 +118,7 @@ class Fairness:
             count = f"{past['still_wrong']:,} of {past['replayed']:,} past counterexamples in {past['file']}"
             problems += [f"{count} are still decided otherwise:", *past["examples"]]
         if problems:
-            raise AssertionError("\n".join(problems))
+            raise AssertionError("\n".join(map(visible, problems)))
         return Checked(rate, max_rate, past)
 
     def _shown(self, opened: Opened, data: Data, plan: Plan, confidence: float) -> list[str]:

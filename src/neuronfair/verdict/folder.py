@@ -44,13 +44,25 @@ def folder_name(names: Sequence[str]) -> str:
     return safe if safe == plain else f"{safe}-{zlib.crc32(plain.encode()):08x}"
 
 
-def check_audit_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than an audit, cannot be written, or is in use."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made, or written into."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise RunError(f"{folder}: {there} is not a folder that can be written. Choose another --out")
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which a link would lead what is written to another place; strangers may have made it."""
+    for link in (path for path in folder.rglob("*") if path.is_symlink()):
+        raise RunError(f"{link}: is a link, which is not followed. Remove it, or choose another --out")
+
+
+def check_audit_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than an audit, cannot be written, leads elsewhere, or is in use."""
+    check_writable(folder)
     if folder.exists() and _read_manifest(folder) is None and any(folder.iterdir()):
         raise RunError(f"{folder} exists and is not the folder of an audit. Choose another --out")
+    refuse_links(folder)
     if folder.exists():
         Lock.of(folder)
 

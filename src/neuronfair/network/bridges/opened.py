@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
+from neuronfair.errors import one_line as one_line  # for the bridges, too
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.judge import Decision
-from neuronfair.network.layers import evaluating
 from neuronfair.network.weights import fingerprint
 
 TRIED = 256  # rows of the table that a model is tried on before it is used
@@ -113,7 +113,7 @@ class Request:
         except ModelError as error:
             return self._without_layers(kind, module, domain, example, error)
         scores = self._steady(network, domain)
-        decision = self._decision(scores, probability or _ends_in_sigmoid(network, example))
+        decision = self._decision(scores, probability or network.ends_in_sigmoid())
         decision.check(network.outputs)
         layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
         text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
@@ -126,13 +126,14 @@ class Request:
         try:
             network = Network(module, example, device=self.device, layers=())
         except ModelError as worse:
-            raise self.error(f"{one_line(worse)} {self.widths(domain)}") from error
+            misfit = f". {self.widths(domain)}" if worse.__cause__ is not None else ""  # its own code refused the rows
+            raise self.error(f"{one_line(worse)}{misfit}") from error
         network = network.double()
 
         def predict(x: np.ndarray) -> np.ndarray:
             return network.scores(torch.from_numpy(x)).cpu().numpy()
 
-        probability = _ends_in_sigmoid(network, example)
+        probability = network.ends_in_sigmoid()
         print_of = fingerprint(module)
         return self.black_box(
             kind, predict, "no hidden activation was found in it", domain, probability=probability, print_of=print_of
@@ -207,7 +208,7 @@ class Request:
         try:
             scores = model.scores(x)
             again = torch.cat([model.scores(part) for part in (x[:1], x[1:])])
-        except (ModelError, RuntimeError) as error:
+        except ModelError as error:
             raise self.error(one_line(error)) from error
         model.rows_forward = 0
         if not bool(scores.isfinite().all()):
@@ -229,17 +230,3 @@ def needs(package: str, extra: str) -> Any:
             f"such a model needs the package '{package.partition('.')[0]}', which cannot be imported "
             f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
         ) from error
-
-
-def _ends_in_sigmoid(network: Network, example: Tensor) -> bool:
-    """Return whether the last thing that a network computes is a sigmoid, perhaps reshaped afterwards."""
-    with torch.enable_grad(), evaluating(network.module.modules()):
-        last = network.module(example.to(network.dtype).detach().requires_grad_()).grad_fn
-    while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
-        last = last.next_functions[0][0]
-    return last is not None and "Sigmoid" in last.name()
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, in one line that is not too long."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -17,19 +17,19 @@ from markupsafe import Markup, escape
 from neuronfair import words
 from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
+from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, Change, Finding, RateOf, SearchReport
 from neuronfair.verdict.report import Seconds
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # what HTML and UTF-8 cannot hold
 
 
 def rendered(template: str, *, style: str, script: str | None = None, **values: Any) -> str:
-    """Return a page from a template and the files of its style and script; what no page can hold is replaced."""
+    """Return a page from a template and the files of its style and script; no name in it can hide."""
     place = Path(__file__).parent
     values["style"] = (place / style).read_text(encoding="utf-8")
     values["script"] = script and (place / script).read_text(encoding="utf-8")
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _environment().get_template(template).render(values))
+    return visible(_environment().get_template(template).render(values), keep="\n\r\t")
 
 
 def marked(finding: Finding) -> Markup:
