@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import random
 import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,10 @@ from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
+from neuronfair.verdict.entries import Change
 from neuronfair.verdict.gate import check, read_expressions
+from tests import reports
 from tests.planted import networks
-from tests.verdict.summaries import attribute, summary
 
 fuzzed = settings(
     max_examples=400,
@@ -210,7 +211,7 @@ def test_tables_without_a_domain(content):
     survives(content, "table.csv", read)
 
 
-AUDIT = json.dumps(summary(), indent=1).encode()
+AUDIT = reports.report().to_json().encode()
 
 
 @fuzzed
@@ -218,8 +219,7 @@ AUDIT = json.dumps(summary(), indent=1).encode()
 def test_baselines(content):
     def read(path: Path) -> None:
         earlier = read_baseline(path)
-        result = compare_with(summary(), earlier, path)
-        json.dumps(result, allow_nan=False)
+        replace(reports.report(), baseline=compare_with(reports.report(), earlier, path)).to_json()
 
     survives(content, "audit.json", read)
 
@@ -228,9 +228,8 @@ def test_baselines(content):
 def past(tmp_path_factory) -> bytes:
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     row = {"a0": 5, "a1": 5, "a2": 5, "a3": 4, "s": 0}
-    finding = {"row": row, "changed": [{"attribute": "s", "to": 1}], "decision": "0", "other_decision": "1"}
-    worst = [finding, finding | {"row": row | {"a0": 6}}]
-    extend(read_corpus(path, networks.domain()), summary(attribute("s", worst=worst)))
+    worst = tuple(reports.finding(row=row | {"a0": code}, changed=(Change("s", 0, 1),)) for code in (5, 6))
+    extend(read_corpus(path, networks.domain()), reports.report(reports.attribute("s", worst=worst)))
     return path.read_bytes()
 
 
@@ -242,18 +241,18 @@ def test_corpora(past, seed):
 
     def read(path: Path) -> None:
         figures = replay_corpus(read_corpus(path, domain), network, domain)
-        assert figures["still_wrong"] + figures["mended"] == figures["replayed"]
+        assert figures.still_flips + figures.fixed == figures.replayed
 
     survives(wreck(past, seed), "corpus.jsonl", read)
 
 
 @fuzzed
-@given(any_content(b"sex.rate.data >= 1.5e1 %"))
+@given(any_content(b"sex.rate.table >= 1.5e1 %"))
 def test_expressions(content):
     text = content.decode(errors="replace")
     with contextlib.suppress(NeuronFairError):
         read_expressions([text], ["sex", "", "a.rate"], ["frontier"])
-        check(summary(), [text])
+        check(reports.report(), [text])
 
 
 @pytest.fixture(scope="module")

@@ -31,17 +31,21 @@ if TYPE_CHECKING:
     from neuronfair.render.page import audit_page
     from neuronfair.store.run import Run
     from neuronfair.verdict.audit import audit
+    from neuronfair.verdict.checks import Checks
+    from neuronfair.verdict.report import Report
     from neuronfair.verdict.settings import AuditSettings
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
     "AuditSettings": "verdict.settings",
     "BlackBox": "network.blackbox",
+    "Checks": "verdict.checks",
     "Data": "domain.data",
     "Decision": "network.judge",
     "Network": "network.adapter",
     "NeuronFairError": "errors",
     "Plan": "generation.campaign",
+    "Report": "verdict.report",
     "Run": "store.run",
     "TableDomain": "domain.table",
     "audit": "verdict.audit",
@@ -64,11 +68,13 @@ _HOME = {
 __all__ = [
     "AuditSettings",
     "BlackBox",
+    "Checks",
     "Data",
     "Decision",
     "Network",
     "NeuronFairError",
     "Plan",
+    "Report",
     "Run",
     "TableDomain",
     "audit",

@@ -34,7 +34,7 @@ def audit_report(report: Report) -> RenderableType:
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
     table = Table(title="How often the decision flips")
-    for heading in ("attribute", "in the domain", "in the table", "search", "findings", "lift"):
+    for heading in ("attribute", "domain", "table", "search", "findings", "lift"):
         table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
     for one in attributes:
         cells = [one.name, _rate(one.rates.domain, ends=True), _rate(one.rates.table, ends=False)]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cell = str | int | float
-# The rows of the table; people drawn uniformly from the domain; the same where rules are ignored.
 Population = Literal["table", "domain", "combinations"]
 
 
@@ -15,9 +14,7 @@ Population = Literal["table", "domain", "combinations"]
 class RateOf:
     """How often the decision flips among the people of a population."""
 
-    population: Literal[
-        "table", "domain", "combinations"
-    ]  # rows of the table; drawn uniformly from the domain; rules ignored
+    population: Population  # rows of the table; drawn uniformly from the domain; the same, rules ignored
     rate: float  # share of people whose decision flips with the sensitive attributes
     low: float  # exact interval: its lower end
     high: float  # and its upper end
@@ -97,7 +94,7 @@ class SearchReport:
 class Histogram:
     """How many score gaps lie between two edges."""
 
-    edges: tuple[float, ...]
+    edges: tuple[float, ...]  # one more than counts
     counts: tuple[int, ...]
 
 
@@ -137,7 +134,7 @@ class Finding:
     row: Mapping[str, Cell]  # the person
     changed: tuple[Change, ...]
     decision: str
-    twin_decision: str
+    twin_decision: str  # which is another
     score: float  # for classes: how far the person's class leads the twin's
     twin_score: float
     gap: float  # how far the two lie apart: larger is worse
@@ -150,16 +147,16 @@ class Condition:
     """One condition of a rule: labels, or the ends that matter of a number."""
 
     attribute: str
-    values: tuple[Cell, ...] | None = None
-    min: Cell | None = None
-    max: Cell | None = None
+    values: tuple[Cell, ...] | None = None  # one of these
+    min: Cell | None = None  # at least
+    max: Cell | None = None  # at most
 
 
 @dataclass(frozen=True)
 class SubgroupReport:
     """A short rule under which discrimination is frequent."""
 
-    text: str
+    text: str  # its conditions in words
     conditions: tuple[Condition, ...]
     people: float  # share of all people that it holds
     findings: float  # share of the findings that it holds
@@ -173,8 +170,8 @@ class Note:
     """Something that may mislead."""
 
     name: str
-    seen: str
-    remedy: str
+    seen: str  # what was seen, and why it matters
+    remedy: str  # what to do
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from neuronfair.atomic import write_text
@@ -18,8 +19,9 @@ from neuronfair.errors import DomainError, RunError
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import MANIFEST
 from neuronfair.store.run import DOMAIN, Run
+from neuronfair.verdict.entries import Finding
+from neuronfair.verdict.report import Report
 
-SCHEMA = 1  # of the figures and of the manifest
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
 NEARER = "worst.json"  # beside the runs of one choice of attributes: the worst findings, shrunk
 BEGUN_WITH = {
@@ -99,11 +101,11 @@ def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> Lock | No
     return lock
 
 
-def keep_figures(folder: Path, figures: Mapping[str, Any]) -> None:
+def keep_figures(folder: Path, report: Report) -> None:
     """Write the figures of an audit into its folder."""
     path = folder / FIGURES
     try:
-        write_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+        write_text(path, report.to_json())
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
 
@@ -112,11 +114,12 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
     """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
     method = run.manifest["plan"].get("method")
     try:
-        worst = json.loads((run.folder.absolute().parent / NEARER).read_text(encoding="utf-8"))
-        one = next(f for f in worst if (f["method"], f["number"]) == (method, number))
-        twin = one["row"] | {change["attribute"]: change["to"] for change in one["changed"]}
-        rows = run.domain.from_table({name: [one["row"][name], twin[name]] for name in run.domain.names})
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError, DomainError):
+        text = (run.folder.absolute().parent / NEARER).read_bytes()
+        worst = msgspec.json.decode(text, type=tuple[Finding, ...])
+        one = next(finding for finding in worst if (finding.method, finding.number) == (method, number))
+        twin = {**one.row, **{change.attribute: change.twin for change in one.changed}}
+        rows = run.domain.from_table({name: [one.row[name], twin[name]] for name in run.domain.names})
+    except (OSError, ValueError, LookupError, StopIteration, RecursionError, DomainError):
         return None  # a search alone, a finding that is not among the worst, or a file that is not ours
     return rows[0], rows[1]
 

@@ -6,6 +6,7 @@ docs/reference/audit-json.md is made from them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -47,8 +48,8 @@ class CorpusReport:
 
     file: str
     replayed: int
-    still_flips: int
-    fixed: int
+    still_flips: int  # people whose decision flips now
+    fixed: int  # people whose decision does not flip any more
     unfit: int  # people whom the domain does not know any more
     added: int = 0  # of the worst findings, now
     examples: tuple[str, ...] = ()  # people whose decision still flips
@@ -64,7 +65,7 @@ class FigureChange:
     after: float
     low: float | None  # of the difference
     high: float | None
-    significant: bool
+    significant: bool  # whether the intervals do not overlap
     text: str
 
 
@@ -82,12 +83,12 @@ class Check:
     """A limit, and what it was judged on."""
 
     expression: str
-    attribute: str | None
+    attribute: str | None  # null: of the whole audit
     value: float
-    low: float | None
+    low: float | None  # its interval, if it has one
     high: float | None
     judged_on: Literal["value", "lower end", "upper end"]
-    fired: bool
+    fired: bool  # whether the limit holds, which fails a build
     text: str
 
 
@@ -115,8 +116,8 @@ class DataReport:
     rows: int
     attributes: int
     sensitive: tuple[str, ...]
-    target: str | None = None
-    classes: tuple[str, ...] = ()
+    target: str | None = None  # column that the model decides
+    classes: tuple[str, ...] = ()  # of the target
     domain_inferred: bool = False  # whether the domain was read off the table
 
 
@@ -140,7 +141,7 @@ class DecisionReport:
     """What counts as a flip of the decision."""
 
     kind: Literal["argmax", "threshold", "tolerance"]
-    value: float
+    value: float  # the threshold, or the widest gap that is tolerated
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,10 @@ class Reproduction:
     torch: str
     numpy: str
     platform: str
-    domain: str  # fingerprints
+    domain: str  # fingerprint, as of rows and model
     rows: str
     model: str
-    interrupted: bool = False
+    interrupted: bool = False  # by Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -184,14 +185,14 @@ class Report:
     reproduction: Reproduction
     seconds: Seconds = Seconds()
     repair: RepairReport | None = None
-    corpus: CorpusReport | None = None
-    baseline: BaselineReport | None = None
-    gate: Gate | None = None
+    corpus: CorpusReport | None = None  # with --corpus
+    baseline: BaselineReport | None = None  # with --baseline
+    gate: Gate | None = None  # with --fail-if
     schema: int = SCHEMA  # raised when an entry changes its meaning
 
     def to_json(self) -> str:
         """Return the content of audit.json."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+        return json.dumps(msgspec.to_builtins(self), indent=2, allow_nan=False) + "\n"
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> Report:
