@@ -27,7 +27,7 @@ CORPUS = r.CorpusReport(
 
 
 def rate(found: int, people: int, population: Any = "domain") -> e.RateOf:
-    measured = Rate(found, people, "valid")
+    measured = Rate(found, people, "domain")
     return e.RateOf(population, measured.rate, *measured.interval, people, found, 0.95)
 
 

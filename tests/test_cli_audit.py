@@ -352,10 +352,10 @@ def test_other_commands_take_black_boxes(run, refused, mine):
     assert "it still holds" in run("replay", "s", 0, "--model", mine).out
     result = run("replay", "s", 0, *MODEL)
     assert (result.status, "2 outputs" in result.err) == (2, True)
-    rate = figures(run("rate", *box, "--distribution", "data", "--json", "-"))
+    rate = figures(run("rate", *box, "--population", "table", "--json", "-"))
     ages = [int(line.split(",")[0]) for line in people(200)]
     assert rate["found"] == sum(38 <= age <= 49 for age in ages)
-    wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--distribution", "data", "--json", "-"))
+    wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--population", "table", "--json", "-"))
     assert wide["found"] == 0
     compared = figures(run("compare", *box, "--methods", "aequitas,uniform", "--seeds", 5, "--steps", 5, "--json", "-"))
     assert [method["method"] for method in compared["methods"]] == ["aequitas", "uniform"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 UNKNOWN = "not known"
-# Whom the people of a rate are, by the name of its population.
-POPULATIONS = {
+Population = Literal["table", "domain", "combinations"]
+POPULATIONS: dict[Population, str] = {  # who the people of a rate are
     "table": "rows of the table",
-    "domain": "drawn uniformly from the domain",
-    "combinations": "drawn uniformly from all combinations of values",
+    "domain": "people drawn uniformly from the domain",
+    "combinations": "combinations of values drawn uniformly, rules ignored",
 }
 
 

@@ -187,7 +187,7 @@ def evil(value: Any, kind: str = "") -> Any:
         return {evil(key): evil(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return tuple(evil(item) for item in value)
-    return EVIL + value if isinstance(value, str) and not kind.startswith(("Literal", "Level")) else value
+    return EVIL + value if isinstance(value, str) and not kind.startswith(("Literal", "Level", "Population")) else value
 
 
 def test_words_of_the_user_stay_words():

@@ -22,14 +22,14 @@ from tests.planted.networks import domain
 
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))
 BEFORE = Standing(
-    Rate(200, 10_000, "valid"),
+    Rate(200, 10_000, "domain"),
     (Area("layer1", 0.2, 0.1, 0.3), Area("layer2", 0.75, 0.7, 0.8)),
     {"train": 0.87, "validation": 0.86, "test": 0.85},
     (Group((0,), 60, (0.7, 0.3), 0.8), Group((1,), 40, (0.4, 0.6), 0.9)),
     Count(1000, 800, 1200),
 )
 AFTER = Standing(
-    Rate(20, 10_000, "valid"),
+    Rate(20, 10_000, "domain"),
     (Area("layer1", 0.3, 0.2, 0.4), Area("layer2", 0.25, 0.2, 0.3)),
     {"train": 0.86, "validation": 0.86, "test": 0.845},
     (Group((0,), 60, (0.6, 0.4), 0.8), Group((1,), 40, (0.55, 0.45), 0.9)),
@@ -65,27 +65,23 @@ def test_before_and_after_in_a_table() -> None:
     shown = text(RETRAINING, "A note.")
     for words in (
         "only s changes",
-        "2.00% (1.73% to 2.29%)",  # Clopper and Pearson, 200 of 10,000
-        "0.20% (0.12% to 0.31%)",
+        "2 % (1.73 % to 2.29 %)",  # Clopper and Pearson, 200 of 10,000
+        "0.2 % (0.122 % to 0.309 %)",
         "AUC of layer2 │ 0.750 (0.700 to 0.800) │ 0.250 (0.200 to 0.300)",  # the layer that was worst, before and after
-        "800 at 80.0% │ 31 at 3.1%",
-        "accuracy, test rows │ 85.00% │ 84.50%",
-        "yes if s 0 │ 30.0% │ 40.0%",
-        "yes if s 1 │ 60.0% │ 45.0%",
+        "800 at 80 % │ 31 at 3.1 %",
+        "accuracy, test rows │ 85 % │ 84.5 %",
+        "yes if s 0 │ 30 % │ 40 %",
+        "yes if s 1 │ 60 % │ 45 %",
         "A note.",
     ):
         assert words in shown
 
 
 def test_the_sentence() -> None:
-    assert verdict(BEFORE, AFTER) == (
-        "Discrimination of random people fell by 90%; accuracy on the test rows loses 0.5 points."
-    )
-    assert verdict(AFTER, BEFORE) == (
-        "Discrimination of random people did not fall; accuracy on the test rows gains 0.5 points."
-    )
-    little = replace(BEFORE, rate=Rate(190, 10_000, "valid"))
-    assert "fell by 5% (the intervals overlap)" in verdict(BEFORE, little)
+    assert verdict(BEFORE, AFTER) == "The rate fell by 90 %; accuracy on the test rows loses 0.5 points."
+    assert verdict(AFTER, BEFORE) == "The rate did not fall; accuracy on the test rows gains 0.5 points."
+    little = replace(BEFORE, rate=Rate(190, 10_000, "domain"))
+    assert "fell by 5 % (the intervals overlap)" in verdict(BEFORE, little)
     assert "accuracy on the test rows stays." in verdict(BEFORE, little)
 
 
@@ -93,9 +89,9 @@ def test_a_retraining_and_its_control() -> None:
     shown = text(RETRAINING)
     for words in (
         "1,234 pairs, labelled by the vote of networks that do not see s.",
-        "2 repeats: DM-RS 0.30% (0.20% to 0.40%), accuracy 84.50%.",
-        "without findings: DM-RS 1.90%, accuracy 85.20%.",
-        "right on 83.50% of the test rows",
+        "2 repeats: DM-RS 0.3 % (0.2 % to 0.4 %), accuracy 84.5 %.",
+        "without findings: DM-RS 1.9 %, accuracy 85.2 %.",
+        "right on 83.5 % of test rows",
     ):
         assert words in shown
     assert "do not see" not in text(replace(RETRAINING, label="seed", ensemble=None))
@@ -104,9 +100,9 @@ def test_a_retraining_and_its_control() -> None:
 def test_turned_down_neurons_and_their_control() -> None:
     shown = text(NEURONS)
     for words in (
-        "Turned down to 25%: 2 of the neurons of layer2 that react most to s (2, 5).",
-        "DM-RS 1.00%, accuracy 84.00%",
-        "3 draws: DM-RS 1.17% (0.50% to 2.00%), accuracy 84.33%; 2 of them discriminate as little or less.",
+        "Turned down to 25 %: 2 of the neurons of layer2 that react most to s (2, 5).",
+        "DM-RS 1 %, accuracy 84 %",
+        "3 draws: DM-RS 1.17 % (0.5 % to 2 %), accuracy 84.3 %; 2 of them discriminate as little or less.",
     ):
         assert words in shown
 
@@ -124,5 +120,5 @@ def test_all_figures_as_plain_values() -> None:
     turned = repair_json(NEURONS, BEFORE, AFTER)["repair"]
     assert (turned["layer"], turned["neurons"], turned["factor"]) == ("layer2", [2, 5], 0.25)
     assert len(turned["random"]) == 3
-    fair = replace(BEFORE, rate=Rate(0, 100, "valid"))
+    fair = replace(BEFORE, rate=Rate(0, 100, "domain"))
     assert repair_json(NEURONS, fair, fair)["rate_drop"] is None

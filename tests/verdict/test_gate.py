@@ -70,8 +70,8 @@ def test_as_many_people_as_it_asks_for_are_enough():
     assert fired(report(attribute(found=0, people=370)), "rate > 0.01") == [False]
     text = check(report(attribute(found=4, people=500)), ["rate > 0.01"]).checks[0].text
     asked = int(text.partition("about ")[2].partition(" would")[0].replace(",", ""))
-    assert Rate(round(0.008 * asked), asked, "valid").interval[1] <= 0.0101
-    assert Rate(round(0.004 * asked), asked // 2, "valid").interval[1] > 0.01
+    assert Rate(round(0.008 * asked), asked, "domain").interval[1] <= 0.0101
+    assert Rate(round(0.004 * asked), asked // 2, "domain").interval[1] > 0.01
 
 
 def test_it_says_when_more_people_would_not_help():

@@ -100,7 +100,7 @@ def cut(domain: TableDomain, name: str, *codes: int) -> Cut:
 
 def test_subgroups(people):
     cuts = (cut(people, "age", *range(24, 74)), cut(people, "race", 0, 2), cut(people, "gain", *range(3, 7)))
-    told = words.subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "valid"), 5.0))
+    told = words.subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "domain"), 5.0))
     assert told.text == "age at least 41, race A or C and gain 1.5 to 3"
     assert told.conditions == (
         Condition("age", min=41),
@@ -112,7 +112,7 @@ def test_subgroups(people):
         "times as many as overall."
     )
     assert (told.rate.of, told.rate.discriminated, told.lift) == (100, 38, 5.0)
-    told = words.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "valid"), None))
+    told = words.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "domain"), None))
     assert told.conditions == (Condition("loss", max=1),)
     assert told.sentence == "People with loss at most 1: the decision flips with sex for 38 % of them."
 

@@ -31,6 +31,7 @@ from neuronfair.cli.options import (
     names,
     write_json,
 )
+from neuronfair.words import listed
 
 
 class _Phase(StrEnum):
@@ -102,7 +103,7 @@ def compare(
         result = run(network, table.domain, table.rows, chosen, plan, phase=phase.value, repeats=repeats, progress=note)
     console.print(compare_report(result, table.domain))
     if plot is not None:
-        title = f"{table.name}, {' and '.join(table.domain.sensitive)}: {result.seeds:,} seeds"
+        title = f"{table.name}, {listed(table.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     if json_file is not None:

@@ -33,6 +33,7 @@ from neuronfair.cli.options import (
     write_json,
 )
 from neuronfair.errors import ModelError
+from neuronfair.words import listed
 
 
 @app.command()
@@ -110,8 +111,8 @@ def interpret(
     console.print(layer_table(profile, table.domain))
     console.print(verdict(profile, ablation, table.domain, labelled=table.labelled))
     if plot is not None:
-        named = " and ".join(table.domain.sensitive)
-        plot_as_curves(profile, plot, title=f"{table.name}: reaction of the neurons to {named}")
+        title = f"{table.name}: reaction of the neurons to {listed(table.domain.sensitive)}"
+        plot_as_curves(profile, plot, title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
     if json_file is not None:
         result = {

@@ -15,6 +15,7 @@ import typer
 
 from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
 from neuronfair.shown import visible
+from neuronfair.words import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +34,7 @@ DataArgument = Annotated[
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 EncodingOption = Annotated[
     str,
-    typer.Option(help="For the data sets of the paper: 'default' (readable, valid people) or 'paper' (its numbers)."),
+    typer.Option(help="For the data sets of the paper: 'default' (readable, with rules) or 'paper' (its numbers)."),
 ]
 SensitiveOption = Annotated[
     str | None, typer.Option(help="Sensitive attribute, or several: sex,race. Default: the one the domain names.")
@@ -155,7 +156,7 @@ def fit_classifier(
             show(epoch, None, f"epochs, best validation loss {min(losses):.4f}")
 
         module, card = fit(data, hidden=hidden, settings=settings, seed=seed, progress=note)
-    shares = ", ".join(f"{part} {share:.2%}" for part, share in card.accuracy.items())
+    shares = ", ".join(f"{part} {percent(share)}" for part, share in card.accuracy.items())
     console.print(
         f"Trained {'-'.join(map(str, (card.inputs, *card.hidden, card.outputs)))} on {data.name}: accuracy {shares}."
     )

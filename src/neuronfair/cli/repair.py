@@ -26,6 +26,7 @@ from neuronfair.cli.options import (
     write_json,
 )
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
+from neuronfair.words import percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +80,7 @@ def repair(
 ) -> None:
     """Repair a network with the findings of a run, and show it before and after.
 
-    Nothing is written if discrimination of random people does not fall, or if the accuracy on validation rows cannot
+    Nothing is written if the rate does not fall, or if the accuracy on validation rows cannot
     be kept.
 
     Examples:
@@ -155,7 +156,7 @@ def repair(
     before, after = standings
     if after.rate.rate >= before.rate.rate:
         raise NeuronFairError(
-            f"discrimination of random people did not fall ({before.rate.rate:.2%} before, {after.rate.rate:.2%} "
+            f"the rate did not fall ({percent(before.rate.rate)} before, {percent(after.rate.rate)} "
             "after), so nothing was written. Search longer for more findings, or repair otherwise with --how"
         )
     save(out, work.module, _card(work.module, table, after.accuracy, split_seed))

@@ -13,6 +13,7 @@ from rich.text import Text
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.compare import Comparison
 from neuronfair.render.plots import saved_figure
+from neuronfair.words import listed, percent
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
     "findings": ("findings", ",.0f"),
@@ -30,8 +31,8 @@ WHAT = {"both": "both phases", "global": "the global phase alone", "local": "the
 
 def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
     """Return one line per method, the random rate, and what the columns mean."""
-    plan, sensitive = comparison.plan, " and ".join(domain.sensitive)
-    title = f"{domain.name}, {sensitive}: {WHAT[comparison.phase]}, {comparison.seeds:,} seeds"
+    plan = comparison.plan
+    title = f"{domain.name}, {listed(domain.sensitive)}: {WHAT[comparison.phase]}, {comparison.seeds:,} seeds"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for heading in COLUMNS:
@@ -45,8 +46,8 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
     if comparison.random is not None:
         rate, (low, high) = comparison.random.rate, comparison.random.interval
         lines.append(
-            f"Random people: {rate:.3%} discriminate (95 % interval {low:.3%} to {high:.3%}, "
-            f"{comparison.random.sampled:,} drawn uniformly from the valid ones). Lift is the success rate over it."
+            f"The decision flips for {percent(rate)} of {comparison.random.sampled:,} people drawn uniformly from the "
+            f"domain (95 % interval {percent(low)} to {percent(high)}). Lift is the success rate over it."
         )
     lines.append(
         "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows judged for one "
@@ -89,5 +90,5 @@ def plot_comparison(comparison: Comparison, path: Path, *, title: str) -> None:
             axes.set_xlim(0, 1.3 * max([v + s for v, s in zip(values, spread, strict=True)], default=0) or 1)
             axes.spines[["top", "right"]].set_visible(False)
             if name == "gsr" and comparison.random is not None:
-                axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="random people")
+                axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="drawn uniformly")
                 axes.legend(frameon=False, fontsize=8, loc="lower right")

@@ -16,6 +16,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.ablate import Ablation, Outcome
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.shown import visible
+from neuronfair.words import listed, percent
 
 
 class _Console(Console):
@@ -66,13 +67,15 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
 
 def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     """Return the reaction of every layer as a table, the most biased one marked."""
-    table = Table(title=f"Reaction to {' and '.join(domain.sensitive)}, layer by layer")
+    table = Table(title=f"Reaction to {listed(domain.sensitive)}, layer by layer")
     for heading in ("layer", "neurons", "AUC", "cut", "biased", "strongest"):
         table.add_column(heading, justify="left" if heading == "layer" else "right")
     for layer in profile.layers:
         worst = layer is profile.worst
         biased = (
-            f"{len(layer.biased)} ({len(layer.biased) / len(layer.act_diff):.0%})" if layer.reacts else "none reacts"
+            f"{len(layer.biased)} ({percent(len(layer.biased) / len(layer.act_diff))})"
+            if layer.reacts
+            else "none reacts"
         )
         strongest = f"{float(layer.reaction.max()):.3f} (#{int(layer.reaction.argmax())})"
         cells = (f"{layer.auc:.4f}", f"{layer.cut:.3f}", biased, strongest)
@@ -83,7 +86,7 @@ def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
 
 def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain, *, labelled: bool = True) -> str:
     """Return in plain words what the interpretation found; without labels nothing is said about accuracy."""
-    worst, sensitive = profile.worst, " and ".join(domain.sensitive)
+    worst, sensitive = profile.worst, listed(domain.sensitive)
     if not worst.reacts:
         return f"No neuron of this network reacts to {sensitive}: its decisions cannot depend on it."
     count = len(worst.biased)
@@ -93,21 +96,17 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     ]
     if ablation is not None:
         before, after, chance = ablation.before, ablation.after, ablation.random_mean
-        right = [f" at an accuracy of {o.accuracy:.1%}" if labelled else "" for o in (before, after, chance)]
+        right = [f" at an accuracy of {percent(o.accuracy)}" if labelled else "" for o in (before, after, chance)]
         sentences.append(
-            f"{_share(before.rate)} of the people in the table would be decided otherwise if only their {sensitive} "
-            f"changed{right[0].replace(' at', ', at', 1)}."
+            f"The decision flips with {sensitive} for {percent(before.rate)} of the people in the table"
+            f"{right[0].replace(' at', ', at', 1)}."
         )
         off, drawn = ("this neuron", "a random one") if count == 1 else (f"these {count}", f"{count} random ones")
         sentences.append(
-            f"With {off} switched off it is {_share(after.rate)}{right[1]}; with {drawn} of the same layer instead, "
-            f"{_share(chance.rate)}{right[2]} (mean of {len(ablation.random)} draws)."
+            f"With {off} switched off it is {percent(after.rate)}{right[1]}; with {drawn} of the same layer instead, "
+            f"{percent(chance.rate)}{right[2]} (mean of {len(ablation.random)} draws)."
         )
     return " ".join(sentences)
-
-
-def _share(share: float) -> str:
-    return "under 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
 def interpretation_json(profile: BiasProfile, ablation: Ablation | None, *, labelled: bool = True) -> dict[str, Any]:

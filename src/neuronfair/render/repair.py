@@ -15,6 +15,7 @@ from neuronfair.repair.neurons import NeuronRepair
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.proof import Standing
 from neuronfair.repair.retrain import Retraining
+from neuronfair.words import listed, percent
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
 _RULES = {
@@ -28,8 +29,8 @@ def repair_report(
     work: Retraining | NeuronRepair, before: Standing, after: Standing, domain: TableDomain, notes: list[str]
 ) -> RenderableType:
     """Return a table of before and after, and in words what was done and what its control came to."""
-    sensitive = " and ".join(domain.sensitive)
-    table = Table(title=f"Decided otherwise when only {sensitive} changes: before and after")
+    sensitive = listed(domain.sensitive)
+    table = Table(title=f"Decisions that flip when only {sensitive} changes: before and after")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="right" if heading else "left")
     for label, cells in _lines(before, after, domain):
@@ -45,9 +46,9 @@ def verdict(before: Standing, after: Standing) -> str:
     change = "did not fall"
     if now < was:
         sure = after.rate.interval[1] < before.rate.interval[0]
-        change = f"fell by {1 - now / was:.0%}" + ("" if sure else " (the intervals overlap)")
+        change = f"fell by {percent(round(1 - now / was, 2))}" + ("" if sure else " (the intervals overlap)")
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
-    return f"Discrimination of random people {change}; accuracy on the test rows {accuracy}."
+    return f"The rate {change}; accuracy on the test rows {accuracy}."
 
 
 def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple[str, tuple[str, str]]]:
@@ -56,11 +57,11 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
     worst = before.worst.layer
     areas = [next(area for area in standing.areas if area.layer == worst) for standing in both]
     lines = [
-        ("random people (DM-RS)", tuple(f"{s.rate.rate:.2%} ({_ends(*s.rate.interval)})" for s in both)),
+        ("rate in the domain (DM-RS)", tuple(f"{percent(s.rate.rate)} ({_ends(*s.rate.interval)})" for s in both)),
         (f"AUC of {worst}", tuple(f"{a.auc:.3f} ({a.low:.3f} to {a.high:.3f})" for a in areas)),
-        ("found by another search", tuple(f"{s.search.findings:,} at {s.search.gsr:.1%}" for s in both)),
+        ("found by another search", tuple(f"{s.search.findings:,} at {percent(s.search.gsr)}" for s in both)),
         *(
-            (f"accuracy, {part} rows", tuple(f"{s.accuracy[part]:.2%}" for s in both))
+            (f"accuracy, {part} rows", tuple(percent(s.accuracy[part]) for s in both))
             for part in ("train", "validation", "test")
         ),
     ]
@@ -68,7 +69,7 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
     largest = sorted(range(len(before.groups)), key=lambda i: -before.groups[i].rows)[:GROUPS]
     for i in sorted(largest):
         label = f"{positive} if {_who(before.groups[i], domain)}"
-        lines.append((label, tuple(f"{s.groups[i].selection[-1]:.1%}" for s in both)))
+        lines.append((label, tuple(percent(s.groups[i].selection[-1]) for s in both)))
     return [(label, (cells[0], cells[1])) for label, cells in lines]
 
 
@@ -88,7 +89,7 @@ def _retraining(work: Retraining, sensitive: str) -> list[str]:
         f"Control: the same retraining without findings: {_spread((work.without,))}.",
     ]
     if work.ensemble is not None:
-        lines.append(f"The networks that do not see {sensitive} are right on {work.ensemble:.2%} of the test rows.")
+        lines.append(f"The networks that do not see {sensitive} are right on {percent(work.ensemble)} of test rows.")
     return lines
 
 
@@ -96,7 +97,7 @@ def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
     count, layer = len(work.turn.neurons), before.areas[work.turn.layer].layer
     better = sum(outcome.rate <= work.after.rate for outcome in work.random)
     return [
-        f"Turned down to {work.turn.factor:.0%}: {count} of the neurons of {layer} that react most to {sensitive} "
+        f"Turned down to {percent(work.turn.factor)}: {count} of the neurons of {layer} that react most to {sensitive} "
         f"({', '.join(map(str, work.turn.neurons))}). On other people than above: {_spread((work.after,))}.",
         f"Control: as many random neurons of the same layer instead, {len(work.random)} draws: {_spread(work.random)}; "
         f"{better} of them discriminate as little or less.",
@@ -107,11 +108,11 @@ def _spread(results: tuple[Outcome, ...]) -> str:
     """Return the mean of several outcomes, and the extremes where there are several."""
     rates, hits = [r.rate for r in results], [r.accuracy for r in results]
     around = f" ({_ends(min(rates), max(rates))})" if len(results) > 1 else ""
-    return f"DM-RS {sum(rates) / len(rates):.2%}{around}, accuracy {sum(hits) / len(hits):.2%}"
+    return f"DM-RS {percent(sum(rates) / len(rates))}{around}, accuracy {percent(sum(hits) / len(hits))}"
 
 
 def _ends(low: float, high: float) -> str:
-    return f"{low:.2%} to {high:.2%}"
+    return f"{percent(low)} to {percent(high)}"
 
 
 def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standing) -> dict[str, Any]:

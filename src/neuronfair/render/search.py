@@ -22,6 +22,7 @@ from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, judge
 from neuronfair.store.run import Run
 from neuronfair.verdict.folder import shrunk_pair
+from neuronfair.words import listed, percent, times
 
 EXAMPLES = 3
 LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
@@ -33,18 +34,18 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
     `replay` is what `neuronfair replay` must be told to open the model again.
     """
     figures = outcome.summary()
-    sensitive = " and ".join(outcome.domain.sensitive)
-    table = Table(title=f"Decided otherwise when only {sensitive} changes")
+    table = Table(title=f"Decisions that flip when only {listed(outcome.domain.sensitive)} changes")
     for heading in ("", "people judged", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.plan.method, *_cells(figures), "", style="bold")
     for name, lift, label in (
-        ("random", "lift", "random people"),
+        ("random", "lift", "drawn uniformly"),
         ("random_direction", "lift_over_random_direction", "random directions"),
     ):
         if figures[name] is not None:
-            times = figures[lift]
-            table.add_row(label, *_cells(figures[name]), "found none" if times is None else f"× {times:.1f}")
+            table.add_row(
+                label, *_cells(figures[name]), "found none" if figures[lift] is None else times(figures[lift])
+            )
     per_1000 = figures["seconds_per_1000"]
     cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
     lines = [
@@ -63,7 +64,7 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
 
 
 def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
-    return f"{figures['tried']:,}", f"{figures['findings']:,}", f"{figures['gsr']:.2%}"
+    return f"{figures['tried']:,}", f"{figures['findings']:,}", percent(figures["gsr"])
 
 
 def worst_examples(outcome: Outcome, network: Model) -> list[str]:
@@ -153,4 +154,4 @@ def _pair(network: Model, domain: TableDomain, decision: Decision, row: Tensor, 
 
 
 def _state(holds: bool) -> str:
-    return "it still holds." if holds else "it no longer holds: both are decided alike."
+    return "it still holds." if holds else "it no longer holds: the decision does not flip."

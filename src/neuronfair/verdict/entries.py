@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+
+from neuronfair.words import Population
 
 Cell = str | int | float
-Population = Literal["table", "domain", "combinations"]
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
     from neuronfair.measure.rate import Rate
 
     def passes(people: int) -> bool:
-        ends = Rate(round(share * people), people, "valid", confidence).interval
+        ends = Rate(round(share * people), people, "domain", confidence).interval
         return not limit.met_by(ends[1] if limit.looks_up else ends[0])
 
     people = 1

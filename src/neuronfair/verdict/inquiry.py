@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from neuronfair.domain.data import Data
 from neuronfair.errors import NeuronFairError
@@ -23,6 +24,7 @@ from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.entries import Group, Interpretation, LayerReport, Note, SearchReport
+from neuronfair.words import Population
 
 POINTS = 101  # of an AS curve, at most
 LOOK = 20_000  # findings that rules for groups are learned from, at most
@@ -30,10 +32,11 @@ LOOK = 20_000  # findings that rules for groups are learned from, at most
 
 def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     """Estimate how often the decision flips, for people drawn uniformly from the domain and for the table's rows."""
-    for name, rows, what in (
-        ("valid", None, "Judging people drawn from the domain"),
-        ("data", case.data.rows, "Judging the rows of the table"),
-    ):
+    populations: tuple[tuple[Population, Tensor | None, str], ...] = (
+        ("domain", None, "Judging people drawn from the domain"),
+        ("table", case.data.rows, "Judging the rows of the table"),
+    )
+    for population, rows, what in populations:
 
         def note(done: int, total: int, what: str = what) -> None:
             progress(what, done, total)
@@ -41,7 +44,7 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         rate = discrimination_rate(
             case.model,
             case.domain,
-            distribution=name,
+            population=population,
             rows=rows,
             samples=case.samples,
             confidence=case.confidence,
@@ -49,8 +52,8 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             seed=case.seed,
             progress=note,
         )
-        inquiry.rate = rate if name == "valid" else inquiry.rate
-        inquiry.add(rates=replace(inquiry.report.rates, **{words.rate_of(rate).population: words.rate_of(rate)}))
+        inquiry.rate = inquiry.rate or rate
+        inquiry.add(rates=replace(inquiry.report.rates, **{population: words.rate_of(rate)}))
     broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, BATCH))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."

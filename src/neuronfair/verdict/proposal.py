@@ -141,5 +141,5 @@ def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> R
 
 
 def _state(outcome: Outcome, confidence: float) -> RepairState:
-    rate = Rate(round(outcome.rate * SAMPLES), SAMPLES, "valid", confidence)
+    rate = Rate(round(outcome.rate * SAMPLES), SAMPLES, "domain", confidence)
     return RepairState(rate_of(rate), outcome.accuracy)

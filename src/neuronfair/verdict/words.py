@@ -14,12 +14,11 @@ from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import BATCH, Decision
-from neuronfair.verdict.entries import Cell, Change, Condition, Finding, Population, RateOf, SubgroupReport
+from neuronfair.verdict.entries import Cell, Change, Condition, Finding, RateOf, SubgroupReport
 from neuronfair.words import listed, percent, plain
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 LOOK = 128  # rows from which the importance of the attributes is read
-_POPULATIONS: dict[str, Population] = {"valid": "domain", "data": "table", "domain": "combinations"}
 
 
 def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
@@ -165,4 +164,4 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
 def rate_of(rate: Rate) -> RateOf:
     """Return a rate with its interval as plain values."""
     low, high = rate.interval
-    return RateOf(_POPULATIONS[rate.distribution], rate.rate, low, high, rate.sampled, rate.found, rate.confidence)
+    return RateOf(rate.population, rate.rate, low, high, rate.sampled, rate.found, rate.confidence)
