@@ -33,6 +33,16 @@ def percent(share: float | None) -> str:
     return f"{text} %".replace("-", "\N{MINUS SIGN}")
 
 
+def spanned(share: float, low: float, high: float) -> str:
+    """Return a share with the ends of its interval, as short as can be.
+
+    >>> spanned(0.0471, 0.0442, 0.0501)
+    '4.71 % (4.42–5.01)'
+    """
+    ends = (percent(end).removesuffix(" %") for end in (low, high))
+    return f"{percent(share)} ({'–'.join(ends)})"
+
+
 def whole(value: float | None) -> str:
     """Return a whole number with commas."""
     return UNKNOWN if value is None else f"{round(value):,}"

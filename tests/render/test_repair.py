@@ -65,8 +65,8 @@ def test_before_and_after_in_a_table() -> None:
     shown = text(RETRAINING, "A note.")
     for words in (
         "only s changes",
-        "2 % (1.73 % to 2.29 %)",  # Clopper and Pearson, 200 of 10,000
-        "0.2 % (0.122 % to 0.309 %)",
+        "2 % (1.73–2.29)",  # Clopper and Pearson, 200 of 10,000
+        "0.2 % (0.122–0.309)",
         "AUC of layer2 │ 0.750 (0.700 to 0.800) │ 0.250 (0.200 to 0.300)",  # the layer that was worst, before and after
         "800 at 80 % │ 31 at 3.1 %",
         "accuracy, test rows │ 85 % │ 84.5 %",
@@ -89,7 +89,7 @@ def test_a_retraining_and_its_control() -> None:
     shown = text(RETRAINING)
     for words in (
         "1,234 pairs, labelled by the vote of networks that do not see s.",
-        "2 repeats: DM-RS 0.3 % (0.2 % to 0.4 %), accuracy 84.5 %.",
+        "2 repeats: DM-RS 0.3 % (0.2–0.4), accuracy 84.5 %.",
         "without findings: DM-RS 1.9 %, accuracy 85.2 %.",
         "right on 83.5 % of test rows",
     ):
@@ -102,7 +102,7 @@ def test_turned_down_neurons_and_their_control() -> None:
     for words in (
         "Turned down to 25 %: 2 of the neurons of layer2 that react most to s (2, 5).",
         "DM-RS 1 %, accuracy 84 %",
-        "3 draws: DM-RS 1.17 % (0.5 % to 2 %), accuracy 84.3 %; 2 of them discriminate as little or less.",
+        "3 draws: DM-RS 1.17 % (0.5–2), accuracy 84.3 %; 2 of them discriminate as little or less.",
     ):
         assert words in shown
 

@@ -24,7 +24,7 @@ def test_the_verdict_comes_first_then_figures_and_the_worst():
         "sex", "3 % (2.67–3.35)", "4 %", "frontier", "80", "× 8",
     ]  # fmt: skip
     (race,) = [line for line in lines if line.startswith("│ race ")]
-    assert race.count("not measured") == 2
+    assert race.count("not known") == 2
     assert "• A person with age 39 is decided low; with sex M instead of F: high." in text
     assert "  neuronfair replay RUN/sex/frontier 17" in text
 

@@ -15,7 +15,7 @@ from neuronfair.repair.neurons import NeuronRepair
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.proof import Standing
 from neuronfair.repair.retrain import Retraining
-from neuronfair.words import listed, percent
+from neuronfair.words import listed, percent, spanned
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
 _RULES = {
@@ -57,7 +57,7 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
     worst = before.worst.layer
     areas = [next(area for area in standing.areas if area.layer == worst) for standing in both]
     lines = [
-        ("rate in the domain (DM-RS)", tuple(f"{percent(s.rate.rate)} ({_ends(*s.rate.interval)})" for s in both)),
+        ("rate in the domain (DM-RS)", tuple(spanned(s.rate.rate, *s.rate.interval) for s in both)),
         (f"AUC of {worst}", tuple(f"{a.auc:.3f} ({a.low:.3f} to {a.high:.3f})" for a in areas)),
         ("found by another search", tuple(f"{s.search.findings:,} at {percent(s.search.gsr)}" for s in both)),
         *(
@@ -107,12 +107,9 @@ def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
 def _spread(results: tuple[Outcome, ...]) -> str:
     """Return the mean of several outcomes, and the extremes where there are several."""
     rates, hits = [r.rate for r in results], [r.accuracy for r in results]
-    around = f" ({_ends(min(rates), max(rates))})" if len(results) > 1 else ""
-    return f"DM-RS {percent(sum(rates) / len(rates))}{around}, accuracy {percent(sum(hits) / len(hits))}"
-
-
-def _ends(low: float, high: float) -> str:
-    return f"{percent(low)} to {percent(high)}"
+    rate = sum(rates) / len(rates)
+    shown = spanned(rate, min(rates), max(rates)) if len(results) > 1 else percent(rate)
+    return f"DM-RS {shown}, accuracy {percent(sum(hits) / len(hits))}"
 
 
 def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standing) -> dict[str, Any]:

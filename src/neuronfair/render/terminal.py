@@ -9,7 +9,7 @@ from rich.text import Text
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.report import Report
-from neuronfair.words import percent, times
+from neuronfair.words import UNKNOWN, percent, spanned, times
 
 WORST = 3  # findings told
 _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
@@ -37,7 +37,8 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
     for heading in ("attribute", "domain", "table", "search", "findings", "lift"):
         table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
     for one in attributes:
-        cells = [one.name, _rate(one.rates.domain, ends=True), _rate(one.rates.table, ends=False)]
+        table_rate = one.rates.table.rate if one.rates.table is not None else None
+        cells = [one.name, _rate(one.rates.domain), percent(table_rate)]
         for search in one.searches:
             lift = "" if search.lift is None else times(search.lift)
             table.add_row(*cells, search.method, f"{search.findings:,}", lift)
@@ -47,11 +48,8 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
     return table
 
 
-def _rate(rate: RateOf | None, *, ends: bool) -> str:
-    if rate is None:
-        return "not measured"
-    low, high = (percent(end).removesuffix(" %") for end in (rate.low, rate.high))
-    return percent(rate.rate) + (f" ({low}–{high})" if ends else "")
+def _rate(rate: RateOf | None) -> str:
+    return UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high)
 
 
 def _afterwards(report: Report) -> list[RenderableType]:
