@@ -34,7 +34,7 @@ def main() -> None:
     for device in options.devices:
         domain = data.domain.to(device)
         moved = replace(data, domain=domain, rows=data.rows.to(device))
-        network = Network(module, domain.encode(moved.rows[:1]), device=device)
+        network = Network(module, domain)
         interpret(network, domain, moved.rows)  # the first use of a device is slow
         find(network, domain, moved.rows, Plan(options.methods[0], 100, 20, controls=False))
         for method in options.methods:

@@ -27,6 +27,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.profile import interpret
 from neuronfair.network import weights
 from neuronfair.network.adapter import Network
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import families
 from neuronfair.network.zoo import fully_connected
 
@@ -37,11 +38,12 @@ SIZES = (10_000, 100_000, 1_000_000)
 
 def make_network(domain: TableDomain) -> tuple[Network, str]:
     published = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
-    example = torch.zeros(1, domain.width)
     if published.is_file():
-        return Network(weights.load(published)[0], example), "published weights"
+        return Network(weights.load(published)[0], domain), "published weights"
     torch.manual_seed(0)
-    return Network(fully_connected(domain.width), example), "new weights (the published ones are not here)"
+    return Network(
+        fully_connected(TableEncoding.of(domain).width), domain
+    ), "new weights (the published ones are not here)"
 
 
 def timed(function: Callable[[], object]) -> float:
@@ -55,9 +57,9 @@ def speed(repeats: int) -> None:
     domain, rows = data.domain, data.rows
     network, which = make_network(domain)
     batches = []
-    for (part,) in zip(*families(domain, rows), strict=True):
+    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
         family = torch.cat([part[:, None], domain.twins(part).rows], 1)
-        batches.append(domain.encode(family, network.dtype).flatten(0, 1))
+        batches.append(family.flatten(0, 1))
 
     def forward() -> None:
         for x in batches:

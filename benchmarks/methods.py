@@ -31,7 +31,7 @@ def main() -> None:
     if not path.is_file():
         sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
     data = load("adult", "paper", sensitive=["sex"])
-    network = Network(read_model(path, data.domain), data.domain.encode(data.rows[:1]))
+    network = Network(read_model(path, data.domain), data.domain)
     find(network, data.domain, data.rows, Plan("uniform", seeds=100, steps=50, controls=False))  # warm up
     print("| method | seconds | people judged | findings | rows per second | of uniform's | load |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -82,7 +82,7 @@ def single(outcome: Outcome, network: Network, data: Data) -> float:
 def speed(methods: list[str]) -> None:
     data = load("adult", "paper", sensitive=["sex"])
     module, _ = weights.load(published())
-    network = Network(module, data.domain.encode(data.rows[:1]))
+    network = Network(module, data.domain)
     find(network, data.domain, data.rows, Plan(seeds=100, steps=50, controls=False))  # warm up
     print(
         "| method | seeds | steps | judged rows | findings | rows per second | one walker | ratio | "

@@ -25,7 +25,7 @@ class Credit(nn.Module):
 def train(data: nf.Data) -> Credit:
     """Train on everybody; how well does not matter here."""
     torch.manual_seed(0)
-    x = data.domain.encode(data.rows)
+    x = nf.TableEncoding.of(data.domain).encode(data.rows)
     module = Credit(x.shape[1])
     optimiser = torch.optim.Adam(module.parameters(), lr=0.005, weight_decay=1e-3)
     for _ in range(150):
@@ -39,7 +39,7 @@ def main() -> None:
     """Interpret, measure, search, shrink."""
     data = nf.load("german", sensitive=["sex"])
     domain = data.domain
-    network = nf.Network(train(data), domain.encode(data.rows[:1]))
+    network = nf.Network(train(data), domain)
 
     for layer in nf.interpret(network, domain, data.rows).layers:
         print(f"{layer.name}: AUC {layer.auc:.3f}, biased neurons {list(layer.biased)}")

@@ -123,7 +123,7 @@ def main() -> None:
         name, sensitive, weights, _ = CASES[case]
         data = load(name, "paper", sensitive=[sensitive])
         module = read_model(options.models / "neuronfair" / str(weights), data.domain)
-        network = Network(module, data.domain.encode(data.rows[:1]))
+        network = Network(module, data.domain)
         for label, method in VARIANTS.items():
             METHODS["frontier"] = Entry(lambda setting, method=method: ready(setting, method))
             attribute, value = PATCHES.get(label, ("SCATTER", frontier.SCATTER))

@@ -20,6 +20,7 @@ from neuronfair.measure.compare import figures
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.network.adapter import Network
 from neuronfair.network.descent import TrainingSettings
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.fit import fit, read_model
 from neuronfair.network.weights import save
 from neuronfair.repair.retrain import MOST
@@ -101,7 +102,7 @@ def network(case: str, model: str | int) -> Network:
         raise ModelError(f"{case}: the published weights are not here. Set NEURONFAIR_MODELS to their folder")
     if not path.exists():
         train(CASES[case][0], "paper", int(model), quick="quick" in path.parent.parent.name)
-    return Network(read_model(path, rows.domain), rows.domain.encode(rows.rows[:1]))
+    return Network(read_model(path, rows.domain), rows.domain)
 
 
 def weights_of(name: str, seed: int) -> Path:
@@ -139,7 +140,10 @@ def search_job(scale: Scale, case: str, model: str | int, method: str, seed: int
 def starts(case: str, count: int, seed: int) -> Tensor:
     """Return the rows that searches start from: those that `find` would take, clustered once for all methods."""
     rows = case_data(case)
-    return once(f"starts-{case}-{count}-{seed}", lambda: cluster_seeds(rows.domain, rows.rows, count, seed=seed))
+    return once(
+        f"starts-{case}-{count}-{seed}",
+        lambda: cluster_seeds(TableEncoding.of(rows.domain), rows.rows, count, seed=seed),
+    )
 
 
 def once(name: str, make: Callable[[], T]) -> T:
@@ -180,7 +184,8 @@ def _keep(result: Outcome, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(result.plan.seed)
     some = torch.randperm(len(result.findings), generator=generator)[:KEPT]
-    write_findings(path, result.findings[some], result.domain)
+    with replacing(path) as temporary:
+        write_findings(temporary, result.findings[some], result.domain)
 
 
 def outcome(case: str, model: str | int, **plan: Any) -> Outcome:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from neuronfair.network.encoding import TableEncoding
+
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -27,7 +29,7 @@ ENCODINGS = ("default", "paper")
 def regression(name: str, encoding: str, seed: int, quick: bool) -> dict[str, Any]:
     """Return the accuracy of logistic regression on standardised inputs, on the test rows of a split."""
     split = data(name, encoding).split(seed)._asdict()
-    x = {part: rows.domain.encode(rows.rows).numpy() for part, rows in split.items()}
+    x = {part: TableEncoding.of(rows.domain).encode(rows.rows).numpy() for part, rows in split.items()}
     y = {part: rows.labels.numpy() for part, rows in split.items()}
     models = []
     for penalty in PENALTIES[-1:] if quick else PENALTIES:

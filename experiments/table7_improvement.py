@@ -54,7 +54,7 @@ def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str,
         ensemble=_voters(case, seed),
         seed=seed,
     )
-    after = Network(done.module, rows.domain.encode(rows.rows[:1]))
+    after = Network(done.module, rows.domain)
     return {
         "auc": auc,
         "rate": done.before.rate,

@@ -24,16 +24,17 @@ STAGES = {
     "verdict": 9,
     "render": 10,
 }
-FREE = {"errors", "atomic", "limits", "shown", "words"}  # any stage may use these
+FREE = {"errors", "atomic", "limits", "shown", "apart", "words"}  # any stage may use these
 CORE_STAGES = {"interpretation", "generation", "measure", "certify"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "encode", "identity", "image", "table", "toml")),
+    *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "identity", "image", "table", "toml")),
     *(
         f"network/{name}.py"
         for name in (
             "adapter",
             "blackbox",
             "descent",
+            "encoding",
             "judge",
             "layers",
             "stacked",

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from neuronfair.domain.toml import read_domain
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
 from tests.conftest import Result
@@ -54,12 +55,12 @@ def table(run):
 def make_model(path: Path, domain_file: str = "table.toml") -> None:
     domain = read_domain(domain_file)
     torch.manual_seed(0)
-    module = fully_connected(domain.width, (6, 4))
+    module = fully_connected(TableEncoding.of(domain).width, (6, 4))
     card = Card(
         domain=domain.name,
         encoding=domain.encoding,
         domain_fingerprint=domain.input_fingerprint,
-        inputs=domain.width,
+        inputs=TableEncoding.of(domain).width,
         hidden=(6, 4),
         outputs=2,
         classes=("high", "low"),
@@ -228,7 +229,10 @@ def test_a_file_without_rows(refused, table, command, content, says):
 
 def test_a_table_with_too_few_rows_to_train(refused, table):
     write("one.csv", HEADER, people()[0])
-    refused("train", "one.csv", "--domain", "table.toml", "--out", "m.safetensors", says=())
+    says = ("no rows are left", "more rows")
+    refused("train", "one.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
+    write("two.csv", HEADER, *people()[:2])
+    refused("train", "two.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
 
 
 def test_a_folder_or_nothing_instead_of_a_file(refused, table):

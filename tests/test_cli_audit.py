@@ -11,11 +11,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from neuronfair.cli import audit
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation import engine
 from neuronfair.network.judge import Decision
+from neuronfair.store.seal import read_sealed
 from tests.conftest import Result
+from tests.store.runs import forged
 from tests.test_cli import HEADER, people, write
 from tests.test_cli_search import trained_table
 
@@ -54,7 +57,7 @@ def figures(result: Result, status: int = 0) -> dict:
 
 
 def kept(name: str = "run") -> dict:
-    return json.loads((Path(name) / "audit.json").read_text(encoding="utf-8"))
+    return read_sealed(Path(name) / "audit.json")
 
 
 def test_the_terminal_and_the_folder(run):
@@ -93,8 +96,41 @@ def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
     numbers = {(worst["method"], worst["number"]) for worst in kept()["attributes"][0]["worst"]}
     other = next(n for n in range(99) if ("frontier", n) not in numbers)
     assert "Shrunk" not in run("replay", "run/sex/frontier", other).out
-    Path("run/sex/worst.json").write_text('[{"number": 0}]', encoding="utf-8")
-    assert run("replay", "run/sex/frontier", 0).status == 0
+
+
+@pytest.mark.parametrize("name", ["sex/worst.json", "audit.json", "manifest.json", "domain.toml", "model.safetensors"])
+def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, name):
+    words = ("audit", *TABLE, *SMALL)
+    assert run(*words).status == 0
+    path = Path("run") / name
+    whole = path.read_bytes()
+    commands = {
+        "sex/worst.json": ("replay", "run/sex/frontier", 0),
+        "audit.json": ("audit", *TABLE, *MODEL, *SMALL[:-1], "other", "--baseline", "run/audit.json"),
+    }
+    for place in (len(whole) // 3, len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        refused(*commands.get(name, words), says=(f"run/{name}: ",))
+        if name == "model.safetensors":
+            refused("replay", "run/sex/frontier", 0, says=("model.safetensors: is not the file that",))
+
+
+def test_what_is_gone_from_an_audit(run, refused):
+    words = ("audit", *TABLE, *SMALL)
+    assert run(*words).status == 0
+    for name, says in (
+        ("domain.toml", "was edited or removed"),
+        ("model.safetensors", "is gone"),
+        ("manifest.json", "is not the folder of an audit"),
+    ):
+        Path("run", name).rename("aside")
+        refused(*words, says=(says,))
+        Path("aside").rename(Path("run", name))
+    manifest = Path("run/manifest.json")
+    manifest.write_text('{"audit": 1, "neuronfair": "0.1.0"}', encoding="utf-8")
+    refused(*words, says=("run: was written in format 1", "Begin anew with another --out"))
+    manifest.write_text('{"name": "my web app"}', encoding="utf-8")
+    refused(*words, says=("manifest.json: damaged",))
 
 
 def test_json_alone_and_quiet(run):
@@ -129,6 +165,20 @@ def test_a_table_alone(run):
     # The domain as it was written describes the same audit.
     again = ("audit", "table.csv", "--domain", "run/domain.toml", *SMALL[:-1], "other", "--json", "-")
     assert figures(run(*again))["attributes"][0]["rates"] == summary["attributes"][0]["rates"]
+
+
+def test_a_domain_file_without_a_name(run):
+    """It is called like its file; the copy in the folder has another file name, and is the same domain all the same."""
+    text = Path("table.toml").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("name = "))
+    write("loans.toml", text.replace(line, ""))
+    words = ("audit", "table.csv", "--domain", "loans.toml", *SMALL, "--json", "-")
+    first = figures(run(*words))
+    assert read_domain("run/domain.toml").fingerprint == read_domain("loans.toml").fingerprint
+    again = figures(run(*words))  # goes on with its own audit
+    assert again["attributes"][0]["worst"] == first["attributes"][0]["worst"]
+    copied = ("audit", "table.csv", "--domain", "run/domain.toml", *SMALL[:-1], "other", "--json", "-")
+    assert "another domain" not in figures(run(*copied, "--baseline", "run/audit.json"))["baseline"]["text"]
 
 
 def test_several_attributes(run):
@@ -190,6 +240,27 @@ def test_a_corpus_can_be_replayed_only(run):
     again = figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]
     assert (again["replayed"], again["still_flips"], again["added"]) == (1, 1, 0)
     assert Path("past.jsonl").read_text(encoding="utf-8") == whole[0]
+
+
+def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
+    words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
+    with monkeypatch.context() as patch:
+        patch.setattr(audit._Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
+        assert run(*words).status == 137
+    assert not Path("past.jsonl").exists()
+    resumed = figures(run(*words))  # would fail if it replayed what it has itself added
+    assert (resumed["corpus"]["replayed"], resumed["corpus"]["added"]) == (0, len(resumed["attributes"][0]["worst"]))
+    assert len(Path("past.jsonl").read_text(encoding="utf-8").splitlines()) == resumed["corpus"]["added"] > 0
+
+
+def test_a_folder_that_was_left_while_its_manifest_was_written(run, refused, tmp_path):
+    Path("run").mkdir()
+    (left := Path("run/.manifest.json.k3_x9a0b.json")).write_text('{"audit": 1,')
+    Path("run/other.txt").write_text("mine")
+    refused(*AUDIT, says=("not the folder of an audit",))
+    Path("run/other.txt").unlink()
+    assert run(*AUDIT).status == 0
+    assert not left.exists()
 
 
 def test_ctrl_c_leaves_a_page(run, monkeypatch):
@@ -290,17 +361,15 @@ def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     assert run("audit", *TABLE, "--model", mine, *SMALL).status == 0
     sys.modules.pop("mine")
     refused("replay", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
-    manifest = Path("run/sex/aequitas/manifest.json")
-    text = manifest.read_text(encoding="utf-8")
-    manifest.write_text(text.replace("mine:score", "mine:score.npz"), encoding="utf-8")
+    forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
     shutil.copytree("run/sex/aequitas", ".", dirs_exist_ok=True)
     words = ("repair", ".", "--data", "table.csv", "--out", "fair.safetensors")
-    refused(*words, says=("mine:score.npz", "no such file"))
-    refused("replay", ".", 0, says=("Python code",))
+    refused(*words, says=("mine:score.npz", "Python code"))
+    refused("replay", ".", 0, says=("mine:score.npz", "Python code"))
     assert "mine" not in sys.modules
 
 
-def test_a_pickle_is_replayed_as_it_was_opened(run):
+def test_a_pickle_is_replayed_only_if_it_is_named(run, refused):
     joblib = pytest.importorskip("joblib", reason="joblib is not installed: pip install 'neuronfair[sklearn]'")
     pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'neuronfair[sklearn]'")
     from sklearn.linear_model import LogisticRegression
@@ -312,8 +381,11 @@ def test_a_pickle_is_replayed_as_it_was_opened(run):
     joblib.dump(model.fit(table.drop(columns="income"), table.income), "model.joblib")
     assert run("audit", *TABLE, "--model", "model.joblib", "--trust-pickle", *SMALL).status == 0
     replay = kept()["attributes"][0]["worst"][0]["replay"]
-    assert replay.endswith(" --trust-pickle")
+    assert replay.endswith(" --model model.joblib --trust-pickle")
     assert "it still holds" in run(*replay.split()[1:]).out
+    place = next(Path("run/sex").glob("*/manifest.json")).parent
+    refused("replay", place, 0, says=("model.joblib", "a pickle", "say --model", "--trust-pickle"))
+    refused("replay", place, 0, "--trust-pickle", says=("--trust-pickle: name the file", "--model"))
 
 
 def test_an_output_that_cannot_be_written_is_named(run, monkeypatch):

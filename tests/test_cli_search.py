@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from neuronfair import cli
 from neuronfair.generation import engine
+from neuronfair.network import bridges
 from neuronfair.network.zoo import fully_connected
 from neuronfair.store.run import Run
 from tests.conftest import Result
@@ -329,6 +332,49 @@ def test_a_finding_on_other_weights(run):
     assert "With other weights" in run("replay", "run", 3, "--model", "other.safetensors").out
     again = run("replay", "run", 3, "--model", "model.safetensors").out
     assert "With the weights it was found with, it still holds." in again
+
+
+def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, monkeypatch):
+    assert run(*SEARCH, *SMALL, "--quiet").status == 0
+    state = load_file("model.safetensors")
+    save_file({name: 2 * tensor if "2" in name else tensor for name, tensor in state.items()}, "model.safetensors")
+    assert "With other weights" in run("replay", "run", 3, "--model", "model.safetensors").out
+    for place in ("neuronfair.network.bridges.open_model", "neuronfair.network.weights.load"):
+        monkeypatch.setattr(place, None)  # nothing of the file is parsed
+    refused("replay", "run", 3, says=("model.safetensors: is not the file that run was made with", "say --model "))
+    words = ("repair", "run", "--data", "table.csv", "--out", "fair.safetensors")
+    refused(*words, says=("model.safetensors: is not the file that run was made with", "say --model "))
+
+
+def test_a_file_that_gives_another_model(run, refused, monkeypatch):
+    """The file is the same, but what it reads is not: weights that an ONNX file keeps beside it, for instance."""
+    assert run(*SEARCH, *SMALL, "--quiet").status == 0
+    opened = bridges.open_model
+
+    def other(*values, **options):
+        return dataclasses.replace(opened(*values, **options), fingerprint="another")
+
+    monkeypatch.setattr(bridges, "open_model", other)
+    refused("replay", "run", 3, says=("model.safetensors: is not the model that run was made with", "--model"))
+    assert "With other weights" in run("replay", "run", 3, "--model", "model.safetensors").out
+
+
+def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refused):
+    words = ("search", "table.csv", "--domain", "table.toml", *SMALL)
+    assert run(*words, "--quiet").status == 0
+    own = Path("run/model.safetensors")
+    whole = own.read_bytes()
+    assert "it still holds" in run("replay", "run", 0).out
+    assert "Trained" not in run(*words).out
+    own.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
+    refused(*words, says=("run/model.safetensors: is not the file that run was made with",))
+    # A kill before the search began leaves a classifier that no line names: it is trained again.
+    shutil.copytree("run", "begun")
+    for path in Path("begun").iterdir():
+        if path.name not in ("manifest.json", "domain.toml", "model.safetensors", "model.json"):
+            path.unlink()
+    assert "Trained" in run(*words[:-1], "begun").out
+    assert Path("begun/model.safetensors").read_bytes() == whole
 
 
 def test_a_replay_that_cannot_be(run, refused):

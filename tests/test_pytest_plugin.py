@@ -91,7 +91,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     assert shown.status == 0, shown
     assert "it still holds" in " ".join(shown.out.split())
     # The person in the message is the one on the terminal.
-    worst = json.loads((pytester.path / again[1]).parent.joinpath("worst.json").read_text(encoding="utf-8"))[0]
+    worst = json.loads((pytester.path / again[1]).parent.joinpath("worst.json").read_text(encoding="utf-8"))["worst"][0]
     assert worst["sentence"] in text
     shrunk = networks.domain().from_table({name: [value] for name, value in worst["row"].items()})[0]
     assert networks.domain().describe(shrunk) in shown.out.partition("Shrunk")[2]
@@ -119,7 +119,7 @@ def test_more_confidence_asks_for_more(outcome):
     "model",
     [
         "networks.network(biased, domain)",
-        "BlackBox(lambda x: x[:, :4].sum(1) - 2 * x[:, 4], domain.encode(domain.sample(3, torch.Generator())))",
+        "BlackBox.of_inputs(lambda x: x[:, :4].sum(1) - 2 * x[:, 4], domain)",
         "lambda table: table[['a0', 'a1', 'a2', 'a3']].sum(axis=1) - 2 * table['s']",
     ],
 )

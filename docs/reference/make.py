@@ -123,7 +123,8 @@ def audit_json() -> str:
         "What an audit came to, as one JSON document: what `neuronfair audit` writes to `RUN/audit.json` and `--json`, "
         "and what `neuronfair.audit(…).report.to_json()` returns. The page, the terminal, JUnit, Markdown and the gate "
         "read this and nothing else, as a `neuronfair.Report`; `Report.from_json` reads it back.\n",
-        "Shares lie between 0 and 1. What is not known is `null`.\n",
+        "Shares lie between 0 and 1. What is not known is `null`. The file in the folder ends with a `digest`, the "
+        "SHA-256 of the text before it: `--baseline` refuses a file that does not have the digest it says.\n",
     ]
     for name in dict.fromkeys(_within("Report")):
         lines += [f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "| entry | form | meaning |"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 # It must stand before the first import of torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from neuronfair.domain.data import Data, load, read_table
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from neuronfair.network.adapter import Network
     from neuronfair.network.blackbox import BlackBox
     from neuronfair.network.bridges import open_model
+    from neuronfair.network.encoding import TableEncoding
     from neuronfair.network.fit import fit
     from neuronfair.network.judge import Decision, judge
     from neuronfair.render.page import audit_page
@@ -48,6 +49,7 @@ _HOME = {
     "Report": "verdict.report",
     "Run": "store.run",
     "TableDomain": "domain.table",
+    "TableEncoding": "network.encoding",
     "audit": "verdict.audit",
     "audit_page": "render.page",
     "compare": "measure.compare",
@@ -77,6 +79,7 @@ __all__ = [
     "Report",
     "Run",
     "TableDomain",
+    "TableEncoding",
     "audit",
     "audit_page",
     "compare",

@@ -12,6 +12,7 @@ import pytest
 
 from neuronfair.domain import recipes, sources
 from neuronfair.domain.data import load
+from neuronfair.network.encoding import TableEncoding
 
 DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "structured"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the published tables are not at {DATA}")
@@ -73,7 +74,7 @@ def test_german_in_words():
 
 
 def test_german_sample_is_balanced_and_repeats_nobody():
-    chosen = recipes._GERMAN_SAMPLE.split()
+    chosen = recipes._words("german")["sample"]["rows"]
     assert len(set(chosen)) == 600
     credit = recipes.german_paper(*sources.read("german"))["credit"]
     assert (credit.count("good"), credit.count("bad")) == (300, 300)
@@ -109,8 +110,8 @@ def test_compas_filter_and_flags():
 
 
 def test_meps_reads_codes_by_first_appearance():
-    cells = ["0"] * len(recipes._MEPS)
-    names = list(recipes._MEPS)
+    cells = ["0"] * len(recipes._words("meps"))
+    names = list(recipes._words("meps"))
     cells[names.index("AGE")] = "44"
     cells[names.index("SEX")] = "1"
     text = "any header\n" + ",".join([*cells, "1"]) + "\n"
@@ -135,7 +136,7 @@ def test_paper_encoding_equals_the_published_table(name, file):
         header, cells = header[1:], cells[:, 1:]
     data = load(name, "paper")
     assert list(data.domain.names) == header[:-1]
-    assert np.array_equal(data.domain.encode(data.rows).numpy(), cells[:, :-1])
+    assert np.array_equal(TableEncoding.of(data.domain).encode(data.rows).numpy(), cells[:, :-1])
     assert np.array_equal(data.labels.numpy(), cells[:, -1])
 
 
@@ -144,7 +145,7 @@ def test_meps_paper_encoding_is_the_one_hot_matrix_of_the_code_book_values():
     header, cells = published("meps_panel21_codes.csv.gz")
     column = dict(zip(header, cells.T, strict=True))
     data = load("meps", "paper")
-    matrix = data.domain.encode(data.rows).numpy()
+    matrix = TableEncoding.of(data.domain).encode(data.rows).numpy()
     assert matrix.shape == (15_675, 134)
     for place, name in enumerate(data.domain.names):
         feature, _, value = name.partition("=")

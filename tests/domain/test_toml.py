@@ -5,6 +5,7 @@ import pytest
 from neuronfair import read_domain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DomainError
+from neuronfair.network.encoding import TableEncoding
 from tests.conftest import PEOPLE
 
 
@@ -14,7 +15,7 @@ def test_kinds_choose_their_encoding(people):
     assert chosen["loss"] == chosen["sex"] == "raw"
     assert chosen["race"] == "onehot"
     everything_raw = parse_domain('encode = "raw"\n' + PEOPLE)
-    assert everything_raw.width == 7
+    assert TableEncoding.of(everything_raw).width == 7
 
 
 @pytest.mark.parametrize(

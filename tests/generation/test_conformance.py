@@ -26,6 +26,7 @@ from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, State, World
 from neuronfair.generation.methods import METHODS, Phases, Setting, frontier, phases
 from neuronfair.generation.methods.uniform import Uniform
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Judgement
 from tests.conftest import PEOPLE, ROOT
 from tests.planted import networks
@@ -206,7 +207,7 @@ def test_every_finding_satisfies_definition_1(name, case):
     assert differs[:, sensitive].any(1).all()
     assert not differs[:, domain.free].any()
     exact = networks.network(CASES[case].module, domain).double()
-    own, other = (exact.scores(domain.encode(x, torch.float64)) for x in (rows, twins))
+    own, other = (exact.scores(x) for x in (rows, twins))
     if decision.kind == "argmax":
         assert (own.argmax(1) != other.argmax(1)).all()
     else:
@@ -220,7 +221,9 @@ def test_every_finding_satisfies_definition_1(name, case):
 @every_method
 def test_a_network_that_decides_nothing(name):
     domain = CASES["people"].domain
-    module = nn.Sequential(nn.Linear(domain.width, 6), nn.ReLU(), networks.linear([[0.0] * 6] * 2, [1.0, 0.0]))
+    module = nn.Sequential(
+        nn.Linear(TableEncoding.of(domain).width, 6), nn.ReLU(), networks.linear([[0.0] * 6] * 2, [1.0, 0.0])
+    )
     rows = CASES["people"].seeds
     network = networks.network(module, domain)
     outcome = find(network, domain, rows, Plan(name, WALKERS, STEPS, STEPS), seeds=rows)
@@ -388,7 +391,9 @@ class Fragile(nn.Module):
     def __init__(self, domain: TableDomain, breaks_at: int | None = None) -> None:
         super().__init__()
         first, _, second = networks.random_module(domain, seed=1)
-        self.parts = nn.Sequential(nn.BatchNorm1d(domain.width), nn.Dropout(), first, nn.ReLU(), second)
+        self.parts = nn.Sequential(
+            nn.BatchNorm1d(TableEncoding.of(domain).width), nn.Dropout(), first, nn.ReLU(), second
+        )
         self.breaks_at, self.calls = breaks_at, 0
         second.bias.requires_grad_(False)
         first.register_forward_hook(do_nothing)
@@ -418,7 +423,7 @@ def snapshot(module: nn.Module) -> list[Any]:
 
 def search_fragile(name: str, module: Fragile) -> None:
     domain, rows = CASES["people"].domain, CASES["people"].rows[:40]
-    network = Network(module, domain.encode(rows[:1]))
+    network = Network(module, domain)
     find(network, domain, rows, Plan(name, WALKERS, STEPS, STEPS), seeds=CASES["people"].seeds)
 
 

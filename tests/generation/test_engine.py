@@ -180,8 +180,8 @@ def test_seeds_outside_the_domain_are_clipped():
 def test_the_twin_of_a_finding_is_decided_otherwise():
     result = run(counting(2, 8), Budget(steps=2))
     world, found = planted(), result.findings
-    own = world.network.scores(DOMAIN.encode(found.rows))
-    other = world.network.scores(DOMAIN.encode(found.twins(DOMAIN)))
+    own = world.network.scores(found.rows)
+    other = world.network.scores(found.twins(DOMAIN))
     assert (own.argmax(1) != other.argmax(1)).all()
     assert torch.equal(own, found.scores)
     assert torch.equal(other, found.twin_scores)

@@ -18,6 +18,7 @@ from neuronfair.generation.budget import Budget
 from neuronfair.generation.engine import search
 from neuronfair.generation.method import State, World
 from neuronfair.generation.methods.frontier import BINS, DISTANCES, EDGES, Frontier
+from neuronfair.network.encoding import TableEncoding
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -86,9 +87,9 @@ def test_twins_that_do_not_exist_are_no_ends():
 @pytest.mark.parametrize("domain", [PEOPLE_DOMAIN, BY_RACE], ids=["sex", "race"])
 def test_the_ends_of_a_linear_network_are_predicted_exactly(domain):
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(2, domain.width, generator=generator).tolist()
+    weight = torch.randn(2, TableEncoding.of(domain).width, generator=generator).tolist()
     linear = networks.linear(weight, [0.3, -0.2]).double()
-    network = Network(linear.eval(), torch.zeros(1, domain.width), layers=())
+    network = Network(linear.eval(), domain, layers=())
     world = replace(networks.world(networks.random_module(domain), domain), network=network)
     rows = networks.uniform_rows(domain, 50)
     state = measured(world, rows)

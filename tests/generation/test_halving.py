@@ -10,6 +10,7 @@ from neuronfair.generation.draws import Draws
 from neuronfair.generation.engine import search
 from neuronfair.generation.method import World
 from neuronfair.generation.methods.halving import Halving
+from neuronfair.network.pixels import PictureEncoding
 
 
 class Stride:
@@ -35,7 +36,7 @@ def world(boundary: float) -> World:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [255.0, 0.0, 0.0]]))
         layer.bias.copy_(torch.tensor([0.0, -boundary]))
-    network = Network(nn.Sequential(nn.Flatten(), layer), domain.encode(domain.seeds), layers=())
+    network = Network(nn.Sequential(nn.Flatten(), layer), PictureEncoding(domain), layers=())
     return World(network, domain, Decision(), Draws(0, "test"))
 
 
@@ -65,9 +66,8 @@ def test_a_walk_steps_over_the_boundary_and_halving_goes_back_to_it():
 def test_a_walker_that_finds_nothing_in_between_walks_on():
     # The twin is lighter than black only: nobody discriminates at 0 levels of shift.
     here = world(141.5)
-    blind = World(
-        here.network, here.domain.with_shift(here.domain.shift * 0), here.decision, Draws(0, "test"), profile=None
-    )
+    domain = here.domain.with_shift(here.domain.shift * 0)
+    blind = World(here.network.reading(PictureEncoding(domain)), domain, here.decision, Draws(0, "test"))
     result = search(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     assert len(result.findings) == 0
     assert result.stop == "steps"
@@ -79,7 +79,7 @@ def test_walkers_halve_each_for_itself():
     here = world(101.5)
     domain = ImageDomain("two", pictures, torch.full((2, 3, 1, 1), -3, dtype=torch.int8))
     both = search(
-        World(here.network, domain, Decision(), Draws(0, "test")),
+        World(here.network.reading(PictureEncoding(domain)), domain, Decision(), Draws(0, "test")),
         Halving(Stride()),
         domain.seeds,
         budget=Budget(steps=12, findings_per_seed=1),

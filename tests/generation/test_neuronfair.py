@@ -276,10 +276,10 @@ def test_the_blind_control_uses_no_gradient():
 def test_the_printed_algorithm_on_the_published_classifier(shared_models):
     data = load("adult", "paper", sensitive=["sex"])
     weights, _ = load_weights(shared_models / "neuronfair" / "census.npz")
-    network = Network(weights, data.domain.encode(data.rows[:1]))
+    network = Network(weights, data.domain)
     bias = interpret(network, data.domain, data.rows[:2000])
     here = World(network, data.domain, Decision(), Draws(0, "global"), profile=bias)
-    seeds = cluster_seeds(data.domain, data.rows[:5000], 200)
+    seeds = cluster_seeds(network.encoding, data.rows[:5000], 200)
     first = search(here, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
     assert len(first) > 20
     here = replace(here, draws=Draws(0, "local"))

@@ -15,7 +15,7 @@ def linear_classifier(weight: list[float], bias: float) -> Network:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], weight]))
         layer.bias.copy_(torch.tensor([0.0, bias]))
-    return Network(nn.Sequential(nn.Flatten(), layer, nn.Identity()), torch.zeros(1, 3, 1, 1), layers=())
+    return nn.Sequential(nn.Flatten(), layer, nn.Identity())
 
 
 def pixel(*colour: int) -> torch.Tensor:
@@ -49,7 +49,7 @@ def test_a_shift_that_only_works_beyond_white_does_not_count():
 
 def test_batches_do_not_change_the_shift():
     pictures = torch.randint(0, 256, (300, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    classifier = Network(cast_classifier(), pictures[:1].float(), layers=())
+    classifier = cast_classifier()
     whole = turn(classifier, pictures)
     assert torch.equal(whole.size[250:], turn(classifier, pictures[250:]).size)
     assert (whole.levels.abs().amax((1, 2, 3)) == whole.size).all()
@@ -60,7 +60,7 @@ def test_more_than_two_classes_turn_to_any_other():
     with torch.no_grad():
         layer.weight.copy_(255 * torch.eye(3))
         layer.bias.zero_()
-    classifier = Network(nn.Sequential(nn.Flatten(), layer), torch.zeros(1, 3, 1, 1), layers=())
+    classifier = nn.Sequential(nn.Flatten(), layer)
     found = turn(classifier, pixel(100, 97, 0))
     assert found.size.tolist() == [2]  # 98 against 99
     assert found.levels.flatten().tolist()[:2] == [-2, 2]
@@ -68,7 +68,7 @@ def test_more_than_two_classes_turn_to_any_other():
 
 def test_the_random_control_has_the_same_size_and_another_direction():
     pictures = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    shift = turn(Network(cast_classifier(), pictures[:1].float(), layers=()), pictures)
+    shift = turn(cast_classifier(), pictures)
     other = random_like(shift, seed=3)
     assert torch.equal(other.levels.abs(), shift.levels.abs())
     moved = shift.levels != 0

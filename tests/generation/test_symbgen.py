@@ -357,7 +357,7 @@ class BlackBox:
 
     def scores(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            return self.inner(x)
+            return self.inner(x.float())
 
 
 def test_a_black_box_is_searched_like_a_network():

@@ -152,7 +152,7 @@ def test_ablation_of_the_planted_neuron_ends_the_discrimination():
     domain = networks.domain()
     network = networks.network(networks.one_biased_neuron(biased=3), domain)
     rows = domain.sample(4000, torch.Generator().manual_seed(0))
-    labels = network.scores(domain.encode(rows)).argmax(1)
+    labels = network.scores(rows).argmax(1)
     result = ablate(network, domain, rows, labels, "0", (3,), draws=40)
     # By hand: a row discriminates when its four digits add up to 19 or 20.
     by_hand = float(((rows[:, :4].sum(1) == 19) | (rows[:, :4].sum(1) == 20)).double().mean())
@@ -163,13 +163,13 @@ def test_ablation_of_the_planted_neuron_ends_the_discrimination():
     # Some of the 40 random draws hit the planted neuron, most do not.
     assert {o.rate for o in result.random} > {0.0}
     assert result.random_mean.rate > 0.5 * by_hand
-    assert network.scores(domain.encode(rows)).argmax(1).equal(labels)  # nothing stays switched off
+    assert network.scores(rows).argmax(1).equal(labels)  # nothing stays switched off
 
 
 def test_the_published_adult_classifier_gives_the_figures_of_the_paper(shared_models):
     data = load("adult", "paper", sensitive=["sex"])
     module, _ = load_weights(shared_models / "neuronfair" / "census.npz")
-    profile = interpret(Network(module, data.domain.encode(data.rows[:1])), data.domain, data.rows)
+    profile = interpret(Network(module, data.domain), data.domain, data.rows)
     first, second = profile.layers[:2]
     assert first.cut == pytest.approx(0.33, abs=0.005)
     assert len(first.biased) == 21

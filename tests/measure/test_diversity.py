@@ -11,6 +11,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError
 from neuronfair.measure import diversity
 from neuronfair.measure.diversity import clusters, coverage_rates, generation_diversity, mean_distance, regions
+from neuronfair.network.encoding import TableEncoding
 
 DOMAIN = TableDomain(
     "d",
@@ -119,7 +120,7 @@ def test_coverage_grows_with_the_radius_and_with_the_centres(first, second, radi
 
 def test_coverage_is_that_of_sklearn_in_any_batches(people, monkeypatch):
     first, second = (people.sample(n, torch.Generator().manual_seed(n)) for n in (200, 300))
-    x, y = (people.encode(rows, torch.float64).numpy() for rows in (first, second))
+    x, y = (TableEncoding.of(people).encode(rows, torch.float64).numpy() for rows in (first, second))
     nearest = cosine_distances(y, x).min(1)
     radii = (1e-4, 1e-3, 0.01, 0.1)
     monkeypatch.setattr(diversity, "BLOCK", 1000)

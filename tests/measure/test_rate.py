@@ -14,6 +14,7 @@ from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.network import judge as judging
+from neuronfair.network.encoding import TableEncoding
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -133,7 +134,7 @@ def test_the_decision_is_used():
 
 def test_whatever_gives_scores_can_be_measured():
     class Answers:
-        dtype, outputs = torch.float64, 1
+        dtype, outputs, encoding = torch.float64, 1, TableEncoding.of(DOMAIN)
 
         def scores(self, x: torch.Tensor) -> torch.Tensor:
             return x[:, :1] + x[:, -1:]  # 4.5 lies between the twins where a0 is 4

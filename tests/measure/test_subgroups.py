@@ -34,7 +34,7 @@ def where(held: Held, view: TableDomain, sensitive: int = -1) -> BlackBox:
         score = held(x) * x[:, sensitive]
         return np.stack([np.full(len(x), 0.5), score], 1)
 
-    return BlackBox(predict, view.encode(torch.zeros(1, len(view.attributes), dtype=torch.int64)))
+    return BlackBox.of_inputs(predict, view)
 
 
 def found(held: Held, findings: Tensor = NOBODY, samples: int = 5_000, seed: int = 0) -> tuple[Subgroup, ...]:

@@ -15,11 +15,12 @@ from neuronfair.generation.draws import Draws
 from neuronfair.generation.health import CHECKS, check_health
 from neuronfair.generation.method import World
 from neuronfair.generation.methods import METHODS
+from neuronfair.network.encoding import TableEncoding
 from tests.planted import networks
 
 DOMAIN = networks.domain()
 ROWS = networks.uniform_rows(DOMAIN, 400)
-X = DOMAIN.encode(ROWS, torch.float64)
+X = TableEncoding.of(DOMAIN).encode(ROWS, torch.float64)
 WITHOUT_GRADIENTS = [name for name, method in METHODS.items() if not method.gradients]
 WITH_GRADIENTS = [name for name, method in METHODS.items() if method.gradients]
 
@@ -36,7 +37,7 @@ MODELS = {
 
 
 def box(model: str = "logistic") -> BlackBox:
-    return BlackBox(MODELS[model].predict_proba, X[:2])
+    return BlackBox.of_inputs(MODELS[model].predict_proba, DOMAIN)
 
 
 def plan(method: str, **options) -> Plan:
@@ -70,9 +71,9 @@ def test_scores_are_what_the_function_says():
     ids=["flat", "column", "float32", "int", "list", "tensor"],
 )
 def test_one_score_per_row_in_any_form(answer):
-    model = BlackBox(answer, X[:2])
+    model = BlackBox.of_inputs(answer, DOMAIN)
     assert model.outputs == 1
-    assert torch.equal(model.scores(X), X[:, :1])
+    assert torch.equal(model.scores(ROWS), X[:, :1])
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,8 @@ def test_one_score_per_row_in_any_form(answer):
     ids=["reversed", "read-only"],
 )
 def test_views_that_torch_cannot_hold(answer):
-    model = BlackBox(answer, X[:2])
-    assert model.scores(X[:9]).tolist() == answer(X[:9].numpy()).tolist()
+    model = BlackBox.of_inputs(answer, DOMAIN)
+    assert model.scores(ROWS[:9]).tolist() == answer(X[:9].numpy()).tolist()
 
 
 def test_a_black_box_sees_plain_numbers_only():
@@ -92,7 +93,7 @@ def test_a_black_box_sees_plain_numbers_only():
         seen.append((type(x), x.dtype, x.shape))
         return x[:, 0]
 
-    judge(BlackBox(predict, X[:2]), DOMAIN, ROWS[:6], Decision("threshold", 0.5))
+    judge(BlackBox.of_inputs(predict, DOMAIN), DOMAIN, ROWS[:6], Decision("threshold", 0.5))
     assert seen == [(np.ndarray, np.float64, (2, 5)), (np.ndarray, np.float64, (12, 5))]  # rows and twins at once
 
 
@@ -104,16 +105,16 @@ def test_a_function_that_fails_at_once():
         raise ValueError("X has 5 features")
 
     with pytest.raises(ModelError, match=r"the black box failed on rows of shape \(2, 5\): X has 5 features") as caught:
-        BlackBox(predict, X[:2])
+        BlackBox.of_inputs(predict, DOMAIN)
     assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (lambda x: x[:-1, 0], r"must return 3 scores or rows of scores, got \(2, 1\)"),
-        (lambda x: x[None], r"must return 3 scores or rows of scores, got \(1, 3, 5\)"),
-        (lambda x: 0.5, r"must return 3 scores or rows of scores, got \(\)"),
+        (lambda x: x[:-1, 0], r"must return 2 scores or rows of scores, got \(1, 1\)"),
+        (lambda x: x[None], r"must return 2 scores or rows of scores, got \(1, 2, 5\)"),
+        (lambda x: 0.5, r"must return 2 scores or rows of scores, got \(\)"),
         (lambda x: ["yes"] * len(x), "could not convert string"),
         (lambda x: None, "black box"),
     ],
@@ -121,7 +122,7 @@ def test_a_function_that_fails_at_once():
 )
 def test_answers_of_a_wrong_form(answer, says):
     with pytest.raises(ModelError, match=says):
-        BlackBox(answer, X[:3])
+        BlackBox.of_inputs(answer, DOMAIN)
 
 
 def late(change) -> BlackBox:
@@ -133,7 +134,7 @@ def late(change) -> BlackBox:
         scores = MODELS["logistic"].predict_proba(x)
         return scores if len(calls) <= 3 else change(scores)
 
-    return BlackBox(predict, X[:2])
+    return BlackBox.of_inputs(predict, DOMAIN)
 
 
 def fail(_: np.ndarray) -> np.ndarray:
@@ -158,7 +159,7 @@ def test_failures_in_the_middle_of_a_search(method, change, says):
 
 
 def test_one_score_has_no_classes():
-    model = BlackBox(lambda x: x[:, 0], X[:2])
+    model = BlackBox.of_inputs(lambda x: x[:, 0], DOMAIN)
     with pytest.raises(ModelError, match="Decide by a threshold instead"):
         find(model, DOMAIN, ROWS, plan("uniform"))
 
@@ -194,7 +195,7 @@ def test_findings_are_decided_otherwise_by_the_classifier_itself(method, model):
 
 @pytest.mark.parametrize("method", WITHOUT_GRADIENTS)
 def test_a_fair_classifier_gives_no_findings(method):
-    model = BlackBox(lambda x: x[:, :4].sum(1) - 18.5, X[:2])
+    model = BlackBox.of_inputs(lambda x: x[:, :4].sum(1) - 18.5, DOMAIN)
     outcome = find(model, DOMAIN, ROWS, plan(method, decision=Decision("threshold", 0.0)), seeds=ROWS[:8])
     assert len(outcome.findings) == 0
     assert outcome.random is not None
@@ -205,7 +206,7 @@ def test_a_fair_classifier_gives_no_findings(method):
 @pytest.mark.parametrize("method", WITHOUT_GRADIENTS)
 def test_a_network_and_the_same_network_as_a_black_box(method):
     network = networks.network(networks.one_biased_neuron().double(), DOMAIN)
-    hidden = BlackBox(lambda x: network.module(torch.from_numpy(x)).detach().numpy(), X[:2])
+    hidden = BlackBox.of_inputs(lambda x: network.module(torch.from_numpy(x)).detach().numpy(), DOMAIN)
     seen, unseen = (find(model, DOMAIN, ROWS, plan(method), seeds=ROWS[:8]) for model in (network, hidden))
     assert torch.equal(seen.findings.rows, unseen.findings.rows)
     assert torch.equal(seen.findings.twin_values, unseen.findings.twin_values)
@@ -217,7 +218,7 @@ def test_a_network_and_the_same_network_as_a_black_box(method):
 @pytest.mark.parametrize("decision", [Decision("threshold", 0.5), Decision("tolerance", 0.3)], ids=lambda d: d.kind)
 def test_other_decisions(method, decision):
     model = MODELS["logistic"]
-    positive = BlackBox(lambda x: model.predict_proba(x)[:, 1], X[:2])
+    positive = BlackBox.of_inputs(lambda x: model.predict_proba(x)[:, 1], DOMAIN)
     found = find(positive, DOMAIN, ROWS, plan(method, decision=decision, controls=False)).findings
     assert len(found) > 0
     own, other = (model.predict_proba(r.double().numpy())[:, 1] for r in (found.rows, found.twins(DOMAIN)))
@@ -261,19 +262,19 @@ def health(model: BlackBox, rows: torch.Tensor = ROWS) -> list[str]:
 
 def test_health_checks_look_at_what_a_black_box_shows():
     assert health(box()) == []
-    assert health(BlackBox(lambda x: np.ones((len(x), 2)) * [0.9, 0.1], X[:2])) == ["constant-decision"]
+    assert health(BlackBox.of_inputs(lambda x: np.ones((len(x), 2)) * [0.9, 0.1], DOMAIN)) == ["constant-decision"]
     assert health(box(), ROWS[ROWS[:, 4] == 1]) == ["one-sensitive-value"]
 
     def by_sex(x: np.ndarray) -> np.ndarray:
         return np.stack([x[:, 4], 1 - x[:, 4]], 1)
 
-    assert health(BlackBox(by_sex, X[:2])) == ["seeds-already-discriminating"]
+    assert health(BlackBox.of_inputs(by_sex, DOMAIN)) == ["seeds-already-discriminating"]
 
     def softmax_twice(x: np.ndarray) -> np.ndarray:
         odds = np.exp(MODELS["logistic"].predict_proba(x))
         return odds / odds.sum(1, keepdims=True)
 
-    assert health(BlackBox(softmax_twice, X[:2])) == ["softmax-twice"]
+    assert health(BlackBox.of_inputs(softmax_twice, DOMAIN)) == ["softmax-twice"]
 
 
 def test_every_health_check_can_be_asked_alone():

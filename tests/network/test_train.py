@@ -15,6 +15,7 @@ from neuronfair.network.adapter import Network
 from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.train import accuracy, train
 from neuronfair.network.zoo import fully_connected
+from tests.planted.networks import Given
 
 QUICK = TrainingSettings(epochs=4, batch=32, patience=4, restarts=1)
 
@@ -206,7 +207,7 @@ def test_accuracy_counts_hits_and_keeps_the_mode() -> None:
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 2.0], [2.0, 3.0]])
     assert accuracy(module, x, torch.tensor([0, 1, 0, 0])) == 0.75
     assert module[1].training
-    network = Network(module, x, layers=["0"])
+    network = Network(module, Given(x), layers=["0"])
     assert accuracy(network, x, torch.tensor([1, 0, 1, 0])) == 0.0
 
 

@@ -19,6 +19,7 @@ from neuronfair.network.detect import (
     save_detector,
 )
 from neuronfair.network.vision import HEAD, Detector, build, resnet50, small, vgg16
+from tests.planted.networks import Given
 
 
 def parameters(module: torch.nn.Module) -> int:
@@ -36,7 +37,7 @@ def test_bodies_flatten_to_known_widths_and_all_activations_are_layers(name, wid
     detector = build(name, side=64).eval()
     x = torch.rand(2, 3, 64, 64)
     assert detector.body(x).shape == (2, width)
-    network = Network(detector, x)
+    network = Network(detector, Given(x))
     body = [layer for layer in network.layers if layer.startswith("body")]
     assert len(body) == sites
     assert network.outputs == 2

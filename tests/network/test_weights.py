@@ -337,6 +337,17 @@ def test_a_full_disk_leaves_the_old_files_and_no_debris(path: Path, monkeypatch:
     assert load(path)[1] == card(new)
 
 
+def test_whoever_finds_the_weights_after_a_kill_finds_the_card_beside_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    real = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).suffix), real(a, b))[1])
+    module = network()
+    save(path, module, card(module))
+    assert order == [".json", ".safetensors"]
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     module = network()
     with pytest.raises(ModelError, match="cannot be written: No such file"):

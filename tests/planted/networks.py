@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, Network, TableDomain
+from neuronfair import Decision, Network, TableDomain, TableEncoding
 from neuronfair.domain.attribute import Attribute
 from neuronfair.generation.draws import Draws
 from neuronfair.generation.method import World
@@ -33,7 +33,20 @@ def sex_and_race() -> TableDomain:
 
 
 def network(module: nn.Module, domain: TableDomain) -> Network:
-    return Network(module.eval(), domain.encode(torch.zeros(1, len(domain.attributes), dtype=torch.int64)))
+    return Network(module.eval(), domain)
+
+
+class Given:
+    """An encoding for tests of networks alone: rows are given as the numbers that the module takes."""
+
+    rows_per_pass = 1 << 15
+    device = torch.device("cpu")
+
+    def __init__(self, x: Tensor) -> None:
+        self.example, self.shape = x, tuple(x.shape[1:])
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        return rows.to(dtype).clone()
 
 
 def world(
@@ -53,8 +66,8 @@ def world(
 def random_module(domain: TableDomain, outputs: int = 2, *, seed: int = 0, hidden: int = 12) -> nn.Sequential:
     """A small network with random weights, ReLU, and a boundary that runs through the domain."""
     generator = torch.Generator().manual_seed(seed)
-    first, second = nn.Linear(domain.width, hidden), nn.Linear(hidden, outputs)
-    x = domain.encode(domain.sample(500, generator))
+    first, second = nn.Linear(TableEncoding.of(domain).width, hidden), nn.Linear(hidden, outputs)
+    x = TableEncoding.of(domain).encode(domain.sample(500, generator))
     with torch.no_grad():
         for layer in (first, second):
             layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))

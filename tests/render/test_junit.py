@@ -93,3 +93,13 @@ def test_without_limits_every_search_is_a_test():
 def test_any_name_gives_well_formed_xml(name):
     audit = report(attribute(name), data=replace(report().data, name=name))
     assert int(read(audit).get("failures")) == 2
+
+
+def test_control_characters_are_written_out():
+    name = "a\x1b[31m\n\u202e\ud800"
+    text = junit(gated(check("rate > 0.01", name, fired=True), attributes=[attribute(name)]))
+    assert [sign for sign in text if not sign.isprintable() and sign != "\n"] == []
+    shown = r"a\u001b[31m\u000a\u202e\ud800"
+    (failure,) = ElementTree.fromstring(text).iter("failure")
+    assert f"with {shown} M instead of F" in failure.text.splitlines()[1]
+    assert ElementTree.fromstring(text)[0].get("name") == shown

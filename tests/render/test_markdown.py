@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from neuronfair.render.markdown import markdown
 from neuronfair.verdict.report import BaselineReport, Check, FigureChange, Gate, RepairReport
 from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
@@ -80,3 +82,32 @@ def test_code_may_end_in_a_backtick():
 
 def test_what_was_not_kept_has_no_line_to_see_it_again():
     assert "None" not in markdown(report(attribute(worst=(finding(replay=None),))))
+
+
+def test_control_characters_are_written_out():
+    name = "a\x1b[31m\x9b\u202e\u2028b"
+    again = replace(REPRODUCTION, command=f"neuronfair audit {name}.csv")
+    text = markdown(report(attribute(name), reproduction=again, gate=Gate(False, (check("rate > 1%"),))))
+    assert [sign for sign in text if not sign.isprintable() and sign != "\n"] == []
+    assert r"a\\u001b\[31m\\u009b\\u202e b" in text
+    assert r"`neuronfair audit a\u001b[31m\u009b\u202e b.csv`" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        ("[x](javascript:alert(1))", r"\[x\](javascript:alert(1))"),
+        ("![x](http://a.b/c.png)", r"!\[x\](http:<!-- -->//a.b/c.png)"),
+        ("<img src=x onerror=y>", "&lt;img src=x onerror=y&gt;"),
+        ("see HTTPS://a.b and www.a.b", "see HTTPS:<!-- -->//a.b and www<!-- -->.a.b"),
+        ("@admin a@b.c", "<!-- -->@admin a<!-- -->@b.c"),
+        ("$\\frac{1}{2}$", r"\$\\frac{1}{2}\$"),
+        ("- a", r"\- a"),
+        ("12. a", r"12\. a"),
+        ("1.5 %", "1.5 %"),
+        ("a\n\n| b", r"a \| b"),
+        ("&lt;", "&amp;lt;"),
+    ],
+)
+def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
+    assert f"\n- {written}\n" in markdown(report(corpus=replace(CORPUS, examples=(words,))))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -43,8 +44,20 @@ def test_a_picture_that_fails_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dollar_signs_in_names_are_no_formulas(tmp_path):
-    plot_as_curves(PROFILE, tmp_path / "as.svg", title="income in $ and $x_")
+@pytest.mark.parametrize("title", ["income in $ and $x_", r"$\frac$", "\x1b[31m\u202e--><b>", "年齢 \ud800"])
+def test_names_in_pictures_are_no_formulas_and_no_markup(tmp_path, title):
+    plot_as_curves(PROFILE, tmp_path / "as.svg", title=title)
+    text = (tmp_path / "as.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert "\x1b" not in text
+    plot_as_curves(PROFILE, tmp_path / "as.png", title=title)
+
+
+def test_a_link_that_was_named_stays_a_link(tmp_path):
+    (tmp_path / "link.svg").symlink_to(tmp_path / "real.svg")
+    plot_as_curves(PROFILE, tmp_path / "link.svg", title="people")
+    assert (tmp_path / "link.svg").is_symlink()
+    assert (tmp_path / "real.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_the_table_marks_the_worst_layer_and_the_dead_one():

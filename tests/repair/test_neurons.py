@@ -10,6 +10,7 @@ import torch
 from neuronfair import Data, interpret
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.repair.neurons import Turn, repair_neurons
 from neuronfair.repair.outcome import Outcome, outcomes
 from tests.planted.networks import domain, network, one_biased_neuron, random_module, uniform_rows
@@ -36,7 +37,7 @@ def test_outcomes_count_people_and_hits() -> None:
 @pytest.mark.parametrize("factor", [0.0, 0.5])
 def test_turning_down_is_scaling_the_activation(factor: float) -> None:
     module = random_module(domain(), hidden=6)
-    x = domain().encode(uniform_rows(domain(), 50))
+    x = TableEncoding.of(domain()).encode(uniform_rows(domain(), 50))
     with torch.no_grad():
         activation = module[1](module[0](x))
         activation[:, [1, 4]] *= factor

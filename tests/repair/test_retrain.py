@@ -13,6 +13,7 @@ from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import Outcome as Search
 from neuronfair.network.descent import TrainingSettings
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import Retraining, retrain
@@ -87,6 +88,7 @@ def test_the_labels_of_the_seeds(case, monkeypatch) -> None:
 
 def test_what_each_repeat_learns_from() -> None:
     data = people(20)
+    encode = TableEncoding.of(data.domain).encode
     parts = data.split(0)  # 14, 2 and 4 rows
     rows = uniform_rows(data.domain, 6, seed=3)
     twins = rows.clone()
@@ -98,9 +100,9 @@ def test_what_each_repeat_learns_from() -> None:
     for line, own in zip(lines, chosen, strict=True):
         assert line[:14].tolist() == list(range(14))
         learned = {tuple(row) for row in x[line[14:]].tolist()}
-        assert learned == {tuple(row) for row in data.domain.encode(pairs[own].flatten(0, 1)).tolist()}
+        assert learned == {tuple(row) for row in encode(pairs[own].flatten(0, 1)).tolist()}
         assert sorted(y[line[14:]].tolist()) == sorted(labels[own].tolist() * 2)
-    assert torch.equal(held_x, data.domain.encode(torch.cat([parts.validation.rows, rows[3:4], twins[3:4]])))
+    assert torch.equal(held_x, encode(torch.cat([parts.validation.rows, rows[3:4], twins[3:4]])))
     assert held_y.tolist() == [*parts.validation.labels.tolist(), 1, 1]
 
 

@@ -1,16 +1,11 @@
-"""Run folders: killed at any moment they go on and find the same, bit for bit; damage is named, never deleted."""
+"""Run folders: killed at any moment they go on and find the same, bit for bit."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
 import itertools
-import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import Network, TableDomain
+from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import Target
@@ -29,80 +24,25 @@ from neuronfair.errors import RunError
 from neuronfair.generation import campaign, engine
 from neuronfair.generation.campaign import Plan
 from neuronfair.generation.findings import Findings
-from neuronfair.generation.methods import frontier
-from neuronfair.store.journal import JOURNAL
-from neuronfair.store.manifest import MANIFEST
-from neuronfair.store.run import DOMAIN, SEEDS, Run
+from neuronfair.store.journal import JOURNAL, SEEDS, Journal
+from neuronfair.store.manifest import DOMAIN
+from neuronfair.store.run import Run
 from tests.conftest import PEOPLE
-from tests.planted import networks
-from tests.store.test_tables import assert_same
-
-DOMAIN_OF_RUN = networks.domain()
-ROWS = networks.uniform_rows(DOMAIN_OF_RUN, 400)
-ROWS = ROWS[(ROWS[:, :4].sum(1) - 19.5).abs() < 3]  # not far from the boundary, so that both phases find some
-PLANS = {
-    "neuronfair": Plan(method="neuronfair", seeds=12, steps=4, global_steps=4),
-    "frontier": Plan(method="frontier", seeds=4, steps=5, global_steps=4, controls=False),
-}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_steps():
-    """A checkpoint every three steps, a short pilot, and no waiting for the disk or for what is not tested here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(engine.search.__kwdefaults__, "every", 3)
-        patch.setattr(frontier, "PILOT_STEPS", 3)
-        patch.setattr(os, "fsync", lambda _: None)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])
-        patch.setattr(campaign, "check_health", lambda *_: ())
-        yield
-        torch.set_num_threads(threads)
-
-
-def planted() -> Network:
-    return networks.network(networks.one_biased_neuron(), DOMAIN_OF_RUN)
-
-
-def make_manifest(plan: Plan, **other: Any) -> dict[str, Any]:
-    fixed = {"model": "m.safetensors", "weights": "w", "domain": DOMAIN_OF_RUN.fingerprint, "rows": "r", "outputs": 2}
-    return fixed | {"plan": {"sensitive": ["s"], **asdict(plan)}} | other
-
-
-def search(folder: Path, plan: Plan) -> dict[str, Any]:
-    """What `neuronfair search` does around a campaign."""
-    run = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
-    outcome = campaign.find(planted(), DOMAIN_OF_RUN, ROWS, plan, recorder=run)
-    run.finish(outcome.summary())
-    return outcome.summary()
-
-
-def untimed(summary: dict[str, Any] | None) -> dict[str, Any]:
-    assert summary is not None
-    return {name: value for name, value in summary.items() if not name.startswith("seconds")}
-
-
-def listing(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def assert_same_run(folder: Path, reference: Path) -> None:
-    one, other = Run.open(folder), Run.open(reference)
-    assert_same(one.findings(), other.findings())
-    assert untimed(one.summary) == untimed(other.summary)
-    assert torch.equal(one.seeds, other.seeds)
-    assert listing(folder) == listing(reference)
-
-
-def assert_beginning(findings: Findings, whole: Findings) -> None:
-    """Every finding is among those of the whole run."""
-    lines = {tuple(line) for line in whole.rows.tolist()}
-    assert {tuple(line) for line in findings.rows.tolist()} <= lines
+from tests.store.runs import (
+    DOMAIN_OF_RUN,
+    PLAN,
+    PLANS,
+    ROWS,
+    Killed,
+    assert_beginning,
+    assert_same_run,
+    contents,
+    killed_at,
+    listing,
+    make_manifest,
+    search,
+    untimed,
+)
 
 
 @pytest.fixture(params=["neuronfair", "frontier"], scope="module")
@@ -119,42 +59,6 @@ def reference(tmp_path_factory, plan, small_steps) -> Path:
 
 
 # Kills
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: from here on the process does nothing any more."""
-
-
-class Killer:
-    """Lets so many calls that change files through and kills the process at the next one."""
-
-    CALLS = ((tempfile, "mkstemp"), (os, "fsync"), (os, "replace"), (os, "unlink"))
-
-    def __init__(self, patch: pytest.MonkeyPatch, after: int) -> None:
-        self.left, self.dead = after, False
-        for module, name in self.CALLS:
-            patch.setattr(module, name, self.deadly(getattr(module, name)))
-
-    def deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def instead(*values: Any, **options: Any) -> Any:
-            self.dead = self.dead or self.left == 0
-            if self.dead:
-                raise Killed
-            self.left -= 1
-            return call(*values, **options)
-
-        return instead
-
-
-def killed_at(call: int, folder: Path, plan: Plan) -> bool:
-    """Search and be killed before the given call; return whether the search was still going on."""
-    with pytest.MonkeyPatch.context() as patch:
-        Killer(patch, call)
-        try:
-            search(folder, plan)
-        except Killed:
-            return True
-    return False
 
 
 def test_a_run_killed_between_any_two_file_operations_finds_the_same(tmp_path, plan, reference):
@@ -178,21 +82,21 @@ def test_a_run_that_is_killed_again_and_again_finds_the_same(tmp_path, plan, ref
 
 
 def test_a_journal_line_that_is_cut_off(tmp_path, plan, reference, monkeypatch):
-    write = Run._write
+    append = Journal.append
     for number, share in zip(range(20), itertools.cycle((0.0, 0.5, 1.0)), strict=False):
         folder = tmp_path / f"torn-{number}-{share}"
         lines = itertools.count()
 
-        def torn(run: Run, line: dict[str, Any], number=number, share=share, lines=lines) -> None:
-            if next(lines) < number:
-                return write(run, line)
-            text = json.dumps(line).encode()  # the line break is never reached
-            with (run.folder / JOURNAL).open("ab") as journal:
-                journal.write(text[: round(share * len(text))])
-            raise Killed
+        def torn(journal: Journal, entry: dict[str, Any], number=number, share=share, lines=lines) -> None:
+            before = journal.path.stat().st_size if journal.path.exists() else 0
+            append(journal, entry)
+            if next(lines) == number:
+                text = journal.path.read_bytes()
+                journal.path.write_bytes(text[: before + round(share * (len(text) - before - 1))])  # no line break
+                raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(Run, "_write", torn)
+            patch.setattr(Journal, "append", torn)
             try:
                 search(folder, plan)
                 break
@@ -220,25 +124,74 @@ def test_a_finished_run_is_not_searched_again(reference, plan, monkeypatch):
 
 def test_files_of_others_in_the_folder_are_left_alone(tmp_path, plan, reference):
     folder = tmp_path / "killed"
-    killed_at(40, folder, plan)
-    for name in (".gitignore", "global-notes.txt", "local-plot.png", "model.safetensors", "figures.json"):
-        (folder / name).write_text("mine")
+    killed_at(25, folder, plan)
+    others = {".gitignore", "global-notes.txt", "local-plot.png", "model.safetensors", "figures.json"}
+    others |= {"global-00007.parquet", "local-00009.state.safetensors", ".global-00000.parquet.k3j_x90a.parquet"}
+    others |= {".local-00001.keys.npy.deadbeef", "pilot-00002.keys.npy"}
+    for name in others:
+        (folder / name).write_text("mine", encoding="utf-8")
     search(folder, plan)
-    assert {".gitignore", "global-notes.txt", "local-plot.png", "model.safetensors", "figures.json"} == (
-        set(listing(folder)) - set(listing(reference))
-    )
+    assert set(listing(folder)) - set(listing(reference)) == others
+    assert all((folder / name).read_text(encoding="utf-8") == "mine" for name in others)
+
+
+def test_a_file_in_the_way_of_a_checkpoint_is_not_overwritten(tmp_path, plan):
+    run = Run.create_or_open(tmp_path / "run", make_manifest(plan), DOMAIN_OF_RUN, 2)
+    (run.folder / SEEDS).write_text("mine", encoding="utf-8")
+    with pytest.raises(RunError, match=f"{SEEDS}: is not in journal.jsonl"):
+        run.begin(ROWS[:1])
+    assert (run.folder / SEEDS).read_text(encoding="utf-8") == "mine"
+
+
+def test_half_a_file_of_a_killed_run_is_removed(halfway, tmp_path):
+    mark = Run.open(halfway).mark
+    (halfway / f".local-00002.parquet.{mark}").write_bytes(b"PAR1")
+    before = contents(halfway)
+    assert len(Run.open(halfway).lines) > 4
+    assert contents(halfway) == before  # looking removes nothing
+    search(tmp_path / "whole", PLAN)
+    search(halfway, PLAN)
+    assert_same_run(halfway, tmp_path / "whole")
+
+
+def test_other_rows_to_start_from(halfway):
+    run = Run.create_or_open(halfway, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    run.begin(ROWS[: PLAN.seeds])
+    with pytest.raises(RunError, match="begun with other rows to start from"):
+        run.begin(ROWS[1 : PLAN.seeds + 1])
+
+
+def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, plan, monkeypatch):
+    """Looking while another process goes from one checkpoint to the next: the files that were read about are gone."""
+    folder, checks, seen = tmp_path / "run", [], []
+    check = Run._check
+
+    def late(run: Run) -> None:
+        checks.append(len(run.lines))
+        if len(checks) == 2:  # the reader has read the journal; now the writer goes on
+            writer.checkpoint("local", where)
+        check(run)
+
+    monkeypatch.setattr(Run, "_check", late)
+    writer = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
+    writer.begin(ROWS[:2])
+    none = Findings.empty(DOMAIN_OF_RUN, 2)
+    where = engine.Checkpoint(1, {"rows": ROWS[:2]}, none, torch.zeros(0, dtype=torch.int64))
+    writer.checkpoint("local", where)
+    seen = Run.open(folder).lines
+    assert checks == [0, 2, 3]
+    assert [line["event"] for line in seen] == ["begin", "part", "part"]
 
 
 # A full disk
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
-@pytest.mark.parametrize("call", ["fsync", "mkstemp"])
+@pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk(tmp_path, plan, reference, monkeypatch, share, call):
     folder = tmp_path / "full"
-    module = os if call == "fsync" else tempfile
-    real, count = getattr(module, call), itertools.count()
-    total = {"fsync": 0, "mkstemp": 0}
+    real, count = getattr(os, call), itertools.count()
+    total = {"fsync": 0, "replace": 0}
 
     def counted(*values: Any, **options: Any) -> Any:
         total[call] += 1
@@ -250,103 +203,15 @@ def test_a_full_disk(tmp_path, plan, reference, monkeypatch, share, call):
         return real(*values, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, call, counted)
+        patch.setattr(os, call, counted)
         search(tmp_path / "counted", plan)
-        patch.setattr(module, call, full)
+        patch.setattr(os, call, full)
         with pytest.raises(RunError, match=r"No space left on device.*What was found before is kept"):
             search(folder, plan)
     if (folder / DOMAIN).exists():
         assert_beginning(Run.open(folder).findings(), Run.open(reference).findings())
     search(folder, plan)
     assert_same_run(folder, reference)
-
-
-# Damage
-
-
-PLAN = PLANS["neuronfair"]
-
-
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory, small_steps) -> Path:
-    """A run that was killed in the local phase, tidied up."""
-    folder = tmp_path_factory.mktemp("interrupted") / "run"
-    for call in itertools.count(50, 2):
-        shutil.rmtree(folder, ignore_errors=True)
-        assert killed_at(call, folder, PLAN)
-        if [line.get("phase") for line in Run.open(folder).lines].count("local") == 2:
-            break
-    Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
-    return folder
-
-
-@pytest.fixture
-def halfway(tmp_path, interrupted) -> Path:
-    """A copy of a run that was killed in the local phase, to be damaged."""
-    return Path(shutil.copytree(interrupted, tmp_path / "run"))
-
-
-def refused(folder: Path) -> str:
-    """Going on is refused in one line and changes no file but the seeds, which are the same."""
-    before = contents(folder)
-    with pytest.raises(RunError) as caught:
-        search(folder, PLAN)
-    assert contents(folder) == before
-    message = str(caught.value)
-    assert message.startswith(str(folder))
-    assert "\n" not in message
-    return message
-
-
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def flip(content: bytes) -> bytes:
-    place = len(content) - 5  # in the numbers of an array or a state, in the footer of a Parquet file
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-
-
-@pytest.mark.parametrize("kind", ["parquet", "keys.npy", "misses.npy", "state.safetensors"])
-@pytest.mark.parametrize("damage", [lambda _: b"", cut, flip, lambda _: None], ids=["empty", "cut", "flip", "gone"])
-def test_a_damaged_file_is_named_and_nothing_is_deleted(halfway, kind, damage):
-    path = max(p for p in halfway.glob("local-*") if p.name.endswith(kind))
-    content = damage(path.read_bytes())
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
-    message = refused(halfway)
-    assert str(path) in message
-    assert "damaged" in message
-
-
-def test_every_changed_byte_of_a_part_is_noticed(halfway):
-    for path in halfway.glob("local-00000.*"):
-        whole = path.read_bytes()
-        for place in range(0, len(whole), max(1, len(whole) // 25)):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x20]) + whole[place + 1 :])
-            with pytest.raises(RunError, match=f"{path}: .*damaged"):
-                Run.open(halfway).resume("local")
-        path.write_bytes(whole)
-
-
-def test_a_damaged_line_of_the_journal_is_named(halfway):
-    journal = halfway / JOURNAL
-    lines = journal.read_bytes().splitlines(keepends=True)
-    assert len(lines) > 2
-    for number in range(len(lines)):
-        for bad in (b"{\n", b"\x00\xff\n", b"\n", b"[]\n", b'{"event": "part"}\n', b'{"event": "party"}\n'):
-            journal.write_bytes(b"".join([*lines[:number], bad, *lines[number + 1 :]]))
-            assert f"line {number + 1} is damaged" in refused(halfway)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00", '{"plan": 3}'])
-def test_a_damaged_manifest(halfway, text):
-    (halfway / MANIFEST).write_text(text)
-    assert MANIFEST in refused(halfway)
-    with pytest.raises(RunError, match=MANIFEST):
-        Run.open(halfway)
 
 
 def test_seeds_beyond_the_bounds_are_kept_as_the_walkers_start(tmp_path):

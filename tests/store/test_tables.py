@@ -132,6 +132,21 @@ def test_attributes_may_be_called_like_our_own_columns(tmp_path):
     assert pq.read_table(tmp_path / "a.parquet")["origin"].to_pylist() == there.packed[:, 0].tolist()
 
 
+def test_names_of_our_own_columns_do_not_meet(tmp_path):
+    """The twin's value of `score_0` and the twin's first score would have one name, and so would those of two twins."""
+    free = Attribute("twin_a", "ordinal", low=0, high=9)
+    domain = TableDomain(
+        "odd", (free, *(Attribute(name, "flag") for name in ("score_0", "a", "a_"))), ("score_0", "a", "a_")
+    )
+    there = findings(domain)
+    write_findings(tmp_path / "a.parquet", there, domain)
+    assert_same(read_findings(tmp_path / "a.parquet", domain, 2), there)
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table["twin_score_0"].to_pylist() == there.twin_values[:, 0].tolist()
+    assert table["twin_score_0_"].to_pylist() == there.twin_scores[:, 0].tolist()
+    assert table["score_0_"].to_pylist() == there.scores[:, 0].tolist()
+
+
 def test_a_folder_name_is_not_taken_for_a_column(tmp_path, mixed):
     folder = tmp_path / "sex=M" / "other=1"
     folder.mkdir(parents=True)

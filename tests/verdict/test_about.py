@@ -19,8 +19,8 @@ class Named:
     ("source", "origin", "options"),
     [
         ("model.onnx", Origin(), ()),
-        ("model.skops", Origin(trust_pickle=True), ("--trust-pickle",)),
-        ("model.JOBLIB", Origin(), ("--trust-pickle",)),
+        ("model.skops", Origin(trust_pickle=True), ("--model", "model.skops", "--trust-pickle")),
+        ("model.JOBLIB", Origin(), ("--model", "model.JOBLIB", "--trust-pickle")),
         ("mine:make", Origin(), ("--model", "mine:make")),
         ("mine:make", Origin(weights=Path("w.safetensors")), ("--model", "mine:make", "--weights", "w.safetensors")),
         ("trained on adult", Origin(trained_here=True), ()),

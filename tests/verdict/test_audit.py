@@ -154,7 +154,7 @@ def test_a_subgroup_is_told():
         return np.stack([np.full(len(x), 0.5), (x[:, 0] >= 8) * x[:, 4]], 1)
 
     domain = networks.domain()
-    box = BlackBox(predict, domain.encode(networks.uniform_rows(domain, 2)))
+    box = BlackBox.of_inputs(predict, domain)
     report = audit(box, table(domain), settings=replace(SMALL, samples=20_000, repair=True)).report
     (entry,) = report.attributes
     (group,) = entry.subgroups
@@ -187,7 +187,7 @@ def test_a_threshold_has_classes_and_an_accuracy():
     report = audit(networks.biased_score(), data, decision=Decision("threshold", 2.05), settings=SMALL).report
     assert report.decision == DecisionReport("threshold", 2.05)
     assert {f.decision for f in report.attributes[0].findings} <= {"no", "yes"}
-    scores = networks.network(networks.biased_score(), domain).scores(domain.encode(rows))[:, 0]
+    scores = networks.network(networks.biased_score(), domain).scores(rows)[:, 0]
     right = ((scores >= 2.05).long() == data.labels).double().mean()
     assert report.model.accuracy == {"table": pytest.approx(float(right))}
 
@@ -325,7 +325,7 @@ def test_nothing_is_written_for_what_cannot_be_audited(tmp_path, folder):
         audit(networks.one_biased_neuron(), data, sensitive=["x"], settings=SMALL, folder=place)
     with pytest.raises(NeuronFairError, match="every attribute is sensitive"):
         audit(networks.one_biased_neuron(), data, sensitive=data.domain.names, settings=SMALL, folder=place)
-    box = BlackBox(lambda x: x[:, :2], data.domain.encode(data.rows[:2]))
+    box = BlackBox.of_inputs(lambda x: x[:, :2], data.domain)
     with pytest.raises(NeuronFairError, match="follows gradients"):
         audit(box, data, settings=replace(SMALL, methods=("frontier",)), folder=place)
     assert list(tmp_path.iterdir()) == []

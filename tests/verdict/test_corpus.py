@@ -58,7 +58,7 @@ def test_worst_findings_are_written_by_label_and_judged_again(path, domain, netw
         "other_decision": "1",
         "seen": {"version": "0.1.0", "date": "2024-05-06", "model": "abc"},
     }
-    figures = replay_corpus(read_corpus(path, domain), network, domain)
+    figures = replay_corpus(read_corpus(path, domain), network)
     # What is decided now, not the "0" and "1" of then.
     told = "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1"
     assert figures == CorpusReport(str(path), replayed=2, still_flips=1, fixed=1, unfit=0, examples=(told,))
@@ -68,8 +68,8 @@ def test_the_decision_rule_is_kept(path, domain):
     model = networks.network(networks.biased_score(), domain)
     extend(read_corpus(path, domain), audit(finding(9, 0, 0, 0)))
     corpus = read_corpus(path, domain)
-    assert replay_corpus(corpus, model, domain, Decision("tolerance", 2.9)).still_flips == 1
-    assert replay_corpus(corpus, model, domain, Decision("tolerance", 3.1)).still_flips == 0
+    assert replay_corpus(corpus, model, Decision("tolerance", 2.9)).still_flips == 1
+    assert replay_corpus(corpus, model, Decision("tolerance", 3.1)).still_flips == 0
 
 
 def test_nobody_is_added_twice_and_old_lines_stay_as_they_are(path, domain):
@@ -102,11 +102,11 @@ def test_the_same_person_may_stand_there_for_other_attributes(path):
     found = [attribute(n, worst=worst(n, to)) for n, to in (("sex", 0), ("race", "A"))]
     found.append(attribute("sex+race", worst=worst("race", "A")))
     assert extend(read_corpus(path, domain), report(*found)) == 3
-    figures = replay_corpus(read_corpus(path, domain), network, domain)
+    figures = replay_corpus(read_corpus(path, domain), network)
     assert (figures.replayed, figures.still_flips) == (3, 3)
     # For race A nobody is decided by sex; by race and by both they are.
     path.write_text(path.read_text().replace('"race": "D"', '"race": "B"'))
-    figures = replay_corpus(read_corpus(path, domain), network, domain)
+    figures = replay_corpus(read_corpus(path, domain), network)
     assert (figures.still_flips, figures.fixed) == (2, 1)
 
 
@@ -124,7 +124,7 @@ def test_a_model_may_read_the_same_people_in_another_encoding(path, domain, netw
     with torch.no_grad():
         module[0][0].weight[:, :4] *= 2
     corpus = read_corpus(path, domain)
-    assert replay_corpus(corpus, networks.network(module, scaled), scaled).still_flips == 1
+    assert replay_corpus(corpus, networks.network(module, scaled)).still_flips == 1
 
 
 def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network):
@@ -135,7 +135,7 @@ def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network
     lines[2] = lines[2].replace('["s"]', '["t"]')
     path.write_text("\n".join(lines))
     corpus = read_corpus(path, domain)
-    figures = replay_corpus(corpus, network, domain)
+    figures = replay_corpus(corpus, network)
     assert (figures.replayed, figures.unfit) == (1, 3)
     assert [note.partition(":")[0] for note in figures.notes] == ["line 1", "line 2", "line 3"]
     assert "77 is outside" in figures.notes[0]

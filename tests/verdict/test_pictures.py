@@ -9,8 +9,9 @@ from neuronfair.domain.image import ImageDomain
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.generation.faces import search_pictures
 from neuronfair.measure.pictures import score_gap, shift_norms, still_turned, walk_norms
-from neuronfair.network.detect import fit_attribute, fit_detector
+from neuronfair.network.detect import fit_attribute, fit_detector, predictions
 from neuronfair.network.drawn import cast_classifier, cast_detector
+from neuronfair.network.pixels import PictureEncoding
 from neuronfair.repair.pictures import finding_pictures
 from neuronfair.verdict.pictures import after, compare, improve, subject
 
@@ -57,7 +58,7 @@ def test_every_finding_is_a_pair_of_8_bit_pictures_that_are_decided_otherwise(bi
     both = finding_pictures(domain, findings)
     assert both.dtype == torch.uint8
     assert both.shape == (2 * len(findings), 3, SIDE, SIDE)
-    classes = under_test.network.scores(both.float() / 255).argmax(1).chunk(2)
+    classes = predictions(under_test.detector, both).chunk(2)
     assert (classes[0] != classes[1]).all()
     assert findings.tried <= findings.judged
 
@@ -100,13 +101,13 @@ def test_the_attribute_of_a_pair_may_no_longer_turn_after_the_walk():
     shift[:, 0] = 2
     pictures[:, 0] = 99
     domain = ImageDomain("x", pictures, shift)
-    classifier = Network(cast_classifier(), domain.encode(domain.seeds), layers=())
+    classifier = cast_classifier()
     rows = domain.seeds.clone()
     assert still_turned(classifier, domain, rows) == 1.0
     rows[1, 2:6] = 150
     assert still_turned(classifier, domain, rows) == 0.5
     assert still_turned(classifier, domain, rows[:0]) is None
-    detector = Network(cast_detector(reads_cast=True), domain.encode(rows))
+    detector = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
     assert score_gap(detector, domain, rows) == pytest.approx(0.5 * 2 * 2 / 255, rel=1e-4)
 
 

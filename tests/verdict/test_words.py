@@ -86,7 +86,7 @@ def test_scores(people, decision, scores, said):
 
 def test_importance(people):
     """Only gain, column 5 and input 12, moves the score much, and age a little."""
-    model = BlackBox(lambda x: 10 * x[:, 12] + 0.1 * x[:, 0], people.encode(torch.zeros(1, 7, dtype=torch.int64)))
+    model = BlackBox.of_inputs(lambda x: 10 * x[:, 12] + 0.1 * x[:, 0], people)
     rows = people.sample(100, torch.Generator().manual_seed(0))
     assert words.importance(model, people, rows, Decision("threshold"))[:2] == [5, 0]
 
@@ -126,8 +126,8 @@ def test_nobody_can_be_asked_about(people):
         assert len(x)
         return x[:, 0]
 
-    model = BlackBox(only_somebody, people.encode(torch.zeros(1, 7, dtype=torch.int64)))
-    assert model.scores(people.encode(nobody)).shape == (0, 1)
+    model = BlackBox.of_inputs(only_somebody, people)
+    assert model.scores(nobody).shape == (0, 1)
 
 
 def test_a_sensitive_attribute_that_stays_is_named(people):

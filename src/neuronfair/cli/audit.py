@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,6 +152,7 @@ def audit(
     outputs.write(report)
     if result.failure is not None:
         raise result.failure
+    ready.extend(report)
     console.print(audit_report(report))
     if text is not None and target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
@@ -176,23 +178,22 @@ class _Outputs:
 
     def check(self, corpus: Path | None, inputs: list[str]) -> None:
         """Refuse files that cannot be written, that the audit reads, or that it writes as something else."""
-        from neuronfair.store.manifest import MANIFEST
-        from neuronfair.store.run import DOMAIN
+        from neuronfair.store.manifest import DOMAIN, MANIFEST
         from neuronfair.verdict.folder import FIGURES, WEIGHTS
 
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
         for place in own.values():
             if place.exists():
                 check_out(place)
-        taken = {path.resolve(): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        taken |= {Path(name).resolve(): "read by this audit" for name in inputs}
+        taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
+        taken |= {realpath(name): "read by this audit" for name in inputs}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
-            if path is None or (option == "--json" and (is_stdout(path) or path.resolve() == own[FIGURES].resolve())):
+            if path is None or (option == "--json" and (is_stdout(path) or realpath(path) == realpath(own[FIGURES]))):
                 continue
-            if path.resolve() in taken:
-                raise DataError(f"{option} {path}: is {taken[path.resolve()]}. Choose another name")
-            taken[path.resolve()] = f"also named by {option}"
+            if realpath(path) in taken:
+                raise DataError(f"{option} {path}: is {taken[realpath(path)]}. Choose another name")
+            taken[realpath(path)] = f"also named by {option}"
             if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 check_out(path)
 
@@ -210,7 +211,7 @@ class _Outputs:
             write_file(self.markdown, markdown(report))
         if self.json is not None and is_stdout(self.json):
             sys.stdout.write(visible(report.to_json(), keep="\n"))
-        elif self.json is not None and self.json.resolve() != (self.folder / FIGURES).resolve():
+        elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             write_file(self.json, report.to_json())
 
 
@@ -226,11 +227,11 @@ def _open_or_train(
     """Return the model and the card of one of our own; without a --model, the one that this audit trains or has."""
     from neuronfair.network.weights import load
     from neuronfair.store.manifest import rows_digest
-    from neuronfair.verdict.folder import WEIGHTS, check_same
+    from neuronfair.verdict.folder import check_same, own_weights
     from neuronfair.verdict.settings import WHITE
 
-    own = out / WEIGHTS
-    if source.model is None and not own.exists():
+    own = own_weights(out) if source.model is None else None
+    if source.model is None and own is None:
         ready.refuse(table.domain.sensitive, settings.methods or WHITE)
         return source.train(table, console, settings.seed, training)
     if source.model is None:  # the classifier of that audit is right for the same table only

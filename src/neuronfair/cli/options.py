@@ -6,8 +6,9 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -201,29 +202,40 @@ class Source:
         return request.white_box("neuronfair", module), card
 
     def open_or_train(self, data: Data, console: Console, seed: int) -> tuple[Opened, Data, Card | None]:
-        """Return the model, the table as the model reads it, on its device, and the card of one trained just now."""
+        """Return the model, the table on its device, and the card of one trained just now."""
         card = None
         if self.model is not None:
             opened = self.open(data)
         else:
             opened, card = self.train(data, console, seed)
-        return opened, as_read(data, opened), card
-
-
-def as_read(data: Data, opened: Opened) -> Data:
-    """Return a table in the encoding and on the device of a model."""
-    device = opened.domain.device
-    return replace(data, domain=opened.domain, rows=data.rows.to(device), labels=data.labels.to(device))
+        return opened, data.to(self.device), card
 
 
 def own_model(run: Run) -> str:
-    """Return where the model of a run is; a run folder alone must not make us import Python code that it names."""
+    """Return the file of the model that a run was made with, if it is still the same to the bit.
+
+    A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
+    pickles and other files must be named by the user.
+    """
+    from neuronfair.network.weights import PICKLE_SUFFIXES
+    from neuronfair.store.files import sha256
+
     source = run.model
-    if re.fullmatch(r"[\w.]+:[\w.]+", source) and not Path(source).is_file():
+    path, say = Path(source), f"say --model {shlex.quote(source)}"
+    if not path.is_file() and re.fullmatch(r"[\w.]+:[\w.]+", source):
         raise RunError(
             f"{run.folder}: its model is Python code, {source}, which is not imported just because a run folder names "
-            f"it. If you know that code, say --model {source}"
+            f"it. If you know that code, {say}"
         )
+    if not path.is_file():
+        raise RunError(f"{source}: there is no such file. {run.folder} was made with it; name a model with --model")
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise RunError(
+            f"{run.folder}: its model is a pickle, {source}, which is not opened just because a run folder names it: "
+            f"that runs any program hidden in it. If you trust it, {say} --trust-pickle"
+        )
+    if sha256(path) != run.model_digest:
+        raise RunError(f"{source}: is not the file that {run.folder} was made with. To open it all the same, {say}")
     return source
 
 

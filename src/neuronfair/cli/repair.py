@@ -18,11 +18,11 @@ from neuronfair.cli.options import (
     QuietOption,
     SeedOption,
     Source,
-    as_read,
     check_device,
     check_out,
     check_weights,
     is_stdout,
+    own_model,
     write_json,
 )
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
@@ -107,11 +107,18 @@ def repair(
     console = make_console(quiet=quiet or is_stdout(json_file))
     run = Run.open(run_folder)
     path = model or Path(run.model)
+    if path.suffix not in OWN:
+        raise ModelError(
+            f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
+            "run to the training data of yours, both people of a pair with the same label, and train it again"
+        )
+    if model is None:
+        own_model(run)  # refuses one that is not that of the run
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = _table(run, data)
     opened, module, card, notes = _module(path, run, table, device)
-    network, table = opened.model, as_read(table, opened)
+    network, table = opened.model, table.to(device)
     run = replace(run, domain=table.domain)  # reads its findings to the device
     findings = run.findings()
     if len(findings) == 0:
@@ -201,12 +208,7 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
     from neuronfair.network.stacked import linear_layers
     from neuronfair.network.weights import load
 
-    if path.suffix not in OWN:
-        raise ModelError(
-            f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
-            "run to the training data of yours, both people of a pair with the same label, and train it again"
-        )
-    card = load(path)[1]  # comes first: it takes files only, never a name of Python code that a run folder holds
+    card = load(path)[1]  # comes first: it takes files only, never a name of Python code
     opened = Source(str(path), device=device).open(table)
     module = opened.module
     assert isinstance(module, nn.Sequential)
@@ -228,6 +230,7 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
 
 def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: int) -> Card:
     """Return the card of a repaired network; its seed is that of the split, so that the test rows stay the same."""
+    from neuronfair.network.encoding import TableEncoding
     from neuronfair.network.stacked import linear_layers
     from neuronfair.network.weights import Card, fingerprint
 
@@ -238,7 +241,7 @@ def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: 
         domain=domain.name,
         encoding=domain.encoding,
         domain_fingerprint=domain.input_fingerprint,
-        inputs=domain.width,
+        inputs=TableEncoding.of(domain).width,
         hidden=tuple(hidden),
         outputs=outputs,
         classes=domain.target.classes,

@@ -32,7 +32,7 @@ from neuronfair.cli.options import (
     own_model,
     write_json,
 )
-from neuronfair.errors import RunError
+from neuronfair.errors import NeuronFairError, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,8 +100,7 @@ def search(
     console = make_console(quiet=quiet or is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
     table = load_data(data, encoding, domain, sensitive, target)
-    own = out / WEIGHTS
-    source = Source(model or (str(own) if own.exists() else None), weights, trust_pickle, decision, device)
+    source = Source(model or _trained(out), weights, trust_pickle, decision, device)
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)
@@ -117,7 +116,7 @@ def search(
     manifest["plan"]["start"] = start
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
     if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
-        save(own, opened.module, card)
+        save(out / WEIGHTS, opened.module, card)
     with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
 
@@ -150,8 +149,8 @@ def replay(
 ) -> None:
     """Show one finding in human words and say whether it still holds.
 
-    A finding that an audit lists among the worst is shown as found, then shrunk as the audit shows it. A model that is
-    Python code is imported only if you name it with --model.
+    A finding that an audit lists among the worst is shown as found, then shrunk as the audit shows it. The model of the
+    run is opened by itself only if its file is unchanged; Python code and pickles only if you name them with --model.
 
     Example: `neuronfair replay run 17 --model retrained.safetensors`
     """
@@ -161,6 +160,8 @@ def replay(
     from neuronfair.render.search import replay_report
     from neuronfair.store.run import Run
 
+    if trust_pickle and model is None:
+        raise NeuronFairError("--trust-pickle: name the file that you trust with --model")
     run = Run.open(run_folder)
     findings = run.findings()
     if number >= len(findings):
@@ -170,7 +171,7 @@ def replay(
         source,
         run.domain,
         findings.rows,
-        weights=weights or (run.model_weights if model is None else None),
+        weights=weights,
         trust_pickle=trust_pickle,
         decision=Decision(**run.manifest["plan"]["decision"]),
     )
@@ -178,9 +179,20 @@ def replay(
     if network.outputs != run.outputs:
         raise RunError(f"{source}: has {network.outputs} outputs, but {run_folder} was made with {run.outputs}")
     same = opened.fingerprint == run.manifest["weights"]
-    run = replace(run, domain=opened.domain)
+    if model is None and not same:  # its file is the same: it reads another one
+        raise RunError(f"{source}: is not the model that {run_folder} was made with. To try it, say --model {source}")
     console = make_console()
     console.print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
+
+
+def _trained(out: Path) -> str | None:
+    """Return the classifier that was trained for the run in a folder; None if there is none yet."""
+    from neuronfair.store.manifest import MANIFEST
+    from neuronfair.store.run import Run
+
+    run = Run.open(out) if (out / MANIFEST).exists() else None
+    # Without a digest of it, a kill came before the search: it is trained again.
+    return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:

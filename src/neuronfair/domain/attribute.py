@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.errors import CellError, DomainError, did_you_mean
+from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
 
 Kind = Literal["ordinal", "nominal", "flag", "continuous"]
 Encoding = Literal["raw", "scaled", "onehot"]
@@ -55,9 +55,9 @@ class Attribute:
             raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(Encoding))}")
         if self.kind == "nominal" and not self.values:
             raise self._error("a nominal attribute needs values = [...]")
-        if len(set(self.values)) < len(self.values):
-            twice = sorted({v for v in self.values if self.values.count(v) > 1})
-            raise self._error(f"value {twice[0]!r} is listed twice")
+        twice = repeated(self.values)
+        if twice is not None:
+            raise self._error(f"value {twice!r} is listed twice")
         if not self.values:
             numbers = (self.low, self.high, self.step)
             if not all(_is_finite(n) for n in numbers) or self.step <= 0 or self.high < self.low:

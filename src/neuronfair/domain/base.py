@@ -32,14 +32,6 @@ class Domain(Protocol):
         """How many codes a row has."""
 
     @property
-    def rows_per_pass(self) -> int:
-        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
-
-    @property
-    def width(self) -> int:
-        """How many numbers the network eats per row."""
-
-    @property
     def sensitive_columns(self) -> tuple[int, ...]:
         """The positions of the sensitive codes."""
 
@@ -90,18 +82,3 @@ class Domain(Protocol):
 
     def key(self, rows: Tensor) -> Tensor:
         """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only."""
-
-    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the network input of rows."""
-
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return the first-order effect of single moves, from a gradient by the network input: (n, m)."""
-
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Return the codes that one step uphill leads to: (n, d)."""
-
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
-        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-
-    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Return how much one step of each code changes at most, to first order and without sign: (n, d)."""

@@ -43,6 +43,10 @@ class Data:
         """Whether the classes of the rows are known."""
         return bool((self.labels != UNKNOWN).all())
 
+    def to(self, device: str | torch.device) -> Data:
+        """Return this table on another device."""
+        return replace(self, domain=self.domain.to(device), rows=self.rows.to(device), labels=self.labels.to(device))
+
     def take(self, index: Tensor) -> Data:
         """Return the chosen rows with their labels."""
         return replace(self, rows=self.rows[index], labels=self.labels[index])

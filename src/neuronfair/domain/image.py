@@ -13,7 +13,6 @@ from neuronfair.domain.base import Twins
 from neuronfair.domain.identity import key_coefficients
 from neuronfair.errors import DomainError
 
-STEP = 0.15  # step_size_g of the paper for pictures, as a share of the range of a pixel
 SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels
 LEVELS = 256  # of an 8-bit pixel
 
@@ -32,7 +31,6 @@ class ImageDomain:
     pictures: Tensor  # (images, channels, height, width), uint8: the seeds
     shift: Tensor  # the same shape, int8: grey levels
     sensitive: tuple[str, ...] = ("attribute",)
-    rows_per_pass: int = 256
 
     def __post_init__(self) -> None:
         if self.pictures.dim() != 4 or len(self.pictures) == 0 or self.pictures.dtype != torch.uint8:
@@ -58,14 +56,9 @@ class ImageDomain:
         return self.pictures.shape[1:]
 
     @property
-    def width(self) -> int:
-        """How many numbers the network eats per picture."""
-        return self.shape.numel()
-
-    @property
     def codes_per_row(self) -> int:
         """How many codes a row has."""
-        return PIXELS + self.width
+        return PIXELS + self.shape.numel()
 
     @property
     def draws_per_row(self) -> int:
@@ -169,39 +162,10 @@ class ImageDomain:
         sizes[FLAG] = 1
         return key_coefficients(sizes).to(self.device)
 
-    # What the network sees
+    # What the network is shown
 
     def levels(self, rows: Tensor) -> Tensor:
         """Return the pictures as shown to the network, shifted where the flag is set: int16, (…, c, h, w)."""
         shift = self.shift[rows[..., SEED].long()].to(torch.int16)
         pixels = rows[..., PIXELS:].to(torch.int16).reshape(shift.shape)
         return (pixels + rows[..., FLAG, None, None, None].to(torch.int16) * shift).clamp(0, LEVELS - 1)
-
-    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the pictures as numbers in [0, 1]: (…, c, h, w)."""
-        return self.levels(rows).to(dtype) / (LEVELS - 1)
-
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Return the pictures after a step along the gradient, without sign; pixels may leave their bounds: (n, d).
-
-        The gradient is divided by its largest value in each picture, so that the pixel that matters most moves by
-        `STEP` of the range, 38 levels, and the others in proportion.
-        """
-        largest = gradient.abs().amax(1, keepdim=True)
-        way = gradient / torch.where(largest > 0, largest, 1.0)
-        step = (way * (STEP * (LEVELS - 1))).round().to(rows.dtype)
-        return torch.cat([rows[:, :PIXELS], rows[:, PIXELS:] + step], 1)
-
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
-        """Return the pictures after a step along the sum of two gradients, in the pixels where their signs agree."""
-        return self.uphill(torch.where(gradient.sign() == other.sign(), gradient + other, 0.0), rows)
-
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return the first-order effect of moving single pixels to other levels: (n, m)."""
-        ahead = (codes - rows.gather(1, columns)).to(gradient.dtype) / (LEVELS - 1)
-        return gradient.gather(1, columns - PIXELS) * ahead
-
-    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Return how much one level of each pixel changes, without sign, and 0 for the other codes: (n, d)."""
-        size = gradient.abs() / (LEVELS - 1)
-        return torch.cat([torch.zeros_like(size[:, :PIXELS]), size], 1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
-import io
 import os
+import tomllib
 import urllib.request
 import zipfile
 import zlib
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuronfair import limits
 from neuronfair.atomic import replacing
-from neuronfair.errors import DataError, did_you_mean
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 
 CATALOG = Path(__file__).parent / "catalog"
 TIMEOUT_SECONDS = 30.0
@@ -52,85 +52,19 @@ class Source:
     bundled: bool = False
 
 
-_RAW = "https://raw.githubusercontent.com"
+def _read_sources() -> dict[str, Source]:
+    known = tomllib.loads((CATALOG / "sources.toml").read_text(encoding="utf-8"))
+    sources = {}
+    for name, entry in known.items():
+        files = [
+            File(f["name"], tuple(f["sha256"]), tuple(f.get("urls", ())), f.get("rows_only", False))
+            for f in entry.pop("files")
+        ]
+        sources[name] = Source(name, tuple(files), **entry)
+    return sources
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source(
-            "adult",
-            (
-                File("adult.data", ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",)),
-                File("adult.test", ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)),
-            ),
-            page="https://archive.ics.uci.edu/dataset/2/adult",
-            licence="CC BY 4.0",
-            citation="Becker and Kohavi (1996), Adult, UCI Machine Learning Repository, doi:10.24432/C5XW20",
-            bundled=True,
-        ),
-        Source(
-            "german",
-            (File("german.data", ("b21f3d81db8071257d5ff1deaeba1fd4303b62712e6fcc9715c7a86202cb5871",)),),
-            page="https://archive.ics.uci.edu/dataset/144/statlog+german+credit+data",
-            licence="CC BY 4.0",
-            citation="Hofmann (1994), Statlog German Credit, UCI Machine Learning Repository, doi:10.24432/C5NC77",
-            bundled=True,
-        ),
-        Source(
-            "bank",
-            (
-                File(
-                    "bank-full.csv",
-                    ("d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",),
-                    (
-                        f"{_RAW}/dsrscientist/Dataset2/c121c1fb0faed6ccfa9eb38dbd990df56deb3890"
-                        "/bank-additional.zip#bank-additional/bank-full.csv",
-                        "https://archive.ics.uci.edu/static/public/222/bank+marketing.zip#bank.zip#bank-full.csv",
-                    ),
-                ),
-            ),
-            page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
-            licence="CC BY 4.0",
-            citation="Moro, Cortez and Rita (2014), Bank Marketing, UCI Machine Learning Repository",
-        ),
-        Source(
-            "compas",
-            (
-                File(
-                    "compas-scores-two-years.csv",
-                    (
-                        "c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d",  # as published
-                        "30eb20d79ba476ec24979ea00d0e77ef74fb5adc0ee843fd0d00079465a6089d",  # without names
-                    ),
-                    (
-                        f"{_RAW}/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a"
-                        "/compas-scores-two-years.csv",
-                    ),
-                ),
-            ),
-            page="https://github.com/propublica/compas-analysis",
-            licence="none stated; real people: aggregate research only",
-            citation="Angwin, Larson, Mattu and Kirchner (2016), Machine Bias, ProPublica",
-        ),
-        Source(
-            "meps",
-            (
-                File(
-                    "meps_numeric.csv",
-                    ("a88ba97f48b179ca12d9be7c41ef786ce3d302475bb9f40e9d7f4ed1c01dd356",),
-                    (
-                        f"{_RAW}/hmamman/phd-thesis-code/e63c20a3db2ae47c73ba1d5a9126bb3fd3eca501/datasets/meps",
-                        f"{_RAW}/MEMO-TEST/Cobweb/e013b68858266fa7c98b942944f8670b1c38be8f/datasets/meps.csv",
-                    ),
-                    rows_only=True,
-                ),
-            ),
-            page="https://meps.ahrq.gov/mepsweb/data_stats/download_data_files_detail.jsp?cboPufNumber=HC-192",
-            licence="MEPS data use agreement: statistical analysis only, no attempt to identify persons",
-            citation="Agency for Healthcare Research and Quality, Medical Expenditure Panel Survey, HC-192 (2016)",
-        ),
-    )
-}
+
+SOURCES = _read_sources()
 
 
 def source(name: str) -> Source:
@@ -183,8 +117,8 @@ def get(name: str, progress: Progress | None = None) -> tuple[Path, ...]:
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file, unpacked if it is a gzip file."""
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        content = limits.read_bytes(path)
+        return limits.unpacked(content, path) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
 
@@ -220,8 +154,8 @@ def _download(file: File, name: str, progress: Progress | None) -> Path:
             content = _fetch(url, progress)
             _check(content, file, url)
         # A server can fail in many ways; each is one line of the message, and the next address is tried.
-        except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, DataError) as error:
-            reason = str(error) if isinstance(error, DataError) else f"{url}: {_reason(error)}"
+        except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, NeuronFairError) as error:
+            reason = str(error) if isinstance(error, NeuronFairError) else f"{url}: {_reason(error)}"
             failures.append(reason)
         else:
             return _keep(content, cache_folder() / file.name)
@@ -239,14 +173,15 @@ def _fetch(url: str, progress: Progress | None) -> bytes:
         total = int(length) if length else None
         while chunk := reply.read(_CHUNK):
             received += chunk
+            limits.check_size(len(received), address)
             if progress:
                 progress(len(received), total)
     if total is not None and len(received) < total:
         raise OSError(f"connection closed after {len(received)} of {total} bytes")
     content = bytes(received)
     for member in members:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            content = archive.read(member)
+        with limits.open_archive(content, address) as archive:
+            content = limits.read_member(archive, member)
     return content
 
 

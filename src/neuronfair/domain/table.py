@@ -14,14 +14,11 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.base import Twins
-from neuronfair.domain.encode import Encoder
 from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
-from neuronfair.errors import DomainError, did_you_mean
+from neuronfair.errors import DomainError, did_you_mean, repeated
 
 MAX_TWINS = 100_000
-ROWS_PER_PASS = 1 << 15
-NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
 _CPU = torch.device("cpu")
 
 
@@ -52,19 +49,19 @@ class TableDomain:
 
     def __post_init__(self) -> None:
         names = self.names
-        if len(set(names)) < len(names):
-            twice = sorted({n for n in names if names.count(n) > 1})
-            raise DomainError(f"{self.name}: attribute '{twice[0]}' is declared twice")
+        twice = repeated(names)
+        if twice is not None:
+            raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
         if not self.sensitive:
             raise DomainError(f"{self.name}: no sensitive attribute is named. {did_you_mean('', names)}")
         for name in self.sensitive:
-            if name not in names:
+            if name not in self._columns:
                 raise DomainError(
                     f"{self.name}: sensitive attribute '{name}' is not a column. {did_you_mean(name, names)}"
                 )
             if self.attributes[self.column(name)].size < 2:
                 raise DomainError(f"{self.name}: sensitive attribute '{name}' has one value only, so nobody has a twin")
-        if len(set(self.sensitive)) < len(self.sensitive):
+        if repeated(self.sensitive) is not None:
             raise DomainError(f"{self.name}: a sensitive attribute is named twice: {', '.join(self.sensitive)}")
         if math.prod(self.attributes[c].size for c in self.sensitive_columns) > MAX_TWINS:
             raise DomainError(
@@ -81,10 +78,13 @@ class TableDomain:
 
     def column(self, name: str) -> int:
         """Return the position of an attribute."""
-        try:
-            return self.names.index(name)
-        except ValueError:
-            raise DomainError(f"{self.name}: no attribute '{name}'. {did_you_mean(name, self.names)}") from None
+        if name not in self._columns:
+            raise DomainError(f"{self.name}: no attribute '{name}'. {did_you_mean(name, self.names)}")
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.names)}
 
     @cached_property
     def sensitive_columns(self) -> tuple[int, ...]:
@@ -107,20 +107,9 @@ class TableDomain:
         """How many codes a row has: one per attribute."""
         return len(self.attributes)
 
-    @property
-    def rows_per_pass(self) -> int:
-        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
-        if self.device.type != "cpu":
-            return ROWS_PER_PASS
-        return min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width))
-
     @cached_property
     def _rulebook(self) -> RuleBook:
         return RuleBook(self.attributes, self.rules)
-
-    @cached_property
-    def _encoder(self) -> Encoder:
-        return Encoder(self.attributes, self.device)
 
     @cached_property
     def count(self) -> int:
@@ -287,46 +276,6 @@ class TableDomain:
     @cached_property
     def _key_coefficients(self) -> Tensor:
         return key_coefficients(self._key_sizes).to(self.device)
-
-    # What the network sees
-
-    @property
-    def width(self) -> int:
-        """How many numbers the network eats per row."""
-        return self._encoder.width
-
-    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the network input of rows: (…, d) codes to (…, width) numbers."""
-        return self._encoder.encode(rows, dtype)
-
-    def decode(self, x: Tensor) -> Tensor:
-        """Return the rows whose network input this is."""
-        return self._encoder.decode(x)
-
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return the first-order effect of single moves, from the gradient of a quantity by the network input.
-
-        Move m of row i takes attribute `columns[i, m]` to code `codes[i, m]`. All moves are (n, m), the gradient is
-        (n, width); the result is (n, m), 0 for a move that stays.
-        """
-        return self._encoder.effects(gradient, rows, columns, codes)
-
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Return the code that the smallest step uphill leads each attribute to: (n, d).
-
-        Ordered attributes go one step along the sign of the gradient, nominal ones to the value with the largest
-        effect; codes may leave their bounds (`clip`).
-        """
-        return self._encoder.uphill(gradient, rows)
-
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
-        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-        codes = self.uphill(gradient, rows)
-        return torch.where(codes == self.uphill(other, rows), codes, rows)
-
-    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""
-        return self._encoder.influence(gradient, rows)
 
     # What people read and write
 

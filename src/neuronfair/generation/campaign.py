@@ -176,7 +176,7 @@ def find(
     profile = interpret(network, domain, rows) if isinstance(network, Network) else None
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
     if seeds is None:
-        seeds = cluster_seeds(domain, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
+        seeds = cluster_seeds(network.encoding, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:

@@ -87,7 +87,7 @@ def search(
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
-    few = len(state["origin"]) <= min(FEW_WALKERS, world.domain.rows_per_pass // 8)
+    few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
     with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
@@ -203,11 +203,10 @@ class _Tally:
 def confirmed(world: World, findings: Findings) -> Findings:
     """Judge each pair once more, on its own and in float64, and drop the pairs that are decided alike then."""
     keep = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
-    size = world.domain.rows_per_pass
+    size = world.network.encoding.rows_per_pass
     for start in range(0, len(findings), size):
         part = findings[start : start + size]
-        x = world.domain.encode(torch.cat([part.rows, part.twins(world.domain)]), torch.float64)
-        own, other = world.exact.scores(x).chunk(2)
+        own, other = world.exact.scores(torch.cat([part.rows, part.twins(world.domain)])).chunk(2)
         keep[start : start + size] = world.decision.differ(own, other)
     return replace(findings[keep], rejected=findings.rejected + int((~keep).sum()))
 

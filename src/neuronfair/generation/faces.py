@@ -22,6 +22,7 @@ from neuronfair.generation.methods.neuronfair import NeuronFair
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.network.adapter import Network
 from neuronfair.network.judge import Decision
+from neuronfair.network.pixels import PictureEncoding
 
 STEPS = 40  # max_iter_g of the paper
 METHODS: dict[str, Method] = {
@@ -68,7 +69,8 @@ def search_pictures(
     """
     if method not in METHODS:
         raise NeuronFairError(f"no method '{method}' for pictures. {did_you_mean(method, METHODS)}")
-    world = World(network, domain, Decision(), Draws(seed, "global"), profile=profile, blind=blind)
+    reader = network.reading(PictureEncoding(domain))
+    world = World(reader, domain, Decision(), Draws(seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
     budget = Budget(steps=steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]

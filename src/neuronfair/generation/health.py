@@ -93,8 +93,7 @@ def _zero_gradient(look: _Look) -> _Note:
     every = torch.arange(len(seeds), device=seeds.device)
     highest = family[every, leaning.masked_fill(~valid, -torch.inf).argmax(1)]
     lowest = family[every, leaning.masked_fill(~valid, torch.inf).argmin(1)]
-    x = world.domain.encode(torch.cat([highest, lowest]), world.network.dtype)
-    slopes = world.network.gradient(x, lambda s: (s * lean.repeat(2, 1)).sum(1))
+    slopes = world.network.gradient(torch.cat([highest, lowest]), lambda s: (s * lean.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
     if 2 * flat <= len(seeds):
         return None
@@ -111,7 +110,7 @@ def _dead_biased_neurons(look: _Look) -> _Note:
         return None
     layer = world.profile.worst
     people = torch.cat([look.seeds, look.judgement.twins[look.judgement.valid]])
-    active = world.network.activations(world.domain.encode(people, world.network.dtype), [layer.name])[layer.name]
+    active = world.network.activations(people, [layer.name])[layer.name]
     dead = int((active[:, list(layer.biased)] == 0).all(0).sum())
     if dead == 0:
         return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Domain
@@ -45,11 +47,16 @@ class World:
         the same walk goes in random directions.
         """
         if self.blind:
-            blocks, width = len(rows) // len(state["origin"]), self.domain.width
+            blocks, width = len(rows) // len(state["origin"]), math.prod(self.network.encoding.shape)
             noise = self.draws.normal(t, state["origin"], blocks * width, use="blind")
             return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
         assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
-        return self.network.gradient(self.domain.encode(rows, self.network.dtype), objective, layer=layer).flatten(1)
+        return self.network.gradient(rows, objective, layer=layer).flatten(1)
+
+    def no_gradient(self, rows: Tensor) -> Tensor:
+        """Return gradients of 0 for so many rows, in the type of the network's: (n, width)."""
+        width, dtype = math.prod(self.network.encoding.shape), self.network.dtype
+        return torch.zeros(len(rows), width, dtype=dtype, device=rows.device)
 
 
 class Method(Protocol):

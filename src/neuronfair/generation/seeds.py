@@ -7,21 +7,23 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
+from neuronfair.network.encoding import Encoding
 
 CLUSTERS = 4  # N_c of the paper
 
 
-def cluster_seeds(domain: TableDomain, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
+def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
     """Return seed rows taken in turn from the k-means clusters of a table, so that all kinds of people are among them.
 
-    When more are asked for than there are rows, rows come again: their walkers draw other random numbers.
+    Who is near to whom is a matter of the encoding: a model's own. When more are asked for than there are rows, rows
+    come again: their walkers draw other random numbers.
     """
     if len(rows) == 0:
         raise NeuronFairError("no rows to choose seeds from")
     from sklearn.cluster import KMeans
 
     clusters = min(CLUSTERS, len(torch.unique(rows, dim=0)))
-    points = domain.encode(rows).cpu().numpy()
+    points = encoding.encode(rows).cpu().numpy()
     labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     labels = labels[order]

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.network.adapter import Network
+from neuronfair.network.detect import as_input, predictions
+from neuronfair.network.layers import evaluating
 
 SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
 BATCH = 256
@@ -34,16 +35,17 @@ class Shift:
         return self.size > 0
 
 
-def turn(classifier: Network, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> Shift:
+def turn(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> Shift:
     """Return the shift that turns the attribute of each 8-bit picture, with the smallest ε of the schedule."""
     parts = [_turn(classifier, part, sorted(schedule)) for part in torch.split(pictures, BATCH)]
     return Shift(torch.cat([part.levels for part in parts]), torch.cat([part.size for part in parts]))
 
 
-def _turn(classifier: Network, pictures: Tensor, schedule: Sequence[int]) -> Shift:
-    x = pictures.to(classifier.dtype) / 255
-    before = classifier.scores(x).argmax(1)
-    gradient = classifier.gradient(x, lambda s: functional.cross_entropy(s, before, reduction="none"))
+def _turn(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> Shift:
+    before = predictions(classifier, pictures)
+    x = as_input(pictures).requires_grad_()
+    with evaluating(classifier.modules()):
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
     direction = gradient.sign().to(torch.int8)
     size = torch.zeros(len(pictures), dtype=torch.int64, device=pictures.device)
     for epsilon in schedule:
@@ -51,7 +53,7 @@ def _turn(classifier: Network, pictures: Tensor, schedule: Sequence[int]) -> Shi
         if len(left) == 0:
             break
         shifted = (pictures[left].to(torch.int16) + epsilon * direction[left]).clamp(0, 255)
-        after = classifier.scores(shifted.to(classifier.dtype) / 255).argmax(1)
+        after = predictions(classifier, shifted)
         size[left[after != before[left]]] = epsilon
     return Shift(direction * size.to(torch.int8)[:, None, None, None], size)
 

@@ -28,7 +28,7 @@ def shrink(
     def holds(trials: Tensor) -> Tensor:
         good = domain.valid(trials)
         chosen = good.nonzero()[:, 0]
-        for (part,) in zip(*families(domain, chosen), strict=True):
+        for (part,) in zip(*families(network.encoding, domain, chosen), strict=True):
             good[part] = judge(network, domain, trials[part], decision).discriminates
         return good
 

@@ -23,12 +23,12 @@ def confidence(decision: Decision, scores: Tensor) -> Tensor:
 
 def agreed(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-    return world.domain.agreed(g, g_twin, base)
+    return world.network.encoding.agreed(g, g_twin, base)
 
 
 def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return a weight for each attribute, the larger the less it moves a row and its twin: 1 / (|g| + |g'|), (n, d)."""
-    size = world.domain.influence(g, base).double() + world.domain.influence(g_twin, base)
+    size = world.network.encoding.influence(g, base).double() + world.network.encoding.influence(g_twin, base)
     return (1 / size.clamp(min=FLOOR)) * world.domain.free
 
 

@@ -76,7 +76,7 @@ def _without(
 
 def _outcome(network: Network, domain: TableDomain, rows: Tensor, labels: Tensor) -> Outcome:
     found = right = 0
-    for part, truth in zip(*families(domain, rows, labels), strict=True):
+    for part, truth in zip(*families(network.encoding, domain, rows, labels), strict=True):
         judgement = judge(network, domain, part)
         found += int(judgement.discriminates.sum())
         right += int((judgement.scores.argmax(-1) == truth.to(part.device)).sum())

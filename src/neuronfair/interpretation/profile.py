@@ -100,10 +100,10 @@ def interpret(
     """
     sums = {name: torch.zeros(network.neurons[name], dtype=torch.float64) for name in network.layers}
     pairs = done = 0
-    for (part,) in zip(*families(domain, rows), strict=True):
+    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
-        activations = network.activations(domain.encode(family, network.dtype).flatten(0, 1))
+        activations = network.activations(family.flatten(0, 1))
         for name, activation in activations.items():
             f = activation.view(*family.shape[:2], activation.shape[1])
             difference = (f[:, 1:] - f[:, :1]).abs() * valid[..., None]

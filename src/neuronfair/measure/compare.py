@@ -104,7 +104,7 @@ def compare(
                 break
             seeds, now = mixed, replace(now, global_steps=0)
         else:
-            seeds = cluster_seeds(domain, rows, now.seeds, seed=seed)
+            seeds = cluster_seeds(network.encoding, rows, now.seeds, seed=seed)
         starts = len(seeds)
         for method in methods:
             before = network.rows_forward

@@ -54,7 +54,7 @@ def covered(network: Network, domain: TableDomain, profile: BiasProfile, rows: T
         )
     counts = torch.zeros(len(layer.biased), dtype=torch.int64)
     for part in torch.split(rows, BATCH) if len(rows) else ():
-        f = network.activations(domain.encode(part.long(), network.dtype), (layer.name,))[layer.name]
+        f = network.activations(part.long(), (layer.name,))[layer.name]
         low, high = f.amin(1, keepdim=True), f.amax(1, keepdim=True)
         counts += (f[:, list(layer.biased)] - low > ACTIVE * (high - low)).sum(0).cpu()
     return Coverage(layer.name, layer.biased, tuple(counts.tolist()), len(rows))

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize, one_hot
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rows import check_rows
+from neuronfair.network.encoding import TableEncoding
 
 BINS = 4  # per ordered attribute, for counting regions
 SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000
@@ -118,7 +119,7 @@ def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
 
 def _directions(domain: TableDomain, rows: Tensor) -> Tensor:
     """Return the network inputs scaled to length 1, in float64: (n, width + 1)."""
-    x = domain.encode(rows.long(), torch.float64)
+    x = TableEncoding.of(domain).encode(rows.long(), torch.float64)
     # A row of zeros has no direction: it gets one of its own, at a right angle to all others.
     return normalize(torch.cat([x, (x == 0).all(1, keepdim=True)], 1), dim=1)
 

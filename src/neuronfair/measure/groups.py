@@ -67,7 +67,7 @@ def groups(
 
 def _decided(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Tensor:
     """Return the class decided for each row, on the CPU: (n,)."""
-    scores = network.scores(domain.encode(rows.long(), network.dtype))
+    scores = network.scores(rows.long())
     if decision.kind == "argmax":
         return scores.argmax(1).cpu()
     return (scores[:, -1] >= decision.value).long().cpu()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neuronfair.domain.image import FLAG, PIXELS, SEED, ImageDomain
 from neuronfair.network.adapter import Network
+from neuronfair.network.detect import predictions
 from neuronfair.network.judge import judge
+from neuronfair.network.pixels import PASS, PictureEncoding
 
 
 def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
@@ -22,20 +24,22 @@ def walk_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
 
 
 def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
+    view = PictureEncoding(domain)
     norms = [torch.empty(0, dtype=torch.float64, device=rows.device)]
-    for a, b in zip(torch.split(rows, domain.rows_per_pass), torch.split(others, domain.rows_per_pass), strict=True):
-        difference = domain.encode(a, torch.float64) - domain.encode(b, torch.float64)
+    for a, b in zip(torch.split(rows, PASS), torch.split(others, PASS), strict=True):
+        difference = view.encode(a, torch.float64) - view.encode(b, torch.float64)
         norms.append(difference.flatten(1).norm(dim=1))
     return torch.cat(norms)
 
 
 def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
     """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
-    gaps = [judge(network, domain, part).gaps[:, 0] for part in torch.split(rows, domain.rows_per_pass)]
+    network = network.reading(PictureEncoding(domain))
+    gaps = [judge(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
     return float(torch.cat(gaps).mean())
 
 
-def still_turned(classifier: Network, domain: ImageDomain, rows: Tensor) -> float | None:
+def still_turned(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> float | None:
     """Return the share of findings whose two pictures the attribute classifier still tells apart; None without any.
 
     The shift was made for the seed picture; after a long walk it may no longer turn the attribute.
@@ -43,8 +47,8 @@ def still_turned(classifier: Network, domain: ImageDomain, rows: Tensor) -> floa
     if len(rows) == 0:
         return None
     apart = 0
-    for part in torch.split(rows, domain.rows_per_pass):
+    for part in torch.split(rows, PASS):
         own, other = part, domain.twins(part).rows[:, 0]
-        classes = [classifier.scores(domain.encode(r, classifier.dtype)).argmax(1) for r in (own, other)]
+        classes = [predictions(classifier, domain.levels(r)) for r in (own, other)]
         apart += int((classes[0] != classes[1]).sum())
     return apart / len(rows)

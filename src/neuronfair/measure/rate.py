@@ -104,7 +104,7 @@ def discrimination_rate(
     looks = (total,) if error is None else _looks(total)
     found = sampled = 0
     for look in looks:
-        for (part,) in zip(*families(domain, torch.arange(sampled, look)), strict=True):
+        for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
             found += int(judge(network, domain, draw(part), decision).discriminates.sum())
             sampled += len(part)
             if progress:

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError, did_you_mean, one_line
+from neuronfair.network.encoding import Encoding, TableEncoding
 from neuronfair.network.layers import activation_sites, evaluating, hooked, named_sites, traced
-
-# Whose code is known not to write into its input, unless it is seen to do so.
-_KNOWN = ("torch.nn.", "neuronfair.")
 
 
 class _LayerReached(BaseException):
@@ -22,17 +21,18 @@ class _LayerReached(BaseException):
 
 
 class Network:
-    """A torch module in eval mode on one device, whose hidden layers are known by name.
+    """A torch module in eval mode on one device, whose hidden layers are known by name. It takes rows of codes.
 
-    `example` is a small batch of encoded inputs, run once to find the layers in forward order: the outputs of the
-    activation modules or, if there are none, of activation functions. `layers` overrides this with the names of any
-    modules, whose outputs are then the layers. The module itself is never changed; if it lives on another device, a
-    copy of it is moved.
+    `encoding` says how the module reads rows: a domain stands for the encoding that it declares. One row is run to find
+    the layers in forward order: the outputs of the activation modules or, if there are none, of activation functions.
+    `layers` overrides this with the names of any modules, whose outputs are then the layers. The module itself is never
+    changed; if it lives on another device than the encoding, a copy of it is moved.
 
     `rows_forward` counts the rows given to `scores` and `activations`, `rows_backward` those given to `gradient`.
 
+    >>> from neuronfair.domain.data import catalog_domain
     >>> from neuronfair.network.zoo import fully_connected
-    >>> network = Network(fully_connected(13, (8, 4)), torch.zeros(1, 13))
+    >>> network = Network(fully_connected(13, (8, 4)), catalog_domain("adult", "paper"))
     >>> network.neurons, network.outputs
     ({'layer1': 8, 'layer2': 4}, 2)
     """
@@ -40,42 +40,38 @@ class Network:
     def __init__(
         self,
         module: nn.Module,
-        example: Tensor,
+        encoding: Encoding | TableDomain,
         *,
-        device: str | torch.device = "cpu",
         layers: Sequence[str] | None = None,
     ) -> None:
-        if example.dim() < 2 or len(example) < 1:
-            raise ModelError(f"example must be a batch of one row or more, got shape {tuple(example.shape)}")
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0", as tensors report it
+        self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        # "cuda" becomes "cuda:0", as tensors report it.
+        self.device = torch.empty(0, device=self.encoding.device).device
         stay = all(t.device == self.device for t in (*module.parameters(), *module.buffers()))
         self.module = module if stay else copy.deepcopy(module).to(self.device)
         floats = (p.dtype for p in module.parameters() if p.is_floating_point())
         self.dtype = next(floats, torch.float32)
-        self.inputs = tuple(example.shape[1:])
         self.rows_forward = 0
         self.rows_backward = 0
         self._runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
-        self._example = example.detach()[:2].to(self.device, self.dtype).clone()
-        tried = self._example.clone()
+        tried = self.encoding.example
+        self._columns = tried.shape[1:]
+        tried = self._inputs(tried)
         with _own_code(self.module, tried):
             with torch.no_grad(), evaluating(self._parts):
                 self.outputs = int(_as_scores(self.module(tried), tried).shape[1])
-            # A module that begins with an in-place operation would overwrite the caller's rows: it gets a copy. Code
-            # of the user's may do so for some rows only.
-            foreign = any(not type(part).__module__.startswith(_KNOWN) for part in self._parts)
-            self._copies = foreign or tried._version > 0
             self._find_layers(layers)
 
     def _find_layers(self, named: Sequence[str] | None) -> None:
+        example = self.encoding.example
         if named is not None:
-            self._sites = named_sites(self.module, named, self._example)
+            self._sites = named_sites(self.module, named, self._inputs(example))
         else:
-            self._sites = activation_sites(self.module, self._example)
+            self._sites = activation_sites(self.module, self._inputs(example))
             if not self._sites:
-                self._runner, self._sites = traced(self.module, self._example)
+                self._runner, self._sites = traced(self.module, self._inputs(example))
                 self._parts = tuple(self._runner.modules())
         self.layers = tuple(self._sites)
         self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
@@ -83,42 +79,48 @@ class Network:
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""
         try:
-            module = copy.deepcopy(self.module).double()
-            return Network(module, self._example.double(), device=self.device, layers=())
+            return Network(copy.deepcopy(self.module).double(), self.encoding, layers=())
         except Exception as error:  # the module's own code
             raise ModelError(
                 f"no copy of the module computes in float64, in which findings are checked: {one_line(error)}. Tensors "
                 "that it makes must be of its input's type"
             ) from error
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Return what the module computes for the rows x, as (n, outputs) and without a gradient."""
-        x = self._cast(x)
+    def reading(self, encoding: Encoding) -> Network:
+        """Return the same network with rows read in another way."""
+        other = copy.copy(self)
+        other.encoding = encoding
+        return other
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return what the module computes for rows, as (n, outputs) and without a gradient."""
+        x = self._inputs(rows)
         with torch.no_grad():
             result, _ = self._forward(x, ())
         self.rows_forward += len(x)
         return self._scores(result, x)
 
-    def activations(self, x: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def activations(self, rows: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
         wanted = self.layers if layers is None else tuple(layers)
-        x = self._cast(x)
         if not wanted:
             return {}
+        x = self._inputs(rows)
         with torch.no_grad():
             _, seen = self._forward(x, wanted)
         self.rows_forward += len(x)
         return {name: seen[name] for name in wanted}
 
-    def gradient(self, x: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
-        """Return the gradient of an objective with respect to the rows x, in the shape of x.
+    def gradient(self, rows: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
+        """Return the gradient of an objective by the network input of rows: (n, *shape).
 
         `objective` is given the layer's activations (n, neurons), or the scores when no layer is named, and returns
         a number, or one number per row (their sum is differentiated: rows do not influence each other).
         """
-        leaf = self._cast(x).detach().requires_grad_()
+        leaf = self._inputs(rows).detach().requires_grad_()
         with torch.enable_grad():
-            result, seen = self._forward(leaf, () if layer is None else (layer,))
+            # A copy: a module may write into its input, but not into a leaf.
+            result, seen = self._forward(leaf.clone(), () if layer is None else (layer,))
             value = objective(self._scores(result, leaf) if layer is None else seen[layer])
             if value.shape not in ((), (len(leaf),)):
                 raise ModelError(
@@ -135,7 +137,7 @@ class Network:
     def ends_in_sigmoid(self) -> bool:
         """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""
         with torch.enable_grad():
-            last = self._forward(self._example.clone().requires_grad_(), ())[0].grad_fn
+            last = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())[0].grad_fn
         while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
             last = last.next_functions[0][0]
         return last is not None and "Sigmoid" in last.name()
@@ -144,9 +146,11 @@ class Network:
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
         """Silence neurons: within this context their activations are 0 in every call. Contexts may be nested.
 
-        >>> network = Network(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)), torch.zeros(1, 3))
+        >>> from neuronfair.domain.data import catalog_domain
+        >>> domain = catalog_domain("adult", "paper")
+        >>> network = Network(nn.Sequential(nn.Linear(13, 4), nn.Sigmoid(), nn.Linear(4, 2)), domain)
         >>> with network.ablated("1", [0, 2]):
-        ...     (network.activations(torch.ones(1, 3))["1"] == 0).tolist()
+        ...     (network.activations(torch.ones(1, 13))["1"] == 0).tolist()
         [[True, False, True, False]]
         """
         self._check_layers([layer])
@@ -164,11 +168,11 @@ class Network:
         finally:
             self._masks = outer
 
-    def _cast(self, x: Tensor) -> Tensor:
-        if x.shape[1:] != self.inputs or x.dim() == 0:
-            width = ", ".join(map(str, self.inputs))
-            raise ModelError(f"expected a batch of rows of shape (n, {width}), got {tuple(x.shape)}")
-        return x.to(self.device, self.dtype)
+    def _inputs(self, rows: Tensor) -> Tensor:
+        if rows.shape[1:] != self._columns or rows.dim() == 0:
+            expected = ", ".join(map(str, self._columns))
+            raise ModelError(f"expected a batch of rows of shape (n, {expected}), got {tuple(rows.shape)}")
+        return self.encoding.encode(rows, self.dtype)
 
     def _check_layers(self, names: Iterable[str]) -> None:
         for name in names:
@@ -184,7 +188,7 @@ class Network:
     def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
         with _own_code(self.module, x):
-            return self._pass(x.clone() if self._copies else x, wanted)
+            return self._pass(x, wanted)
 
     def _pass(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         if not wanted and not self._masks:

@@ -9,15 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
+from neuronfair.network.encoding import Encoding, TableEncoding
 
 
 class Model(Protocol):
     """Whatever can be judged: a network or a black box."""
 
     @property
+    def encoding(self) -> Encoding:
+        """How it reads rows; for a black box, what makes people near to each other."""
+
+    @property
     def dtype(self) -> torch.dtype:
-        """The type of numbers it takes."""
+        """The type of its scores."""
 
     @property
     def outputs(self) -> int:
@@ -27,53 +33,60 @@ class Model(Protocol):
     def rows_forward(self) -> int:
         """How many rows it has scored so far."""
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Return the scores of encoded rows: (n, outputs)."""
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return the scores of rows of codes: (n, outputs)."""
 
     def double(self) -> Model:
         """Return this model computing in float64."""
 
 
 class BlackBox:
-    """A function from encoded rows to scores, such as `predict_proba` of a scikit-learn classifier.
+    """A function from rows to scores; `BlackBox.of_inputs` takes one of encoded rows, such as `predict_proba`.
 
-    It is called with a float64 array (n, width) and returns one score per row, or one per class: (n,) or (n, classes).
-    `example` is a small batch of encoded rows, tried at once to see that it works. Methods that need no gradients
-    can search it; nothing inside it can be interpreted.
+    It is called with rows of codes and returns one score per row, or one per class: (n,) or (n, classes). One row is
+    tried at once to see that it works. Methods that need no gradients can search it; nothing inside it can be
+    interpreted.
 
-    >>> older = BlackBox(lambda x: x[:, 0] - 40, torch.tensor([[39.0, 1.0], [41.0, 0.0]]))
-    >>> older.outputs, older.scores(torch.tensor([[45.0, 1.0]])).tolist()
-    (1, [[5.0]])
+    >>> from neuronfair.domain.data import catalog_domain
+    >>> older = BlackBox.of_inputs(lambda x: x[:, 0] - 4, catalog_domain("adult", "paper"))
+    >>> older.outputs, older.scores(torch.ones(1, 13, dtype=torch.int64)).tolist()
+    (1, [[-2.0]])
     """
 
     dtype = torch.float64
 
-    def __init__(self, predict: Callable[[np.ndarray], Any], example: Tensor) -> None:
-        self.predict = predict
+    def __init__(self, ask: Callable[[Tensor], Any], encoding: Encoding | TableDomain) -> None:
+        self.ask = ask
+        self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
         self.rows_forward = 0
-        self.outputs = self._ask(example).shape[1]
+        self.outputs = self._ask(self.encoding.example).shape[1]
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Return what the function says of the rows x: float64, (n, outputs)."""
-        if len(x) == 0:  # many functions refuse to be asked about nobody
-            return torch.empty(0, self.outputs, dtype=self.dtype, device=x.device)
-        scores = self._ask(x)
+    @staticmethod
+    def of_inputs(predict: Callable[[np.ndarray], Any], encoding: Encoding | TableDomain) -> BlackBox:
+        """Return a function of encoded rows, float64 arrays (n, width), as a black box."""
+        how: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        return BlackBox(lambda rows: predict(how.encode(rows, torch.float64).cpu().numpy()), how)
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return what the function says of rows: float64, (n, outputs)."""
+        if len(rows) == 0:  # many functions refuse to be asked about nobody
+            return torch.empty(0, self.outputs, dtype=self.dtype, device=rows.device)
+        scores = self._ask(rows)
         if scores.shape[1] != self.outputs:
             raise ModelError(f"the black box gave {self.outputs} scores a row at first and {scores.shape[1]} now")
-        self.rows_forward += len(x)
+        self.rows_forward += len(rows)
         return scores
 
     def double(self) -> BlackBox:
-        """Return the same black box: it is given float64 already."""
+        """Return the same black box: it answers in float64 already."""
         return self
 
-    def _ask(self, x: Tensor) -> Tensor:
+    def _ask(self, rows: Tensor) -> Tensor:
         try:
-            given = x.detach().to("cpu", torch.float64, copy=True)  # the function may write into it
-            answer = np.asarray(self.predict(given.numpy()), dtype=np.float64)
+            answer = np.asarray(self.ask(rows.clone()), dtype=np.float64)  # the function may write into them
         except Exception as error:
-            raise ModelError(f"the black box failed on rows of shape {tuple(x.shape)}: {one_line(error)}") from error
+            raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
         answer = answer[:, None] if answer.ndim == 1 else answer
-        if answer.ndim != 2 or len(answer) != len(x):
-            raise ModelError(f"the black box must return {len(x)} scores or rows of scores, got {answer.shape}")
-        return torch.from_numpy(answer.copy()).to(x.device)  # it may be a view that torch cannot hold
+        if answer.ndim != 2 or len(answer) != len(rows):
+            raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {answer.shape}")
+        return torch.from_numpy(answer.copy()).to(rows.device)  # it may be a view that torch cannot hold

@@ -242,7 +242,9 @@ def check_classes(scores: Tensor, y: Tensor) -> None:
 
 def check_rows(x: Tensor, y: Tensor, part: str) -> None:
     """Refuse rows that cannot be learned from."""
-    if len(x) != len(y) or y.dim() != 1 or not len(y):
+    if not len(x):
+        raise ModelError(f"{part}: no rows are left for it. Give a table with more rows")
+    if len(x) != len(y) or y.dim() != 1:
         raise ModelError(f"{part}: expected one label per row, got {tuple(x.shape)} and {tuple(y.shape)}")
     if y.dtype != torch.int64 or int(y.min()) < 0:
         raise ModelError(f"{part}: labels must be whole numbers 0, 1, … (int64), got {y.dtype}")

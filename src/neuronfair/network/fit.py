@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, ModelError
 from neuronfair.network.descent import TrainingSettings
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.train import accuracy, train
 from neuronfair.network.weights import Card, fingerprint, load
 from neuronfair.network.zoo import HFCN, LFCN, fully_connected
 
+MIN_ROWS = 10  # so that 10 % of them are one
 WIDE = 100  # inputs from which on the paper uses its larger network
 
 
@@ -32,14 +34,19 @@ def fit(
     split and the same weights.
     """
     domain = data.domain
+    encoding = TableEncoding.of(domain)
     if domain.target is None or not data.labelled:
         raise DataError(f"{data.name}: the rows have no labels, so there is nothing to learn. Give the target column")
-    hidden = tuple(hidden or (HFCN if domain.width >= WIDE else LFCN))
+    if len(data) < MIN_ROWS:
+        raise DataError(
+            f"{data.name}: the table has {len(data)} rows; at least {MIN_ROWS} are needed to train, validate and test"
+        )
+    hidden = tuple(hidden or (HFCN if encoding.width >= WIDE else LFCN))
     classes = domain.target.classes
     parts = data.split(seed)
-    encoded = {name: _encoded(part) for name, part in parts._asdict().items()}
+    encoded = {name: (encoding.encode(part.rows), part.labels) for name, part in parts._asdict().items()}
     result = train(
-        lambda: fully_connected(domain.width, hidden, len(classes)),
+        lambda: fully_connected(encoding.width, hidden, len(classes)),
         *encoded["train"],
         validation=encoded["validation"],
         settings=settings or TrainingSettings(),
@@ -51,7 +58,7 @@ def fit(
         domain=domain.name,
         encoding=domain.encoding,
         domain_fingerprint=domain.input_fingerprint,
-        inputs=domain.width,
+        inputs=encoding.width,
         hidden=hidden,
         outputs=len(classes),
         classes=classes,
@@ -66,11 +73,12 @@ def read_model(path: Path, domain: TableDomain) -> nn.Sequential:
     """Read weights and make sure that they were made for rows of this domain in this encoding."""
     module, card = load(path)
     first = next(part for part in module.modules() if isinstance(part, nn.Linear))
-    if first.in_features != domain.width:
+    width = TableEncoding.of(domain).width
+    if first.in_features != width:
         made_for = f" (it was trained on {card.domain}, encoding '{card.encoding}')" if card else ""
         raise ModelError(
             f"{path}: expects {first.in_features} inputs{made_for}, but {domain.name} in encoding '{domain.encoding}' "
-            f"has {domain.width}. Choose another --encoding, --domain or --model"
+            f"has {width}. Choose another --encoding, --domain or --model"
         )
     if card is not None and card.domain_fingerprint not in (None, domain.input_fingerprint):
         raise ModelError(
@@ -78,7 +86,3 @@ def read_model(path: Path, domain: TableDomain) -> nn.Sequential:
             f"or classes than {domain.name}, encoding '{domain.encoding}'. Choose the data or the model to match"
         )
     return module
-
-
-def _encoded(data: Data) -> tuple[Tensor, Tensor]:
-    return data.domain.encode(data.rows), data.labels

@@ -12,6 +12,7 @@ from torch import Tensor
 from neuronfair.domain.base import Domain
 from neuronfair.errors import ModelError
 from neuronfair.network.blackbox import Model
+from neuronfair.network.encoding import Encoding
 
 BATCH = 1 << 15  # network rows per forward pass: large enough to be fast, small enough to keep memory flat
 
@@ -138,7 +139,7 @@ def judge(
     decision.check(network.outputs)
     twins, valid = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
-    scores = network.scores(domain.encode(family, network.dtype).flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
     if checked and not bool(scores.isfinite().all()):
         raise not_finite()
     own, others = scores[:, :1], scores[:, 1:]
@@ -152,7 +153,7 @@ def not_finite() -> ModelError:
     return ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
 
 
-def families(domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-    """Split tensors of one length into parts whose rows, twins included, fill one batch each."""
-    rows = min(BATCH, domain.rows_per_pass) // len(domain.sensitive_values)
+def families(encoding: Encoding, domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+    """Split tensors of one length into parts whose rows, twins included, fill one pass of a model each."""
+    rows = min(BATCH, encoding.rows_per_pass) // len(domain.sensitive_values)
     return tuple(torch.split(t, max(1, rows)) for t in tensors)

@@ -57,10 +57,10 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None, note="")
+        task = bar.add_task(visible(what), total=None, note="")
 
         def show(done: int, total: int | None, note: str = "", what: str = what) -> None:
-            bar.update(task, completed=done, total=total, note=note, description=what)
+            bar.update(task, completed=done, total=total, note=visible(note), description=visible(what))
 
         yield show
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from neuronfair.shown import visible
@@ -17,11 +17,11 @@ def junit(report: Report) -> str:
     """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
 
     A limit fails if it fired, a search if it found anybody. A failure shows the worst pair in words and how to see it
-    again.
+    again. Control characters, most of which XML cannot hold, are written out.
     """
-    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {_text(report.data.name)}")
+    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {visible(report.data.name)}")
     for name, cases in _suites(report).items():
-        suite = ElementTree.SubElement(root, "testsuite", name=_text(name))
+        suite = ElementTree.SubElement(root, "testsuite", name=visible(name))
         suite.extend(cases)
         _count(suite)
     _count(root)
@@ -39,7 +39,7 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
         case = _case(suite, check.expression)
         if check.fired:
             examples = report.corpus.examples if report.corpus is not None else ()
-            _fail(case, check.text, _worst(attributes[suite]) if check.attribute else "\n".join(examples))
+            _fail(case, check.text, _worst(attributes[suite]) if check.attribute else examples)
         suites.setdefault(suite, []).append(case)
     return suites
 
@@ -56,21 +56,20 @@ def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
 
 
 def _case(suite: str, name: str, seconds: float = 0.0) -> ElementTree.Element:
-    places = {"classname": f"neuronfair.{_text(suite)}", "name": _text(name), "time": f"{seconds:.3f}"}
+    places = {"classname": f"neuronfair.{visible(suite)}", "name": visible(name), "time": f"{seconds:.3f}"}
     return ElementTree.Element("testcase", places)
 
 
-def _fail(case: ElementTree.Element, message: str, details: str) -> None:
-    failure = ElementTree.SubElement(case, "failure", message=_text(message), type="discrimination")
-    failure.text = _text(f"{message}\n{details}".rstrip())
+def _fail(case: ElementTree.Element, message: str, details: Sequence[str]) -> None:
+    failure = ElementTree.SubElement(case, "failure", message=visible(message), type="discrimination")
+    failure.text = "\n".join(map(visible, (message, *details)))
 
 
-def _worst(attribute: AttributeReport) -> str:
+def _worst(attribute: AttributeReport) -> list[str]:
     if not attribute.worst:
-        return ""
+        return []
     worst = attribute.worst[0]
-    again = f"\nSee it again: {worst.replay}" if worst.replay else ""
-    return f"Worst pair: {worst.sentence}{again}"
+    return [f"Worst pair: {worst.sentence}", *([f"See it again: {worst.replay}"] if worst.replay else [])]
 
 
 def _count(suite: ElementTree.Element) -> None:
@@ -80,7 +79,3 @@ def _count(suite: ElementTree.Element) -> None:
     suite.set("errors", "0")
     suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
     suite.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
-
-
-def _text(text: str) -> str:
-    return visible(text, keep="\n")  # nor could XML hold most of these

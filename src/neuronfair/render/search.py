@@ -141,7 +141,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
 
 def _pair(network: Model, domain: TableDomain, decision: Decision, row: Tensor, twin: Tensor) -> tuple[list[str], bool]:
     """Return two people and what is decided for them now, in words, and whether that differs."""
-    now, other = network.scores(domain.encode(torch.stack([row, twin]), torch.float64))
+    now, other = network.scores(torch.stack([row, twin]))
     if not (now.isfinite().all() and other.isfinite().all()):
         raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
     lines = [

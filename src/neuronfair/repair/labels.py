@@ -11,6 +11,7 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.generation.findings import Findings
 from neuronfair.network.adapter import Network
 from neuronfair.network.descent import TrainingSettings
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import families
 from neuronfair.network.stacked import Stack, train_stack
 from neuronfair.network.zoo import fully_connected
@@ -35,6 +36,7 @@ class Ensemble:
 
     def __init__(self, parts: Split, *, seed: int = 0) -> None:
         self.domain = parts.train.domain
+        self.encoding = TableEncoding.of(self.domain)
         target = self.domain.target
         assert target is not None
         x, y = self._inputs(parts.train.rows), parts.train.labels
@@ -43,7 +45,7 @@ class Ensemble:
         drawn = torch.randint(len(x), (MEMBERS, len(x)), generator=generator)
         held = self._inputs(parts.validation.rows), parts.validation.labels
         results = train_stack(
-            lambda: fully_connected(self.domain.width, HIDDEN, len(target.classes)),
+            lambda: fully_connected(self.encoding.width, HIDDEN, len(target.classes)),
             x,
             y,
             chosen=drawn,
@@ -55,7 +57,8 @@ class Ensemble:
 
     def labels(self, rows: Tensor) -> Tensor:
         """Return the class that most members decide for: (n,)."""
-        return torch.cat([self._votes(part) for (part,) in zip(*families(self.domain, rows), strict=True)])
+        parts = families(self.encoding, self.domain, rows)
+        return torch.cat([self._votes(part) for (part,) in zip(*parts, strict=True)])
 
     @torch.no_grad()
     def _votes(self, rows: Tensor) -> Tensor:
@@ -66,7 +69,7 @@ class Ensemble:
         """Return the network input of people who all have the same sensitive values."""
         blind = rows.clone()
         blind[:, list(self.domain.sensitive_columns)] = 0
-        return self.domain.encode(blind)
+        return self.encoding.encode(blind)
 
 
 def seed_labels(domain: TableDomain, findings: Findings, seeds: Tensor, data: Data) -> Tensor:
@@ -90,10 +93,10 @@ def twin_labels(network: Network, domain: TableDomain, rows: Tensor, table: Tens
     """
     frequency = _frequencies(domain, table)
     labels = []
-    for (part,) in zip(*families(domain, rows), strict=True):
+    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
-        scores = network.scores(domain.encode(family, network.dtype).flatten(0, 1)).view(*family.shape[:2], -1)
+        scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], -1)
         weight = frequency[_combination(domain, family)]
         weight[:, 1:] *= valid
         labels.append(_majority(scores, weight))

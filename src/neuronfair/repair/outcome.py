@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import BATCH
 from neuronfair.network.stacked import Stack
 
@@ -27,16 +28,17 @@ class Outcome:
 def outcomes(modules: Sequence[nn.Sequential], labelled: Data, people: Tensor) -> list[Outcome]:
     """Return how often each network discriminates `people`, and its accuracy on labelled rows."""
     domain = labelled.domain
+    encoding = TableEncoding.of(domain)
     results = []
     for first in range(0, len(modules), GROUP):
         stack = Stack(modules[first : first + GROUP]).to(domain.device)
         found = right = torch.zeros(len(stack.weights[0]), dtype=torch.int64)
         for rows, labels in zip(*_split(domain, labelled.rows, labelled.labels), strict=True):
-            right = right + (_decided(stack, domain, rows) == labels).sum(1).cpu()
+            right = right + (_decided(stack, encoding, rows) == labels).sum(1).cpu()
         for (rows,) in zip(*_split(domain, people), strict=True):
             twins, valid = domain.twins(rows)
             family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
-            decided = _decided(stack, domain, family.flatten(0, 1)).view(-1, *family.shape[:2])
+            decided = _decided(stack, encoding, family.flatten(0, 1)).view(-1, *family.shape[:2])
             found = found + ((decided[..., 1:] != decided[..., :1]) & valid).any(-1).sum(1).cpu()
         results += [
             Outcome(f / len(people), r / len(labelled)) for f, r in zip(found.tolist(), right.tolist(), strict=True)
@@ -45,9 +47,9 @@ def outcomes(modules: Sequence[nn.Sequential], labelled: Data, people: Tensor) -
 
 
 @torch.no_grad()
-def _decided(stack: Stack, domain: TableDomain, rows: Tensor) -> Tensor:
+def _decided(stack: Stack, encoding: TableEncoding, rows: Tensor) -> Tensor:
     """Return the class that each network decides for each row: (networks, n)."""
-    scores: Tensor = stack(domain.encode(rows, stack.weights[0].dtype))
+    scores: Tensor = stack(encoding.encode(rows, stack.weights[0].dtype))
     return scores.argmax(-1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from neuronfair.domain.image import ImageDomain
 from neuronfair.generation.findings import Findings
 from neuronfair.network.detect import learn
+from neuronfair.network.pixels import PASS
 from neuronfair.network.vision import Detector
 
 FACE = 1
@@ -18,7 +19,7 @@ FACE = 1
 def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
     """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
     parts = [domain.pictures[:0]]
-    for part in torch.split(torch.cat([findings.rows, findings.twins(domain)]), domain.rows_per_pass):
+    for part in torch.split(torch.cat([findings.rows, findings.twins(domain)]), PASS):
         parts.append(domain.levels(part).to(torch.uint8))
     return torch.cat(parts)
 

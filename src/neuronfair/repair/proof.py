@@ -64,7 +64,7 @@ def stand(
     """
     test = parts.test
     domain = test.domain
-    network = Network(module, domain.encode(test.rows[:1]), device=domain.device)
+    network = Network(module, domain)
     plan = Plan(method="frontier", seeds=SEEDS, steps=STEPS, seed=seed, controls=False)
     outcome = find(network, domain, test.rows, plan, progress=progress)
     if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
@@ -73,7 +73,7 @@ def stand(
     return Standing(
         discrimination_rate(network, domain, samples=SAMPLES, confidence=CONFIDENCE, seed=seed),
         areas(network, domain, test.rows[:ROWS], seed=seed),
-        {name: accuracy(network, domain.encode(part.rows), part.labels) for name, part in parts._asdict().items()},
+        {name: accuracy(network, part.rows, part.labels) for name, part in parts._asdict().items()},
         groups(network, domain, test.rows, test.labels),
         Count(found.tried, len(found), found.judged),
     )
@@ -83,10 +83,10 @@ def areas(network: Network, domain: TableDomain, rows: Tensor, *, seed: int = 0)
     """Return the area under the AS curve of every layer, with percentiles over draws of the rows."""
     differences: dict[str, list[Tensor]] = {name: [] for name in network.layers}
     pairs = []
-    for (part,) in zip(*families(domain, rows), strict=True):
+    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
-        for name, flat in network.activations(domain.encode(family, network.dtype).flatten(0, 1)).items():
+        for name, flat in network.activations(family.flatten(0, 1)).items():
             f = flat.view(*family.shape[:2], -1)
             differences[name].append(((f[:, 1:] - f[:, :1]).abs() * valid[..., None]).sum(1, dtype=torch.float64).cpu())
         pairs.append(valid.sum(1).double().cpu())

@@ -13,6 +13,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.generation.findings import Findings
 from neuronfair.network.adapter import Network
 from neuronfair.network.descent import Note, Rows, TrainingSettings
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.stacked import linear_layers, train_stack
 from neuronfair.network.zoo import fully_connected
 from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
@@ -146,7 +147,7 @@ def _lesson(
 
     def joined(part: Data, some: Tensor) -> Rows:
         rows = torch.cat([part.rows, pairs[some].flatten(0, 1)])
-        return part.domain.encode(rows), torch.cat([part.labels, labels[some].repeat_interleave(2)])
+        return TableEncoding.of(part.domain).encode(rows), torch.cat([part.labels, labels[some].repeat_interleave(2)])
 
     return *joined(parts.train, used), lines, joined(parts.validation, kept)
 
@@ -161,7 +162,7 @@ def _labelled_pairs(
     elif rule == "seed":
         labels = seed_labels(domain, findings, seeds, train)
     else:
-        labels = twin_labels(Network(module, domain.encode(rows[:1]), device=domain.device), domain, rows, train.rows)
+        labels = twin_labels(Network(module, domain), domain, rows, train.rows)
     known = labels != UNLABELLED
     if not bool(known.any()):
         raise NeuronFairError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -19,10 +19,14 @@ from neuronfair.domain.data import Data
 from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Plan
 from neuronfair.network.judge import DecisionKind
+from neuronfair.store.files import read_text, write_whole
+from neuronfair.store.seal import seal, unseal
 
-MANIFEST = "manifest.json"
+MANIFEST, DOMAIN = "manifest.json", "domain.toml"
+NEW = ".manifest.json.new"  # until it is whole
+FORMAT = 2  # of run folders and of the folders of audits; the first had no checksums
 MAX_OUTPUTS = 100_000
-_ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict}  # of a manifest
+_ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
 
 
 def make_manifest(
@@ -69,15 +73,48 @@ def where(source: str) -> str:
     return str(path.absolute()) if path.is_file() else source
 
 
+def is_unused(folder: Path) -> bool:
+    """Return whether nothing was begun in a folder: it is empty, or a kill came before its manifest was whole."""
+    return all(path.name == NEW for path in folder.iterdir())
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest, whole or not at all."""
+    write_whole(folder / NEW, seal({"format": FORMAT, **manifest}))
+    (folder / NEW).replace(folder / MANIFEST)
+
+
+def load_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run or of an audit if it is as it was written; without one, a FileNotFoundError."""
+    path = folder / MANIFEST
+    content = read_text(path)
+    try:
+        manifest: dict[str, Any] = unseal(content)
+    except (ValueError, RecursionError):
+        if b'"neuronfair":' in content and b'"digest":' not in content and b'"format":' not in content:
+            raise RunError(_other_format(folder, 1)) from None
+        raise RunError(
+            f"{path}: damaged: it cannot be read, or is not as it was written. Nothing was changed"
+        ) from None
+    if manifest.get("format") != FORMAT:
+        raise RunError(_other_format(folder, manifest.get("format")))
+    return manifest
+
+
+def _other_format(folder: Path, number: object) -> str:
+    return (
+        f"{folder}: was written in format {number} by another version of neuronfair; this one reads format {FORMAT}. "
+        "Begin anew with another --out"
+    )
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a run folder."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = load_manifest(folder)
     except FileNotFoundError:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{folder / MANIFEST}: cannot be read: {error}") from None
-    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
+    if any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
     plan = manifest["plan"]
     decision = plan.get("decision")

@@ -1,44 +1,36 @@
 """A run is a folder that survives a kill: manifest, append-only journal, Parquet parts, and the walkers' last state.
 
-Every checkpoint writes its files under temporary names, renames them, and only then adds a line to the journal. What
-the journal does not name does not exist; so a run that is killed at any moment goes on from its last line and finds
-what an undisturbed run finds.
+Every checkpoint writes its files under names of its own, adds a line with their checksums to the journal, and only then
+gives them the names that the line says. What the journal does not name does not exist; so a run that is killed at any
+moment goes on from its last line and finds what an undisturbed run finds. Whoever opens the folder compares every file
+with its checksum first. Only files under names of its own, and states that its journal names, are ever removed.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from neuronfair.atomic import replacing, write_text
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, read_domain
 from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Count
 from neuronfair.generation.engine import Checkpoint
 from neuronfair.generation.findings import Findings
-from neuronfair.store.journal import JOURNAL, PART_FILE, read_journal
+from neuronfair.store import files
+from neuronfair.store.files import writing
+from neuronfair.store.journal import JOURNAL, PHASES, SEEDS, Journal, part_names
 from neuronfair.store.lock import Lock
-from neuronfair.store.manifest import MANIFEST, check_same, read_manifest
+from neuronfair.store.manifest import DOMAIN, MANIFEST, check_same, is_unused, read_manifest, write_manifest
 from neuronfair.store.tables import read_findings, write_findings
-
-DOMAIN, SEEDS = "domain.toml", "seeds.npy"
-
-_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.(parquet|npy|safetensors|json|jsonl|toml)")
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,8 @@ class Run:
     manifest: dict[str, Any]
     domain: TableDomain
     outputs: int
+    journal: Journal
+    mark: str  # of the manifest: in the names of files that no line names yet
     lock: Lock | None = None  # a run that is only looked at has none
 
     @staticmethod
@@ -59,37 +53,49 @@ class Run:
         """
         folder = Path(folder)
         check_folder(folder)
-        with _writing(folder):
+        text = format_domain(domain).encode()
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        run = Run(folder, manifest, domain, outputs, Lock.of(folder))
-        if (folder / MANIFEST).exists():
-            check_same(folder, read_manifest(folder), manifest)
-        with _writing(folder):
-            run._remove_strays()
-            # The manifest comes first: from then on the folder is known to be ours.
-            if not (folder / MANIFEST).exists():
-                write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-            if not (folder / DOMAIN).exists():
-                write_text(folder / DOMAIN, format_domain(domain))
+            lock = Lock.of(folder)
+            if not (folder / MANIFEST).exists():  # it comes first: from then on the folder is known to be ours
+                write_manifest(folder, {**manifest, "files": {DOMAIN: hashlib.sha256(text).hexdigest()}})
+        there = read_manifest(folder)
+        check_same(folder, there, manifest)
+        run = replace(_read(folder, there, domain), outputs=outputs, lock=lock)
+        with writing(folder):
+            if not run.lines and not (folder / DOMAIN).exists():
+                files.write_whole(run._staged(DOMAIN), text)
+                run._staged(DOMAIN).replace(folder / DOMAIN)
+            files.check_digest(folder / DOMAIN, there["files"].get(DOMAIN))
+            run._check()
+            run._tidy()
         return run
 
     @staticmethod
     def open(folder: Path) -> Run:
-        """Open a run folder to look at it."""
+        """Open a run folder to look at it; a file that is not as it was written is named, and nothing is changed."""
         folder = Path(folder)
         manifest = read_manifest(folder)
+        files.check_digest(folder / DOMAIN, manifest["files"].get(DOMAIN))
         domain = read_domain(folder / DOMAIN)
-        return Run(folder, manifest, domain, int(manifest["outputs"]))
+        while True:
+            run = _read(folder, manifest, domain)
+            try:
+                run._check()
+            except RunError:
+                if _read(folder, manifest, domain).journal.size == run.journal.size:
+                    raise
+                continue  # another process is writing to it
+            return run
 
     @property
     def lines(self) -> list[dict[str, Any]]:
         """The journal, without a last line that a kill has cut off."""
-        return list(read_journal(self.folder / JOURNAL))
+        return self.journal.lines
 
     def findings(self) -> Findings:
         """Return everything the run has found, phase by phase."""
-        parts = [self._joined(phase) for phase in ("pilot", "global", "local")]
-        return Findings.join(parts)
+        return Findings.join([self._joined(phase) for phase in PHASES])
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -105,69 +111,56 @@ class Run:
         return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else named
 
     @property
-    def model_weights(self) -> Path | None:
-        """The weights file of a module that Python code makes."""
-        named = self.manifest.get("model_weights")
-        return Path(named) if isinstance(named, str) else None
+    def model_digest(self) -> str | None:
+        """The SHA-256 of the model's file when the search began; None if the model was no file."""
+        return self.lines[0]["model"] if self.lines else None
 
     @property
     def seeds(self) -> Tensor:
         """The rows that the walkers started from, by the origin of a finding."""
-        return torch.from_numpy(_load_array(self.folder / SEEDS)).long().to(self.domain.device)
+        return files.load_array(self._path(SEEDS)).long().to(self.domain.device)
 
     # What a campaign asks of a recorder
 
     def begin(self, seeds: Tensor) -> None:
         """Keep the rows that the walkers start from."""
-        with _writing(self.folder):
-            # Walkers start within the bounds; a code beyond them may not even fit the compact type.
-            self._save_array(SEEDS, self.domain.clip(seeds).to(self.domain.compact))
+        # Walkers start within the bounds; a code beyond them may not even fit the compact type.
+        seeds = self.domain.clip(seeds).to(self.domain.compact)
+        if not self.lines:
+            model = Path(self.model)
+            digest = files.sha256(model) if model.is_file() else None
+            self._keep({"event": "begin", "model": digest}, {"seeds": (SEEDS, partial(files.save_array, seeds))})
+        elif not torch.equal(self.seeds, seeds.long()):
+            raise RunError(f"{self.folder}: this run was begun with other rows to start from. Choose another --out")
 
     def resume(self, phase: str) -> Checkpoint | None:
         """Return where a phase stood, with all it had found."""
-        lines = self._of(phase)
+        lines = self.journal.parts[phase]
         if not lines:
             return None
-        last = lines[-1]
-        state = _load_state(self._intact(last, "state"), self.domain.device)
-        keys = [torch.from_numpy(_load_array(self._intact(line, "keys"))) for line in lines]
-        return Checkpoint(
-            last["t"], state, self._joined(phase), torch.cat(keys).to(self.domain.device), last["seconds"], last["stop"]
-        )
+        last, device = lines[-1], self.domain.device
+        state = files.load_state(self._path(last["state"]), device)
+        keys = torch.cat([files.load_array(self._path(line["keys"])) for line in lines]).to(device)
+        return Checkpoint(last["t"], state, self._joined(phase), keys, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:
         """Keep what was found since the last checkpoint, and the walkers as they are."""
-        before = self._of(phase)
-        stem = f"{phase}-{len(before):05d}"
-        names = {
-            "part": f"{stem}.parquet",
-            "keys": f"{stem}.keys.npy",
-            "misses": f"{stem}.misses.npy",
-            "state": f"{stem}.state.safetensors",
+        before = self.journal.parts[phase][-1:]
+        found = where.findings
+        writers: dict[str, Callable[[Path], None]] = {
+            "part": lambda path: write_findings(path, found, self.domain),
+            "keys": partial(files.save_array, where.keys),
+            "misses": partial(files.save_array, found.misses),
+            "state": partial(files.save_state, where.state),
         }
-        with _writing(self.folder):
-            write_findings(self.folder / names["part"], where.findings, self.domain)
-            self._save_array(names["keys"], where.keys)
-            self._save_array(names["misses"], where.findings.misses)
-            with replacing(self.folder / names["state"]) as temporary:
-                # Copies: two names may stand for one tensor, which the format does not allow.
-                temporary.write_bytes(to_bytes({name: t.cpu().contiguous().clone() for name, t in where.state.items()}))
-        counts = {"tried": where.findings.tried, "judged": where.findings.judged, "rejected": where.findings.rejected}
-        self._write(
-            {
-                "event": "part",
-                "phase": phase,
-                "t": where.t,
-                **names,
-                "crc32": {kind: _crc32(self.folder / name) for kind, name in names.items()},
-                "findings": len(where.findings),
-                **counts,
-                "seconds": where.seconds,
-                "stop": where.stop,
-            }
-        )
-        if before:
-            (self.folder / before[-1]["state"]).unlink(missing_ok=True)
+        names = part_names(phase, len(self.journal.parts[phase]))
+        entry = {"event": "part", "phase": phase, "t": where.t, "findings": len(found)}
+        entry |= {"tried": found.tried, "judged": found.judged, "rejected": found.rejected}
+        entry |= {"seconds": where.seconds, "stop": where.stop}
+        self._keep(entry, {kind: (names[kind], write) for kind, write in writers.items()})
+        with writing(self.folder):
+            for line in before:
+                (self.folder / line["state"]).unlink(missing_ok=True)
 
     def control(self, name: str) -> Count | None:
         """Return a control that is already done."""
@@ -176,106 +169,102 @@ class Run:
 
     def keep_control(self, name: str, count: Count) -> None:
         """Keep the figures of a control."""
-        self._write({"event": "control", "name": name, "count": asdict(count)})
+        self._keep({"event": "control", "name": name, "count": asdict(count)})
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Keep the figures of the whole run."""
         if self.summary != summary:
-            self._write({"event": "done", "summary": summary})
-
-    def _of(self, phase: str) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["event"] == "part" and line["phase"] == phase]
+            self._keep({"event": "done", "summary": summary})
 
     def _joined(self, phase: str) -> Findings:
         parts = [Findings.empty(self.domain, self.outputs)]
-        for line in self._of(phase):
-            part = read_findings(self._intact(line, "part"), self.domain, self.outputs)
-            misses = torch.from_numpy(_load_array(self._intact(line, "misses"))).to(self.domain.device)
+        for line in self.journal.parts[phase]:
+            part = read_findings(self._path(line["part"]), self.domain, self.outputs)
+            misses = files.load_array(self._path(line["misses"])).to(self.domain.device)
             parts.append(
                 replace(part, misses=misses, tried=line["tried"], judged=line["judged"], rejected=line["rejected"])
             )
         return Findings.join(parts)
 
-    def _intact(self, line: dict[str, Any], kind: str) -> Path:
-        """Return the path of a file that a journal line names, after a look at whether it is as it was written."""
-        path: Path = self.folder / line[kind]
-        try:
-            if _crc32(path) == line["crc32"][kind]:
-                return path
-            what = "damaged: it is not as it was written"
-        except OSError as error:
-            what = f"damaged or gone ({error.strerror})"
-        raise RunError(f"{path}: {what}. The other files of the run are untouched")
+    def _keep(
+        self, entry: dict[str, Any], written: dict[str, tuple[str, Callable[[Path], None]]] | None = None
+    ) -> None:
+        """Write files, then the line of the journal that names them, and then put them in their place."""
+        names = {kind: name for kind, (name, _) in (written or {}).items()}
+        with writing(self.folder):
+            for name, write in (written or {}).values():
+                self._check_free(name)
+                write(self._staged(name))
+                files.flush(self._staged(name))
+            if names:
+                checks = {kind: files.crc32(self._staged(name)) for kind, name in names.items()}
+                entry = {**entry, **names, "crc32": checks}
+            self.journal.append(entry)
+            for name in names.values():
+                self._staged(name).replace(self.folder / name)
 
-    def _save_array(self, name: str, tensor: Tensor) -> None:
-        with replacing(self.folder / name) as temporary, temporary.open("wb") as file:
-            np.save(file, tensor.cpu().numpy())
+    # Names, and what is behind them
 
-    def _write(self, line: dict[str, Any]) -> None:
-        with _writing(self.folder), (self.folder / JOURNAL).open("ab") as journal:
-            journal.write(json.dumps(line).encode() + b"\n")
-            journal.flush()
-            os.fsync(journal.fileno())
+    def _staged(self, name: str) -> Path:
+        """Return where a file is until the journal names it and it is put in its place."""
+        return self.folder / f".{name}.{self.mark}"
 
-    def _remove_strays(self) -> None:
-        """Remove what a kill left behind: a cut-off journal line and files that no line names."""
-        journal = self.folder / JOURNAL
-        lines = self.lines
-        if journal.exists():
-            whole = "".join(json.dumps(line) + "\n" for line in lines)
-            if journal.read_text(encoding="utf-8", errors="replace") != whole:
-                write_text(journal, whole)
-        parts = [line for line in lines if line["event"] == "part"]
-        named = {line[key] for line in parts for key in ("part", "keys", "misses")}
-        named |= set({line["phase"]: line["state"] for line in parts}.values())  # the last state of each phase
-        for path in self.folder.iterdir():
-            if (_temporary(path.name) or PART_FILE.fullmatch(path.name)) and path.name not in named and path.is_file():
-                path.unlink()
+    def _path(self, name: str) -> Path:
+        """Return where a file is that the journal names."""
+        staged = self._staged(name)
+        return staged if staged.exists() else self.folder / name
+
+    def _named(self) -> Iterator[tuple[str, int, bool]]:
+        """Give the files that the journal names: name, checksum, and whether it is a state that has been followed."""
+        for line in self.lines:
+            for kind, check in line.get("crc32", {}).items():
+                yield line[kind], check, kind == "state" and line is not self.journal.parts[line["phase"]][-1]
+
+    def _check(self) -> None:
+        """Refuse a folder with a file that is not as it was written, or with one that the journal ought to name."""
+        for phase, lines in self.journal.parts.items():
+            for name in part_names(phase, len(lines)).values():
+                self._check_free(name)
+        if not self.lines:
+            self._check_free(SEEDS)
+        for name, check, followed in self._named():
+            found = None
+            for path in (self._staged(name), self.folder / name):  # in this order: another process may be renaming it
+                with suppress(FileNotFoundError):
+                    found = files.crc32(path)
+                    break
+            if found != check and not (followed and found is None):
+                what = "is gone" if found is None else "damaged: it is not as it was written"
+                raise RunError(f"{self.folder / name}: {what}. Nothing was changed")
+
+    def _check_free(self, name: str) -> None:
+        if (self.folder / name).exists():
+            raise RunError(
+                f"{self.folder / name}: is not in {JOURNAL}, which has lost its last lines, or the file is none of "
+                "this run. Nothing was changed. To go on without it, move it away"
+            )
+
+    def _tidy(self) -> None:
+        """Finish what a kill has cut off: put files in their place, and remove those that are of no use any more."""
+        for name, _, followed in list(self._named()):
+            if self._staged(name).exists():
+                self._staged(name).replace(self.folder / name)
+            if followed:
+                (self.folder / name).unlink(missing_ok=True)
+        for path in list(self.folder.glob(f".*.{self.mark}")):
+            path.unlink()
 
 
-def _crc32(path: Path) -> int:
-    return zlib.crc32(path.read_bytes())
-
-
-def _temporary(name: str) -> bool:
-    """Return whether a file has a name that `replacing` gives until it is complete."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Say what it means for the run when its folder cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"{folder}: cannot be written ({error.strerror or error}). What was found before is kept: the same command "
-            "goes on from there"
-        ) from error
+def _read(folder: Path, manifest: dict[str, Any], domain: TableDomain) -> Run:
+    check = files.crc32(folder / MANIFEST)
+    journal = Journal.read(folder / JOURNAL, check)
+    return Run(folder, manifest, domain, manifest["outputs"], journal, f"{check:08x}")
 
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that holds something else than a run, or that another process is writing to."""
     if not folder.exists():
         return
-    ours = folder.is_dir() and ((folder / MANIFEST).exists() or all(_temporary(p.name) for p in folder.iterdir()))
-    if not ours:
+    if not folder.is_dir() or not ((folder / MANIFEST).exists() or is_unused(folder)):
         raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
     Lock.of(folder)
-
-
-def _load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
-    try:
-        return load_file(path, device=str(device))
-    except (OSError, SafetensorError) as error:
-        raise RunError(
-            f"{path}: the walkers' last state is damaged or gone ({error}). What was found is still there"
-        ) from None
-
-
-def _load_array(path: Path) -> np.ndarray[Any, Any]:
-    try:
-        with path.open("rb") as file:
-            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-    except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise RunError(f"{path}: damaged or gone ({error}). The other parts of the run are untouched") from None

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import replacing
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError
@@ -22,40 +21,39 @@ SCORE, TWIN_SCORE = "score_{}", "twin_score_{}"
 
 
 def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
-    """Write findings to a Parquet file, one column per attribute in human words, whole or not at all."""
+    """Write findings to a Parquet file, one column per attribute in human words."""
     packed, twins = findings.packed.cpu(), findings.twin_values.cpu()
+    ours = _columns(domain, findings.scores.shape[1])
     columns: dict[str, pa.Array] = {
-        _own(ORIGIN, domain): pa.array(findings.origin.cpu().numpy()),
-        _own(STEP, domain): pa.array(findings.step.cpu().numpy()),
+        ours[ORIGIN]: pa.array(findings.origin.cpu().numpy()),
+        ours[STEP]: pa.array(findings.step.cpu().numpy()),
     }
     for i, attribute in enumerate(domain.attributes):
         columns[attribute.name] = _values(attribute, packed[:, i])
     for i, column in enumerate(domain.sensitive_columns):
-        columns[_own(TWIN.format(domain.names[column]), domain)] = _values(domain.attributes[column], twins[:, i])
+        columns[ours[TWIN, column]] = _values(domain.attributes[column], twins[:, i])
     for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
         for i in range(scores.shape[1]):
-            columns[_own(name.format(i), domain)] = pa.array(scores[:, i].cpu().numpy())
-    with replacing(path) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
+            columns[ours[name, i]] = pa.array(scores[:, i].cpu().numpy())
+    pq.write_table(pa.table(columns), path, compression="zstd")
 
 
 def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
     """Read findings back from a Parquet file."""
+    ours = _columns(domain, outputs)
     try:
         # Not read_table: it would take a folder named a=1 for a column.
         with pq.ParquetFile(path) as file:
             table = file.read()
         packed = torch.stack([_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
-        sensitive = [domain.attributes[c] for c in domain.sensitive_columns]
+        twins = [_codes(domain.attributes[c], table[ours[TWIN, c]]) for c in domain.sensitive_columns]
         return Findings(
             packed=packed.to(domain.device),
-            twin_values=torch.stack([_codes(a, table[_own(TWIN.format(a.name), domain)]) for a in sensitive], 1).to(
-                domain.device
-            ),
-            scores=_scores(table, [_own(SCORE.format(i), domain) for i in range(outputs)]).to(domain.device),
-            twin_scores=_scores(table, [_own(TWIN_SCORE.format(i), domain) for i in range(outputs)]).to(domain.device),
-            origin=torch.from_numpy(table[_own(ORIGIN, domain)].to_numpy().copy()).to(domain.device),
-            step=torch.from_numpy(table[_own(STEP, domain)].to_numpy().copy()).to(domain.device),
+            twin_values=torch.stack(twins, 1).to(domain.device),
+            scores=_scores(table, [ours[SCORE, i] for i in range(outputs)]).to(domain.device),
+            twin_scores=_scores(table, [ours[TWIN_SCORE, i] for i in range(outputs)]).to(domain.device),
+            origin=torch.from_numpy(table[ours[ORIGIN]].to_numpy().copy()).to(domain.device),
+            step=torch.from_numpy(table[ours[STEP]].to_numpy().copy()).to(domain.device),
             misses=packed[:0].to(domain.device),
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, DomainError) as error:
@@ -65,11 +63,18 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
         ) from None
 
 
-def _own(name: str, domain: TableDomain) -> str:
-    """Return a name for a column of ours that is not the name of an attribute."""
-    while name in domain.names:
-        name += "_"
-    return name
+def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], str]:
+    """Return what our own columns are called: a name that an attribute or an earlier one has gets a line behind it."""
+    wanted: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
+    wanted |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.sensitive_columns}
+    wanted |= {(kind, i): kind.format(i) for kind in (SCORE, TWIN_SCORE) for i in range(outputs)}
+    taken = set(domain.names)
+    for key, name in wanted.items():
+        while name in taken:
+            name += "_"
+        wanted[key] = name
+        taken.add(name)
+    return wanted
 
 
 def _values(attribute: Attribute, codes: Tensor) -> pa.Array:

@@ -73,7 +73,7 @@ def _accuracy(opened: Opened, data: Data) -> float | None:
         return None
     right = 0
     for rows, labels in zip(torch.split(data.rows, BATCH), torch.split(data.labels, BATCH), strict=True):
-        scores = model.scores(data.domain.encode(rows, model.dtype))
+        scores = model.scores(rows)
         decided = scores.argmax(1) if decision.kind == "argmax" else (scores[:, -1] >= decision.value).long()
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)
@@ -85,19 +85,15 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
         return ()
     if Path(opened.source).is_file():
         pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
-        return ("--trust-pickle",) if pickled else ()
+        return ("--model", opened.source, "--trust-pickle") if pickled else ()
     if ":" not in opened.source:
         return None
     weights = () if origin.weights is None else ("--weights", str(origin.weights))
     return ("--model", opened.source, *weights)
 
 
-def reproduction(opened: Opened, data: Data, told: str, seed: int, origin: Origin) -> Reproduction:
-    """Return how to do an audit again.
-
-    `told` is the fingerprint of the domain as it was given: how a model's preprocessing encodes it changes when that is
-    fitted again.
-    """
+def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool) -> Reproduction:
+    """Return how to do an audit again."""
     used = versions()
     return Reproduction(
         command=origin.command,
@@ -107,7 +103,8 @@ def reproduction(opened: Opened, data: Data, told: str, seed: int, origin: Origi
         torch=used["torch"],
         numpy=used["numpy"],
         platform=platform.platform(),
-        domain=told,
+        domain=data.domain.fingerprint,
         rows=rows_digest(data.rows),
         model=opened.fingerprint,
+        interrupted=interrupted,
     )

@@ -18,14 +18,13 @@ from neuronfair.generation.campaign import Outcome, Plan
 from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.network.bridges import Opened, open_model
 from neuronfair.network.judge import Decision
-from neuronfair.network.weights import save
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.checks import Checks, Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
-from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures
+from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.report import SCHEMA, DecisionReport, Report, Seconds
 from neuronfair.verdict.sentences import verdict
@@ -75,7 +74,7 @@ def audit(
     >>> import neuronfair
     >>> from torch import nn
     >>> data = neuronfair.load("german")
-    >>> module = nn.Sequential(nn.Linear(data.domain.width, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> module = nn.Sequential(nn.Linear(neuronfair.TableEncoding.of(data.domain).width, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).report.data.rows
     1000
     """
@@ -84,11 +83,12 @@ def audit(
     opened = open_model(model, data.domain, data.rows, device=device, decision=decision)
     if sensitive is not None:
         names = [sensitive] if isinstance(sensitive, str) else sensitive
-        opened = replace(opened, domain=opened.domain.with_sensitive(*names))
-    ready.refuse(opened.domain.sensitive, settings.methods_for(opened))
+        data = replace(data, domain=data.domain.with_sensitive(*names))
+    ready.refuse(data.domain.sensitive, settings.methods_for(opened))
     result = run(opened, data, settings=settings, ready=ready, folder=folder, progress=progress)
     if result.failure is not None:
         raise result.failure
+    ready.extend(result.report)
     return result
 
 
@@ -102,21 +102,24 @@ def run(
     folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit a model that is open already, by the sensitive attributes of its domain."""
+    """Audit a model that is open already, by the sensitive attributes of the table's domain.
+
+    Checks that could not be judged do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
+    """
     origin, ready, show = origin or Origin(), ready or Ready(), progress or _silent
-    told, domain = data.domain.fingerprint, opened.domain
-    data = replace(data, domain=domain, rows=data.rows.to(domain.device), labels=data.labels.to(domain.device))
-    choices = attribute_sets(domain.sensitive)
-    views = [replace(data, domain=domain.with_sensitive(*choice)) for choice in choices]
+    data = data.to(opened.model.encoding.device)
+    choices = attribute_sets(data.domain.sensitive)
+    views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
-        raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
+        raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
     past = ready.replay(opened)
     place = Path(folder) if folder is not None else None
     if place is not None:
+        text = origin.domain_text or format_domain(data.domain)
         manifest = _manifest(opened, data, settings, choices[-1])
-        _lock = begin(place, manifest, origin.domain_text or format_domain(domain))  # until the audit ends
+        _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
-            save(place / WEIGHTS, opened.module, origin.card)
+            keep_weights(place, opened.module, origin.card)
     clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
     try:
         for case in _cases(opened, views, settings, place, origin, clock, show):
@@ -130,7 +133,6 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     entries = tuple(one.report for one in inquiries)
-    again = reproduction(opened, data, told, settings.seed, origin)
     report = Report(
         neuronfair=versions()["neuronfair"],
         verdict=verdict(entries, len(data), interrupted=interrupted),
@@ -140,7 +142,7 @@ def run(
         attributes=entries,
         repair=repair,
         seconds=clock.figures(),
-        reproduction=replace(again, interrupted=interrupted),
+        reproduction=reproduction(opened, data, settings.seed, origin, interrupted),
     )
     report, failure = ready.judge(report, past)
     if place is not None:
@@ -160,7 +162,7 @@ def _cases(
     """Yield what is to be audited, one choice of sensitive attributes after the other."""
     with clock.of("search"):
         show("Choosing rows to start from", 0, None)
-        seeds = cluster_seeds(views[0].domain, views[0].rows, settings.seeds, seed=settings.seed)
+        seeds = cluster_seeds(opened.model.encoding, views[0].rows, settings.seeds, seed=settings.seed)
     telling = importance(opened.model, views[0].domain, views[0].rows, opened.decision)
     for view in views:
         sized = settings.sized(opened, len(view.domain.sensitive_values))

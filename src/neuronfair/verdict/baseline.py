@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neuronfair.errors import DataError
-from neuronfair.limits import TEXT, read_bytes
+from neuronfair.limits import TREE, read_bytes
+from neuronfair.store.seal import is_sealed, unseal
 from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
 from neuronfair.words import percent
@@ -16,9 +17,14 @@ def read_baseline(path: str | Path) -> Report:
     """Read the audit.json of an earlier audit."""
     path = Path(path)
     try:
-        return Report.from_json(read_bytes(path, times=TEXT), path)
+        content = read_bytes(path, times=TREE)
+        if is_sealed(content):
+            unseal(content)
+        return Report.from_json(content, path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: damaged or edited. Expected the audit.json of an audit") from None
 
 
 def compare_with(report: Report, earlier: Report, file: str | Path = "") -> BaselineReport:

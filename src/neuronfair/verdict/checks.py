@@ -67,7 +67,7 @@ class Ready:
         """Judge everybody in the corpus again."""
         if self.corpus is None:
             return None
-        return replay_corpus(self.corpus, opened.model, opened.domain, opened.decision)
+        return replay_corpus(self.corpus, opened.model, opened.decision)
 
     def judge(self, report: Report, past: CorpusReport | None) -> tuple[Report, NeuronFairError | None]:
         """Return a report with all checks, or with those before one that could not be judged, and why.
@@ -80,11 +80,16 @@ class Ready:
                 report = replace(report, baseline=compare_with(report, self.earlier, self.file))
             if self.fail_if and not report.reproduction.interrupted:
                 report = replace(report, gate=check(report, self.fail_if))
-            if self.corpus is not None and past is not None and self.add:  # last: an error before it changes no file
-                report = replace(report, corpus=replace(past, added=extend(self.corpus, report)))
+            if self.corpus is not None and past is not None and self.add:
+                report = replace(report, corpus=replace(past, added=extend(self.corpus, report, write=False)))
         except NeuronFairError as error:
             return report, error
         return report, None
+
+    def extend(self, report: Report) -> None:
+        """Add the worst findings to the corpus: last, so that after a kill the same audit replays the same people."""
+        if self.corpus is not None and self.add:
+            extend(self.corpus, report)
 
 
 def attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:

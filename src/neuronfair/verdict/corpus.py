@@ -18,6 +18,7 @@ from torch import Tensor
 from neuronfair.atomic import write_text
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
+from neuronfair.limits import read_text
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, Judgement, families, judge
 from neuronfair.verdict.entries import Cell, Finding
@@ -65,11 +66,10 @@ class Corpus:
     @property
     def groups(self) -> list[tuple[tuple[str, ...], Tensor, TableDomain]]:
         """The sensitive attributes that occur, which lines have them, and the domain with these."""
-        names = [past.sensitive for past in self.past]
-        return [
-            (chosen, torch.tensor([i for i, n in enumerate(names) if n == chosen]), self.domain.with_sensitive(*chosen))
-            for chosen in dict.fromkeys(names)
-        ]
+        lines: dict[tuple[str, ...], list[int]] = {}
+        for i, past in enumerate(self.past):
+            lines.setdefault(past.sensitive, []).append(i)
+        return [(names, torch.tensor(where), self.domain.with_sensitive(*names)) for names, where in lines.items()]
 
 
 def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
@@ -81,7 +81,7 @@ def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
     path = Path(path)
     domain = domain.to("cpu")
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = read_text(path) if path.exists() else ""
     except UnicodeDecodeError:
         raise DataError(f"{path}: this is not a text file. Expected a corpus, one counterexample a line") from None
     except OSError as error:
@@ -105,17 +105,14 @@ def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
     return Corpus(path, domain, text, tuple(fitting), codes, tuple(unfit))
 
 
-def replay_corpus(corpus: Corpus, model: Model, domain: TableDomain, decision: Decision | None = None) -> CorpusReport:
-    """Judge everybody in the corpus again, in float64.
-
-    `domain` is the one that the model reads; its codes are those of the corpus' own domain.
-    """
+def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None) -> CorpusReport:
+    """Judge everybody in the corpus again, in float64."""
     flips = torch.zeros(len(corpus), dtype=torch.bool)
     told: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
     for names, index, _ in corpus.groups:
-        view = domain.with_sensitive(*names)
-        for (part,) in zip(*families(view, index), strict=True):
+        view = corpus.domain.to(model.encoding.device).with_sensitive(*names)
+        for (part,) in zip(*families(model.encoding, view, index), strict=True):
             judgement = judge(model, view, corpus.rows[part].to(view.device), decision)
             flips[part] = judgement.discriminates.cpu()
             for i in judgement.discriminates.nonzero()[:SHOWN, 0].tolist():
@@ -141,11 +138,11 @@ def _sentence(domain: TableDomain, decision: Decision, judgement: Judgement, row
     return f"{person}: decided {now}; with {twin}: {other}"
 
 
-def extend(corpus: Corpus, report: Report, *, most: int = 10) -> int:
+def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
 
     Who is there already is not added again. The file is read anew and written whole; if there is nobody to add, or a
-    line of it cannot be read, it stays as it is.
+    line of it cannot be read, it stays as it is. Without `write` they are only counted.
     """
     corpus = read_corpus(corpus.file, corpus.domain)
     date, model = report.reproduction.created[:10], report.model.fingerprint
@@ -157,7 +154,7 @@ def extend(corpus: Corpus, report: Report, *, most: int = 10) -> int:
             if (names, key) not in known:
                 known.add((names, key))
                 lines.append(past.line())
-    if lines:
+    if lines and write:
         before = corpus.text if corpus.text.endswith("\n") or not corpus.text else corpus.text + "\n"
         try:
             write_text(corpus.file.resolve(), before + "\n".join(lines) + "\n")

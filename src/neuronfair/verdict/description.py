@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import write_text
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Outcome
 from neuronfair.generation.shrink import shrink
 from neuronfair.measure.coverage import covered
@@ -26,7 +20,7 @@ from neuronfair.network.judge import families, judge
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity
-from neuronfair.verdict.folder import NEARER
+from neuronfair.verdict.folder import keep_nearer
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
 NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
@@ -74,21 +68,13 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         findings=told(spread, rows[spread].long(), [[] for _ in spread]),
     )
     if case.folder is not None:
-        _keep(case.folder, inquiry.report.worst)
-
-
-def _keep(folder: Path, worst: Sequence[Finding]) -> None:
-    """Leave the worst, who were shrunk, beside the runs: `neuronfair replay` shows the same people."""
-    try:
-        write_text(folder / NEARER, json.dumps(msgspec.to_builtins(worst), indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise RunError(f"{folder / NEARER}: cannot be written ({error.strerror or error})") from error
+        keep_nearer(case.folder, inquiry.report.worst)
 
 
 def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the twins that people are compared with, and the scores of both, in float64."""
     parts = []
-    for (part,) in zip(*families(case.domain, people), strict=True):
+    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
         judgement = judge(case.exact, case.domain, part, case.decision)
         every = torch.arange(len(part), device=part.device)
         parts.append((judgement.twin, judgement.scores, judgement.twin_scores[every, judgement.partner]))
@@ -125,7 +111,7 @@ def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor
     domain, decision = case.domain, case.decision
     wide = once[gaps.topk(min(len(gaps), LOOK)).indices]
     # Walks leave many near copies: the widest of each region of the domain is a candidate.
-    coarse = domain.encode(rows[wide].long()).cpu().numpy()
+    coarse = case.model.encoding.encode(rows[wide].long()).cpu().numpy()
     _, first = np.unique(np.round(coarse), axis=0, return_index=True)
     wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
     goals = _nearest(domain, rows[wide].long(), domain.clip(case.data.rows[:NEAR]))

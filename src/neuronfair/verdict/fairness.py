@@ -91,12 +91,12 @@ class Fairness:
             )
         data = _data(domain, rows, sensitive, seed)
         opened = open_model(model, data.domain, data.rows, decision=decision)
-        past = _replay(corpus, opened)
+        past = _replay(corpus, data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         rate = discrimination_rate(
             opened.model,
-            opened.domain,
+            data.domain,
             samples=samples,
             confidence=confidence,
             decision=opened.decision,
@@ -113,8 +113,8 @@ class Fairness:
                 decision=opened.decision,
                 controls=False,
             )
-            problems += [*_too_many(rate, limit, opened.domain), *self._shown(opened, data, plan, confidence)]
-        elif not rate.found and _decides_alike(opened, data.rows, samples, seed):
+            problems += [*_too_many(rate, limit, data.domain), *self._shown(opened, data, plan, confidence)]
+        elif not rate.found and _decides_alike(opened, data, samples, seed):
             problems.append(
                 "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to "
                 "this domain, and the decision"
@@ -133,22 +133,22 @@ class Fairness:
         if (folder / plan.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # of an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        kept = _kept(folder, opened)
+        kept = _kept(folder, data.domain, opened)
         case = Case(
             model=opened.model,
-            data=Data(data.name, opened.domain, data.rows, data.labels),
+            data=data,
             decision=opened.decision,
-            seeds=cluster_seeds(opened.domain, data.rows, plan.seeds, seed=plan.seed),
+            seeds=cluster_seeds(opened.model.encoding, data.rows, plan.seeds, seed=plan.seed),
             plans=(plan,),
             samples=SAMPLES,
             confidence=confidence,
             seed=plan.seed,
-            telling=importance(opened.model, opened.domain, data.rows, opened.decision),
+            telling=importance(opened.model, data.domain, data.rows, opened.decision),
             folder=folder,
             manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
             replay=replay_options(opened, Origin()) or (),
         )
-        found = Inquiry.of(opened.domain)
+        found = Inquiry.of(data.domain)
         search(case, found, _silent)
         describe(case, found, _silent)
         if not found.report.worst:
@@ -158,12 +158,12 @@ class Fairness:
         return [f"Worst pair: {worst.sentence}", f"See it again: {again}"]
 
 
-def _decides_alike(opened: Opened, rows: Tensor, samples: int, seed: int) -> bool:
-    """Return whether all these rows and as many random people as were judged get one decision."""
-    model, domain = opened.model, opened.domain
-    people = torch.cat([rows.long(), domain.sample(samples, torch.Generator().manual_seed(seed))])
-    parts = torch.split(people, domain.rows_per_pass)
-    return opened.decision.alike(torch.cat([model.scores(domain.encode(part, model.dtype)) for part in parts]))
+def _decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
+    """Return whether all these rows, and as many drawn from the domain as were judged, get one decision."""
+    model = opened.model
+    people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
+    parts = torch.split(people, model.encoding.rows_per_pass)
+    return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
 
 
 def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
@@ -203,15 +203,15 @@ def _data(
     return data
 
 
-def _replay(corpus: str | Path | None, opened: Opened) -> CorpusReport | None:
+def _replay(corpus: str | Path | None, domain: TableDomain, opened: Opened) -> CorpusReport | None:
     if corpus is None:
         return None
     if not Path(corpus).is_file():
         raise DataError(f"{corpus}: there is no such corpus. Make one: neuronfair audit … --corpus {corpus}")
-    return replay_corpus(read_corpus(corpus, opened.domain), opened.model, opened.domain, opened.decision)
+    return replay_corpus(read_corpus(corpus, domain), opened.model, opened.decision)
 
 
-def _kept(folder: Path, opened: Opened) -> dict[str, str] | None:
+def _kept(folder: Path, domain: TableDomain, opened: Opened) -> dict[str, str] | None:
     """Return where `neuronfair replay` finds the model, and its fingerprint; None where it cannot be kept.
 
     A model that came from a file is there. The weights of a plain ReLU network are saved into the folder.
@@ -220,17 +220,17 @@ def _kept(folder: Path, opened: Opened) -> dict[str, str] | None:
         return {"model": opened.source, "weights": opened.fingerprint}
     if Path(opened.source).is_file():
         return {"model": str(Path(opened.source).absolute()), "weights": opened.fingerprint}
-    copied = None if opened.module is None else _plain_copy(opened.module, opened.domain)
+    copied = None if opened.module is None else _plain_copy(opened.module, domain)
     if copied is None:
         return None
     linears = [part for part in copied.modules() if isinstance(part, nn.Linear)]
     inputs, *hidden, outputs = linears[0].in_features, *(linear.out_features for linear in linears)
-    target = opened.domain.target
+    target = domain.target
     named = target is not None and len(target.classes) == outputs
     card = Card(
-        domain=opened.domain.name,
-        encoding=opened.domain.encoding,
-        domain_fingerprint=opened.domain.input_fingerprint,
+        domain=domain.name,
+        encoding=domain.encoding,
+        domain_fingerprint=domain.input_fingerprint,
         inputs=inputs,
         hidden=tuple(hidden),
         outputs=outputs,
@@ -256,6 +256,5 @@ def _plain_copy(module: nn.Module, domain: TableDomain) -> nn.Sequential | None:
             return None
         own.load_state_dict(theirs.state_dict())
     rows = domain.sample(ROWS, torch.Generator().manual_seed(0))
-    x = domain.encode(rows)
-    same = torch.equal(Network(module, x[:1], layers=()).scores(x), Network(copied, x[:1], layers=()).scores(x))
+    same = torch.equal(*(Network(each, domain, layers=()).scores(rows) for each in (module, copied)))
     return copied.eval() if same else None

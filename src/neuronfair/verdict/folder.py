@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor
+from torch import Tensor, nn
 
-from neuronfair.atomic import write_text
-from neuronfair.domain.toml import parse_domain, read_domain
+from neuronfair.atomic import replacing
+from neuronfair.domain.toml import quoted
 from neuronfair.errors import DomainError, RunError
+from neuronfair.network.weights import Card, save
+from neuronfair.store.files import check_digest, sha256, write_whole
 from neuronfair.store.lock import Lock
-from neuronfair.store.manifest import MANIFEST
-from neuronfair.store.run import DOMAIN, Run
+from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
+from neuronfair.store.run import Run
+from neuronfair.store.seal import read_sealed, seal
 from neuronfair.verdict.entries import Finding
 from neuronfair.verdict.report import Report
 
@@ -60,9 +63,9 @@ def refuse_links(folder: Path) -> None:
 
 
 def check_audit_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than an audit, cannot be written, leads elsewhere, or is in use."""
+    """Refuse a folder that holds something else, is damaged, cannot be written, leads elsewhere, or is in use."""
     check_writable(folder)
-    if folder.exists() and _read_manifest(folder) is None and any(folder.iterdir()):
+    if folder.exists() and _read_manifest(folder) is None and not is_unused(folder):
         raise RunError(f"{folder} exists and is not the folder of an audit. Choose another --out")
     refuse_links(folder)
     if folder.exists():
@@ -78,56 +81,99 @@ def check_same(folder: Path, now: Mapping[str, Any]) -> None:
             raise RunError(f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out")
 
 
-def begin(folder: Path, manifest: dict[str, Any], domain_text: str) -> Lock | None:
+def begin(folder: Path, manifest: dict[str, Any], domain_text: str, name: str) -> Lock | None:
     """Make the folder of an audit, or go on with the one that is there if it is the same audit.
 
-    As long as the lock is in use, no other process can begin in the folder.
+    The domain file may leave its name to the name of the file; its copy says `name`. As long as the lock is in use, no
+    other process can begin in the folder.
     """
     check_audit_folder(folder)
     lock = Lock.of(folder) if folder.exists() else None
     check_same(folder, manifest)
-    path = folder / DOMAIN
-    if path.exists() and read_domain(path).fingerprint != parse_domain(domain_text).fingerprint:
-        raise RunError(f"{path}: was edited. To audit with it, say --domain {path} and choose another --out")
+    path, entered = folder / DOMAIN, _entered(folder, DOMAIN)
+    if entered is not None and (not path.exists() or sha256(path) != entered):
+        raise RunError(f"{path}: was edited or removed. To audit with it, say --domain {path} and choose another --out")
+    if "name" not in tomllib.loads(domain_text):
+        domain_text = f"name = {quoted(name)}\n{domain_text}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = lock or Lock.of(folder)
         if not (folder / MANIFEST).exists():
-            write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        if not path.exists():
-            write_text(path, domain_text)
+            write_manifest(folder, {**manifest, "files": {}})
+        if entered is None:
+            write_whole(path, domain_text.encode())
+            _enter(folder, DOMAIN)
     except OSError as error:
         raise RunError(f"{folder}: cannot be written ({error.strerror or error}). Choose another --out") from error
     return lock
 
 
+def own_weights(folder: Path) -> Path | None:
+    """Return the network that the audit in a folder has trained; None where there is none yet."""
+    entered, path = _entered(folder, WEIGHTS), folder / WEIGHTS
+    if entered is None:
+        return None
+    check_digest(path, entered)
+    return path
+
+
+def keep_weights(folder: Path, module: nn.Module, card: Card) -> None:
+    """Keep the network that an audit has trained in its folder."""
+    if _entered(folder, WEIGHTS) is None:
+        save(folder / WEIGHTS, module, card)
+        _enter(folder, WEIGHTS)
+
+
 def keep_figures(folder: Path, report: Report) -> None:
     """Write the figures of an audit into its folder."""
-    path = folder / FIGURES
+    _keep(folder / FIGURES, msgspec.to_builtins(report))
+
+
+def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
+    """Leave the worst findings, shrunk, beside the runs: `neuronfair replay` shows the same people."""
+    _keep(folder / NEARER, {"worst": msgspec.to_builtins(worst)})
+
+
+def _keep(path: Path, entry: Mapping[str, Any]) -> None:
     try:
-        write_text(path, report.to_json())
+        with replacing(path) as temporary:
+            temporary.write_bytes(seal(entry))
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
     """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
+    if "worst" not in run.manifest:  # a search alone
+        return None
     method = run.manifest["plan"].get("method")
     try:
-        text = (run.folder.absolute().parent / NEARER).read_bytes()
-        worst = msgspec.json.decode(text, type=tuple[Finding, ...])
-        one = next(finding for finding in worst if (finding.method, finding.number) == (method, number))
+        worst = read_sealed(run.folder.absolute().parent / NEARER)["worst"]
+        findings = msgspec.convert(worst, tuple[Finding, ...])
+        one = next(f for f in findings if (f.method, f.number) == (method, number))
         twin = {**one.row, **{change.attribute: change.twin for change in one.changed}}
         rows = run.domain.from_table({name: [one.row[name], twin[name]] for name in run.domain.names})
-    except (OSError, ValueError, LookupError, StopIteration, RecursionError, DomainError):
-        return None  # a search alone, a finding that is not among the worst, or a file that is not ours
+    except (OSError, LookupError, TypeError, msgspec.MsgspecError, StopIteration, DomainError):
+        return None  # an unfinished audit, a finding that is not among the worst, or a file that is not ours
     return rows[0], rows[1]
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of an audit; None where the folder has none."""
+    """Return the manifest of an audit; None where the folder has none, or that of something else."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        manifest = load_manifest(folder)
+    except FileNotFoundError:
         return None
-    return manifest if isinstance(manifest, dict) and "audit" in manifest else None
+    return manifest if "audit" in manifest and isinstance(manifest.get("files"), dict) else None
+
+
+def _entered(folder: Path, name: str) -> str | None:
+    """Return the digest of a file that an audit has written; None if it was not finished."""
+    manifest = _read_manifest(folder)
+    return None if manifest is None or name not in manifest["files"] else str(manifest["files"][name])
+
+
+def _enter(folder: Path, name: str) -> None:
+    """Enter the digest of a file into the manifest: from now on it is known."""
+    manifest = _read_manifest(folder) or {}
+    write_manifest(folder, {**manifest, "files": {**manifest["files"], name: sha256(folder / name)}})

@@ -24,6 +24,7 @@ from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.entries import Group, Interpretation, LayerReport, Note, SearchReport
+from neuronfair.verdict.folder import NEARER
 from neuronfair.words import Population
 
 POINTS = 101  # of an AS curve, at most
@@ -95,6 +96,7 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         if case.folder is not None:
             place = f"{case.folder.name}/{plan.method}"
             manifest = make_manifest(plan, case.data, outputs=case.model.outputs, **case.manifest)
+            manifest["worst"] = f"../{NEARER}"
             run = Run.create_or_open(case.folder / plan.method, manifest, case.domain, case.model.outputs)
 
         begun = time.perf_counter()

@@ -18,7 +18,8 @@ from neuronfair.generation.shift import Shift, random_like, turn
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.pictures import score_gap, shift_norms, still_turned, walk_norms
 from neuronfair.network.adapter import Network
-from neuronfair.network.detect import PASS, predictions
+from neuronfair.network.detect import predictions
+from neuronfair.network.pixels import PictureEncoding
 from neuronfair.network.vision import Detector
 from neuronfair.repair.pictures import FACE, retrained
 from neuronfair.words import percent
@@ -36,7 +37,7 @@ class Subject:
 
     detector: Detector
     network: Network
-    attribute: Network
+    attribute: Detector
     domain: ImageDomain  # faces that are detected and whose attribute turns
     shift: Shift
     numbers: Tensor  # of these faces among all faces
@@ -75,23 +76,21 @@ def subject(
     detector: Detector, classifier: Detector, faces: Tensor, held: Tensor, *, name: str, sensitive: str
 ) -> Subject:
     """Find the shift of every detected face and where the detector reacts to it; leave out faces that never turn."""
-    example = faces[:1].float() / 255
-    network = Network(detector, example, device=faces.device)
-    attribute = Network(classifier, example, device=faces.device, layers=())
     seen = (predictions(detector, faces) == FACE).nonzero()[:, 0]
     if len(seen) == 0:
         raise DataError(f"{name}: the detector finds no face in any of {len(faces):,} pictures, so there is no seed")
-    shift = turn(attribute, faces[seen])
+    shift = turn(classifier, faces[seen])
     turned = shift.turned.nonzero()[:, 0]
     if len(turned) == 0:
         raise DataError(f"{name}: no shift turns '{sensitive}' in any of {len(seen):,} faces, so nobody has a twin")
     numbers = seen[turned]
     shift = Shift(shift.levels[turned], shift.size[turned])
-    domain = ImageDomain(name, faces[numbers], shift.levels, (sensitive,), PASS)
+    domain = ImageDomain(name, faces[numbers], shift.levels, (sensitive,))
+    network = Network(detector, PictureEncoding(domain))
     out = held[numbers]
     look = (out if bool(out.any()) else ~out).nonzero()[:, 0][:PROFILE_ROWS]
     profile = interpret(network, domain, domain.rows(look))
-    return Subject(detector, network, attribute, domain, shift, numbers, out, len(faces), len(seen), profile)
+    return Subject(detector, network, classifier, domain, shift, numbers, out, len(faces), len(seen), profile)
 
 
 def measured(subject: Subject, found: ImageSearch, domain: ImageDomain | None = None) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def after(
     The shifts stay those of the detector under test, so that before and after are asked the same question.
     """
     domain = subject.domain
-    network = Network(detector, held_pixels[:1].float() / 255, device=domain.device)
+    network = Network(detector, PictureEncoding(domain))
     seen = predictions(detector, domain.pictures) == FACE
     out = (subject.held if bool(subject.held.any()) else ~subject.held).nonzero()[:, 0]
     profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))

@@ -135,7 +135,7 @@ def _points(lost: float) -> str:
 
 def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> RepairState:
     test: Data = parts.test
-    network = Network(copy.deepcopy(module), case.domain.encode(test.rows[:1]), device=case.domain.device)
+    network = Network(copy.deepcopy(module), case.domain)
     auc = interpret(network, case.domain, test.rows).worst.auc
     return replace(_state(outcome, case.confidence), groups=group_figures(network, test, case.decision), auc=auc)
 

@@ -29,7 +29,7 @@ def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Deci
     every = torch.arange(d, device=rows.device)
     mixed[every, :, every] = rows.roll(1, 0).T
     parts = torch.split(torch.cat([rows, mixed.flatten(0, 1)]), BATCH)
-    scores = torch.cat([network.scores(domain.encode(part, network.dtype)) for part in parts])
+    scores = torch.cat([network.scores(part) for part in parts])
     own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
     moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
     return moved

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.network.bridges import Opened
+from neuronfair.network.encoding import TableEncoding
 
 
 class Crowd(NamedTuple):
@@ -25,7 +26,7 @@ def crowd(people) -> Crowd:
     """300 valid people, encoded, with labels that depend on age, sex and race."""
     rows = people.sample(300, torch.Generator().manual_seed(0))
     labels = (rows[:, 0] / 40 + rows[:, 1] + (rows[:, 4] == 2) > 1.6).long()
-    return Crowd(people, rows, people.encode(rows), labels)
+    return Crowd(people, rows, TableEncoding.of(people).encode(rows), labels)
 
 
 def trained(module: nn.Module, x: Tensor, loss) -> nn.Module:
@@ -45,12 +46,11 @@ def check_white_box(opened: Opened, rows: Tensor, answers: np.ndarray, layers: l
     assert opened.note.startswith("White box")
     network = opened.model
     answers = np.asarray(answers, dtype=np.float64).reshape(len(rows), -1)
-    x = opened.domain.encode(rows)
-    np.testing.assert_allclose(network.scores(x).numpy(), answers, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(network.scores(rows).numpy(), answers, rtol=0, atol=1e-5)
     assert list(network.neurons.values()) == layers
-    assert network.gradient(x, lambda scores: scores[:, -1]).abs().sum() > 0
+    assert network.gradient(rows, lambda scores: scores[:, -1]).abs().sum() > 0
     double = network.double()
-    scores = double.scores(opened.domain.encode(rows, torch.float64))
+    scores = double.scores(rows)
     assert scores.dtype == torch.float64
     np.testing.assert_allclose(scores.numpy(), answers, rtol=0, atol=1e-5)
     assert len(opened.fingerprint) == 64
@@ -62,5 +62,5 @@ def check_black_box(opened: Opened, rows: Tensor, answers: np.ndarray, why: str)
     assert opened.module is None
     assert opened.note.startswith("Black box")
     assert why in opened.note
-    scores = opened.model.scores(opened.domain.encode(rows, torch.float64)).numpy()
+    scores = opened.model.scores(rows).numpy()
     np.testing.assert_allclose(scores, np.asarray(answers, dtype=np.float64).reshape(len(rows), -1), rtol=0, atol=1e-5)

@@ -42,7 +42,7 @@ number = 3
 def code(tmp_path, monkeypatch, crowd, request):
     """A module in the working directory, with a name of its own for each test."""
     name = f"own_{abs(hash(request.node.nodeid))}"
-    (tmp_path / f"{name}.py").write_text(CODE.format(width=crowd.domain.width))
+    (tmp_path / f"{name}.py").write_text(CODE.format(width=crowd.x.shape[1]))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return name
@@ -125,7 +125,7 @@ def test_a_function_is_known_by_its_answers(crowd, tmp_path):
         return x[:, 0] * int(limit.read_text())
 
     limit.write_text("40")
-    for model in (older, BlackBox(encoded, crowd.x[:2])):
+    for model in (older, BlackBox.of_inputs(encoded, crowd.domain)):
         limit.write_text("40")
         first = open_model(model, crowd.domain, crowd.rows)
         again = open_model(model, crowd.domain, crowd.rows[:7].flip(0))  # as `replay` does, from other rows

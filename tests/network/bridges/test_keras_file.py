@@ -38,7 +38,7 @@ def save(model, path):
 
 
 def trained(crowd, *parts, loss="sparse_categorical_crossentropy"):
-    model = keras.Sequential([keras.Input((crowd.domain.width,)), *parts])
+    model = keras.Sequential([keras.Input((crowd.x.shape[1],)), *parts])
     model.compile("adam", loss)
     model.fit(crowd.x.numpy(), crowd.labels.numpy(), epochs=2, verbose=0)
     return model
@@ -93,7 +93,7 @@ def test_a_convolutional_network(crowd, tmp_path):
 
 def test_a_straight_functional_model_with_a_model_inside(crowd, tmp_path):
     inner = keras.Sequential([keras.Input((6,)), layers.Dense(5), layers.Activation("gelu")])
-    given = keras.Input((crowd.domain.width,))
+    given = keras.Input((crowd.x.shape[1],))
     hidden = inner(layers.ELU(alpha=0.5)(layers.Dense(6)(given)))
     pooled = layers.GlobalAveragePooling2D(keepdims=True)(layers.Reshape((1, 1, 5))(hidden))
     model = keras.Model(given, layers.Dense(2)(layers.Flatten()(pooled)))
@@ -112,7 +112,7 @@ def test_activations_mean_the_same(name, crowd, tmp_path):
 
 
 def test_a_branched_model_is_a_black_box(crowd, tmp_path):
-    given = keras.Input((crowd.domain.width,))
+    given = keras.Input((crowd.x.shape[1],))
     hidden = layers.Dense(4, activation="relu")(given)
     model = keras.Model(given, layers.Dense(1, activation="sigmoid")(layers.Add()([hidden, layers.Dense(4)(given)])))
     found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
@@ -206,5 +206,5 @@ def test_weights_inside_an_archive_are_read_apart_first(crowd, tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content[:900] if name.endswith(".h5") else content)
-    with pytest.raises(ModelError, match="not a readable Keras file: it is damaged"):
+    with pytest.raises(ModelError, match=r"not a readable Keras file .*truncated file"):
         open_model(path, crowd.domain, crowd.rows)

@@ -43,7 +43,7 @@ def test_a_network_exported_by_torch(dynamo, crowd, tmp_path):
         pytest.importorskip("onnxscript", reason="the package onnxscript is not installed")
     torch.manual_seed(0)
     loss = nn.NLLLoss()
-    module = trained(Net(crowd.domain.width), crowd.x, lambda y: loss(y.log(), crowd.labels))
+    module = trained(Net(crowd.x.shape[1]), crowd.x, lambda y: loss(y.log(), crowd.labels))
     path = tmp_path / "net.onnx"
     how = {"dynamic_shapes": ({0: torch.export.Dim("n")},)} if dynamo else {"dynamic_axes": {"x": {0: "n"}}}
     with warnings.catch_warnings():
@@ -52,7 +52,7 @@ def test_a_network_exported_by_torch(dynamo, crowd, tmp_path):
     found = open_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, answers(path, crowd.x), [8, 16, 48])
     assert (found.kind, found.decision) == ("ONNX", Decision())
-    torch.testing.assert_close(found.model.scores(crowd.x), module(crowd.x).detach(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.model.scores(crowd.rows), module(crowd.x).detach(), rtol=0, atol=1e-5)
 
 
 def graph(path, nodes, arrays=None, outputs=(("y", FLOAT),), inputs=None, width=14, opset=17):

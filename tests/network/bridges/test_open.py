@@ -12,6 +12,7 @@ from torch import nn
 
 from neuronfair.errors import ModelError
 from neuronfair.network.bridges import open_model, opened
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
 from neuronfair.network.weights import fingerprint
 from neuronfair.network.zoo import fully_connected
@@ -23,7 +24,7 @@ SUFFIXES = (".safetensors", ".npz", ".pt2", ".onnx", ".keras", ".h5", ".skops", 
 @pytest.fixture
 def own(tmp_path, people):
     torch.manual_seed(0)
-    module = fully_connected(people.width, (6, 4))
+    module = fully_connected(TableEncoding.of(people).width, (6, 4))
     path = tmp_path / "model.safetensors"
     save_file(module.state_dict(), path)
     return path, module
@@ -35,7 +36,6 @@ def test_our_own_weights(own, crowd):
     check_white_box(found, crowd.rows, module(crowd.x).detach(), [6, 4])
     assert (found.kind, found.source, found.decision) == ("neuronfair", str(path), Decision())
     assert found.fingerprint == fingerprint(module)
-    assert found.domain == crowd.domain
     assert found.model.rows_forward > 0  # of the check above: opening it leaves the count at 0
     assert open_model(path, crowd.domain, crowd.rows).model.rows_forward == 0
 
@@ -123,23 +123,23 @@ def ask(module: nn.Module, crowd, **options):
     ids=["sigmoid", "flat sigmoid", "logit", "tanh", "softmax", "two sigmoids"],
 )
 def test_the_decision_follows_the_output(last, outputs, decision, crowd):
-    module = nn.Sequential(nn.Linear(crowd.domain.width, 4), nn.Sigmoid(), nn.Linear(4, outputs), *last)
+    module = nn.Sequential(nn.Linear(crowd.x.shape[1], 4), nn.Sigmoid(), nn.Linear(4, outputs), *last)
     assert ask(module, crowd).decision == decision
 
 
 def test_one_output_cannot_be_decided_by_argmax(crowd):
-    module = nn.Sequential(nn.Linear(crowd.domain.width, 4), nn.ReLU(), nn.Linear(4, 1))
+    module = nn.Sequential(nn.Linear(crowd.x.shape[1], 4), nn.ReLU(), nn.Linear(4, 1))
     with pytest.raises(ModelError, match="one output"):
         ask(module, crowd, decision=Decision())
 
 
 def test_a_network_without_activations_is_a_black_box(crowd):
-    module = nn.Sequential(nn.Linear(crowd.domain.width, 1), nn.Sigmoid())
+    module = nn.Sequential(nn.Linear(crowd.x.shape[1], 1), nn.Sigmoid())
     found = ask(module, crowd)
     assert not found.white_box
     assert "no hidden activation" in found.note
     assert found.decision == Decision("threshold", 0.5)
-    scores = found.model.scores(crowd.domain.encode(crowd.rows, torch.float64))
+    scores = found.model.scores(crowd.rows)
     torch.testing.assert_close(scores.float(), module(crowd.x), rtol=0, atol=1e-5)
 
 
@@ -164,9 +164,9 @@ class Moody(nn.Module):
 @pytest.mark.parametrize("mood", [lambda x: torch.rand(len(x), 2), lambda x: x.mean()], ids=["dice", "other rows"])
 def test_unsteady_answers_are_refused(mood, crowd):
     with pytest.raises(ModelError, match="change from call to call or with the other rows"):
-        ask(Moody(crowd.domain.width, mood), crowd)
+        ask(Moody(crowd.x.shape[1], mood), crowd)
 
 
 def test_scores_must_be_finite(crowd):
     with pytest.raises(ModelError, match="NaN or infinite"):
-        ask(Moody(crowd.domain.width, lambda x: torch.log(-x.abs()).sum(1, keepdim=True)), crowd)
+        ask(Moody(crowd.x.shape[1], lambda x: torch.log(-x.abs()).sum(1, keepdim=True)), crowd)

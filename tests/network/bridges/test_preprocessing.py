@@ -28,22 +28,22 @@ def test_a_sum_of_columns_is_one_layer():
         age, sex, race = rows.numpy().T
         return np.stack([(age + 20 - 40) / 10, 3.0 * sex + 1], 1) + table[race]
 
-    domain, layer = linear_layer(transform, DOMAIN, torch.tensor([5, 1, 2]))
-    assert [a.encode for a in domain.attributes] == ["scaled", "scaled", "onehot"]
+    encoding, layer = linear_layer(transform, DOMAIN, torch.tensor([5, 1, 2]))
+    assert [a.encode for a in encoding.attributes] == ["scaled", "scaled", "onehot"]
     # Age runs from -1 at 20 to 1 at 60: the feature from -2 to 2. Sex from -1 to 1: the feature from 0 to 3.
     np.testing.assert_allclose(layer.weight.detach()[:, :2], [[2.0, 0.0], [0.0, 1.5]], atol=1e-12)
-    rows = domain.sample(200, torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(layer(domain.encode(rows, torch.float64)).detach(), transform(rows), atol=1e-9)
+    rows = DOMAIN.sample(200, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(layer(encoding.encode(rows, torch.float64)).detach(), transform(rows), atol=1e-9)
 
 
 def test_a_crooked_number_becomes_a_lookup():
     def transform(rows):
         return np.abs(rows[:, :1].numpy() - 7.0)
 
-    domain, layer = linear_layer(transform, DOMAIN, torch.tensor([0, 0, 0]))
-    assert domain.attributes[0].encode == "onehot"
-    rows = domain.sample(200, torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(layer(domain.encode(rows, torch.float64)).detach(), transform(rows), atol=1e-9)
+    encoding, layer = linear_layer(transform, DOMAIN, torch.tensor([0, 0, 0]))
+    assert encoding.attributes[0].encode == "onehot"
+    rows = DOMAIN.sample(200, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(layer(encoding.encode(rows, torch.float64)).detach(), transform(rows), atol=1e-9)
 
 
 def test_a_crooked_number_with_many_values_is_refused():

@@ -40,6 +40,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.network.bridges import open_model
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
 from tests.network.bridges.conftest import check_black_box, check_white_box
 
@@ -241,7 +242,7 @@ def test_a_bare_model_of_categories_and_one_of_places(case):
 
 
 def test_a_bare_model_without_names_is_given_the_encoding(case):
-    x = case.domain.encode(case.rows).numpy()
+    x = TableEncoding.of(case.domain).encode(case.rows).numpy()
     model = fitted(perceptron(), x, case.y)
     order = [list(model.classes_).index(name) for name in case.domain.target.classes]
     found = opened(model, case)
@@ -308,7 +309,8 @@ def test_refusals(case):
     model = fitted(make_pipeline(strict, perceptron()), case.x[case.x.sex == "Male"], case.y[case.x.sex == "Male"])
     with pytest.raises(ModelError, match=r"refuses rows of the domain .*unknown categories.*Female"):
         opened(model, case)
-    several = fitted(perceptron(), case.domain.encode(case.rows).numpy(), np.eye(3, dtype=int)[[0, 1, 2] * 100])
+    x = TableEncoding.of(case.domain).encode(case.rows).numpy()
+    several = fitted(perceptron(), x, np.eye(3, dtype=int)[[0, 1, 2] * 100])
     with pytest.raises(ModelError, match="several questions at once"):
         opened(several, case)
     path = save(model, case, ".skops")
@@ -333,7 +335,7 @@ def test_other_versions_are_mentioned(case, monkeypatch):
     monkeypatch.setattr("sklearn.base.__version__", "99.1")
     found = open_model(path, case.domain, case.rows, trust_pickle=True)
     assert "it was saved by scikit-learn" in found.note
-    assert torch.is_tensor(found.model.scores(found.domain.encode(case.rows)))
+    assert torch.is_tensor(found.model.scores(case.rows))
 
 
 def two_classes(case) -> tuple[TableDomain, np.ndarray]:
@@ -400,7 +402,7 @@ def test_a_regression_needs_a_decision(final, case):
     found = open_model(path, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 1e3))
     assert found.decision == Decision("tolerance", 1e3)
     assert found.white_box == isinstance(final, MLPRegressor)  # large scores are compared by their size
-    scores = found.model.scores(found.domain.encode(case.rows, found.model.dtype))[:, 0]
+    scores = found.model.scores(case.rows)[:, 0]
     np.testing.assert_allclose(scores.numpy(), model.predict(case.filled), rtol=1e-4)
 
 

@@ -53,7 +53,7 @@ def test_frames_are_the_table(people):
         assert table[name].tolist() == column, name
     assert table.age.dtype.kind == "i"
     assert table.gain.dtype.kind == "f"
-    again = Frames(people, ["gain", "sex"]).of_inputs(people.encode(rows, torch.float64).numpy())
+    again = Frames(people, ["gain", "sex"]).of_rows(rows)
     assert again.equals(table[["gain", "sex"]])
 
 

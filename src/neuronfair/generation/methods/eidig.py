@@ -29,7 +29,7 @@ class EidigGlobal:
     def start(self, world: World, state: State) -> State:
         """Return the walkers with no momentum yet."""
         rows = state["rows"]
-        zero = torch.zeros(len(rows), world.domain.width, dtype=world.network.dtype, device=rows.device)
+        zero = world.no_gradient(rows)
         return state | {"g": zero, "g_twin": zero}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:

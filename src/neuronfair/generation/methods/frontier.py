@@ -66,7 +66,7 @@ class Frontier:
         """Return the walkers before anything is known about them."""
         n, device, dtype = len(state["rows"]), state["rows"].device, world.network.dtype
         number = torch.zeros(n, dtype=dtype, device=device)
-        slope = torch.zeros(n, world.domain.width, dtype=dtype, device=device)
+        slope = world.no_gradient(state["rows"])
         inside = torch.zeros(n, dtype=torch.bool, device=device)
         known = {"inside": inside, "sloping": inside, "high": number, "low": number}
         return state | known | {"slope_high": slope, "slope_low": slope}
@@ -114,8 +114,8 @@ class Frontier:
 
     def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
-        rise = world.domain.effects(state["slope_high"], state["rows"], columns, codes)
-        fall = world.domain.effects(state["slope_low"], state["rows"], columns, codes)
+        rise = world.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
+        fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
         safety = torch.bucketize(relative, torch.tensor(EDGES, dtype=relative.dtype, device=relative.device))

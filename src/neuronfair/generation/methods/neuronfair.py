@@ -45,7 +45,7 @@ class NeuronFair:
         if world.profile is None:
             raise NeuronFairError("NeuronFair needs the biased neurons: give the search the profile of interpret()")
         rows = state["rows"]
-        zero = torch.zeros(len(rows), world.domain.width, dtype=world.network.dtype, device=rows.device)
+        zero = world.no_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed, "last": rows}
 
@@ -95,7 +95,7 @@ class NeuronFair:
 
     def _global_step(self, world: World, state: State, t: int) -> Tensor:
         domain, base = world.domain, state["base"]
-        codes = domain.uphill(state["g"] + state["g_twin"], base)
+        codes = world.network.encoding.uphill(state["g"] + state["g_twin"], base)
         if not self.kick:
             return codes
         moved = domain.move(base, codes)
@@ -104,12 +104,14 @@ class NeuronFair:
         return torch.where(nowhere, torch.where(moves, random_neighbours(world, state, base, t), base), codes)
 
     def _local_step(self, world: World, state: State, t: int) -> Tensor:
-        domain, base, g, g_twin = world.domain, state["base"], state["g"], state["g_twin"]
-        codes = domain.uphill(g + g_twin, base) if self.sign == "gradient" else random_neighbours(world, state, base, t)
+        encoding, base, g, g_twin = world.network.encoding, state["base"], state["g"], state["g_twin"]
+        codes = (
+            encoding.uphill(g + g_twin, base) if self.sign == "gradient" else random_neighbours(world, state, base, t)
+        )
         if self.choice == "inverse":
             return one_attribute(world, state, base, codes, inverse_influence(world, base, g, g_twin), t)
         # Algorithm 3, lines 10 to 16: every attribute for itself.
-        size = domain.influence(g + g_twin, base).double()
-        inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~domain.free, -torch.inf)
+        size = encoding.influence(g + g_twin, base).double()
+        inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
         u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
         return torch.where(u < inverse.softmax(1), codes, base)

@@ -97,8 +97,7 @@ class SymbGen:
         everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)
         u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
         near = _neighbours(world, rows, u.view(1, self.samples, -1))
-        x = world.domain.encode(near.flatten(0, 1), world.network.dtype)
-        others = world.network.scores(x).view(*near.shape[:2], world.network.outputs)
+        others = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
         labels = world.decision.differ(scores[:, None], others)
         return grow(Bins(world.domain), rows, near, labels, self.depth)
 

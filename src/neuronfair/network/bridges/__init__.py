@@ -56,8 +56,7 @@ def open_model(
     `decision` replaces what the outputs suggest: the largest score, or a threshold for a single one.
     """
     if isinstance(model, Opened):
-        chosen = model.domain.with_sensitive(*domain.sensitive)
-        return replace(model, domain=chosen, decision=decision or model.decision)
+        return replace(model, decision=decision or model.decision)
     in_memory = not isinstance(model, (str, Path))
     source = getattr(model, "__qualname__", type(model).__name__) if in_memory else str(model)
     if not len(rows):

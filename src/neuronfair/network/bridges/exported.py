@@ -2,33 +2,40 @@
 
 torch.export.load unpickles parts of an archive, evaluates expressions in it and looks functions up by name, so it is
 safe for trusted files only. Here the graph is read as the JSON it is, its weights as the plain bytes they are, and its
-operations may be torch's own tensor operations only.
+operations are looked up in a table of torch's own tensor operations.
 """
 
 from __future__ import annotations
 
 import json
-import operator
+import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from neuronfair.errors import ModelError
-from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported
+from neuronfair.errors import NeuronFairError
+from neuronfair.limits import TEXT, check_archive, check_size, read_member
+from neuronfair.network.bridges.aten import (
+    CASTS,
+    CHECKS,
+    FUNCTIONS,
+    OVERWRITING,
+    VIEWS,
+    activation,
+    check_arguments,
+)
+from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported, check_full_pass, names_in, renamed
 from neuronfair.network.bridges.opened import Opened, Request, one_line
 
 SCHEMA = 8  # the version of the archive's description of a graph that is read here
 _AGAIN = "Save it again with torch.export.save of torch 2.9 or newer, or name the module as package.module:name"
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    f"_operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem")
-}
-_REFUSED = {"from_file"}  # of torch's tensor operations, the one that opens files
+_FUNCTIONAL = "Export it as program.run_decompositions({}), which overwrites nothing"
 _FLOATS = {6, 7, 8, 13}  # the numbers of the floating-point types, see below
-_CASTS = tuple(f"torch.ops.aten.{name}." for name in ("to", "_to_copy", "type_as"))
 # The numbers that archives use for torch's types.
 _TYPES = {
     1: np.uint8,
@@ -41,6 +48,8 @@ _TYPES = {
     8: np.float64,
     12: np.bool_,
 }
+_PLAIN = {"as_int": int, "as_bool": bool, "as_string": str}
+_CONTIGUOUS = 1  # the number of the one memory format that matters, before a view
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
@@ -49,22 +58,24 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
         graph = _read(request)
     except Unsupported as reason:
         raise request.error(f"{reason}. {_AGAIN}") from reason
-    except ModelError:
+    except NeuronFairError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the readers
         said = f"{type(error).__name__}: {one_line(error)}"
         raise request.error(f"not a readable torch.export archive ({said})") from error
+    check_full_pass(request, graph)
     return request.white_box("torch.export", graph)
 
 
 def _read(request: Request) -> Graph:
     with zipfile.ZipFile(request.path) as archive:
+        check_archive(archive)
         names = archive.namelist()
         described = [name for name in names if name.endswith("/models/model.json")]
         if not described:
             raise Unsupported("an archive of an older torch, or not one of torch.export")
         root = described[0].removesuffix("models/model.json")
-        program = json.loads(archive.read(described[0]))
+        program = json.loads(read_member(archive, described[0], times=TEXT))
         if program["schema_version"]["major"] != SCHEMA:
             raise Unsupported(f"an archive of torch {program.get('torch_version')}, which is not known here")
         weights = _tensors(archive, root, "weights") | _tensors(archive, root, "constants")
@@ -81,29 +92,32 @@ def _read(request: Request) -> Graph:
     if len(outputs) != 1 or "as_tensor" not in outputs[0]:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
     types = {name: value["dtype"] for name, value in graph["tensor_values"].items()}
-    nodes = [node for node in graph["nodes"] if node["outputs"]]  # the others are checks of shapes and types
-    steps = [_step(node, types) for node in nodes]
-    return Graph(steps, tensors, given, outputs[0]["as_tensor"]["name"])
+    nodes = [node for node in graph["nodes"] if node["target"] not in CHECKS]
+    result = outputs[0]["as_tensor"]["name"]
+    return Graph(_without_overwriting(nodes, types, result), tensors, given, result)
 
 
 def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tensor]:
     """Return the tensors of one folder of the archive by name."""
-    config = json.loads(archive.read(f"{root}data/{folder}/model_{folder}_config.json"))["config"]
-    tensors = {}
+    place = f"{root}data/{folder}/"
+    config = json.loads(read_member(archive, f"{place}model_{folder}_config.json", times=TEXT))["config"]
+    tensors, total = {}, 0
     for name, entry in config.items():
         if entry["use_pickle"] or entry.get("tensor_meta") is None:
-            raise Unsupported(f"its '{name}' is pickled")
+            raise Unsupported(f"its {name!a} is pickled")
         meta = entry["tensor_meta"]
         if meta["dtype"] not in _TYPES:
-            raise Unsupported(f"its '{name}' has a type of numbers that is not known here")
-        flat: np.ndarray = np.frombuffer(
-            archive.read(f"{root}data/{folder}/{entry['path_name']}"), _TYPES[meta["dtype"]]
-        )
+            raise Unsupported(f"its {name!a} has a type of numbers that is not known here")
+        flat: np.ndarray = np.frombuffer(read_member(archive, place + entry["path_name"]), _TYPES[meta["dtype"]])
         sizes, strides = ([part["as_int"] for part in meta[key]] for key in ("sizes", "strides"))
         start = meta["storage_offset"]["as_int"]
         last = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        if min([0, *sizes, *strides, start]) < 0 or last >= len(flat):
-            raise ValueError(f"'{name}' is shorter than it says")
+        # A stride of 0 would make many numbers of one.
+        many = math.prod(max(1, size) for size in sizes) > max(1, len(flat))
+        if min([0, *sizes, *strides, start]) < 0 or last >= len(flat) or many:
+            raise ValueError(f"{name!a} is shorter than it says")
+        total += flat.nbytes  # several names may share one member
+        check_size(total, f"{archive.filename}, its {folder}")
         tensors[name] = torch.from_numpy(flat.copy()).as_strided(sizes, strides, start).clone()
     return tensors
 
@@ -118,34 +132,60 @@ def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -
         elif kind in ("parameter", "buffer", "tensor_constant"):
             tensors[entry["arg"]["name"]] = weights[entry[f"{kind}_name"]]
         else:
-            raise Unsupported(f"an input of kind '{kind}'")
+            raise Unsupported(f"an input of kind {kind!a}")
     if len(given) != 1:
         raise request.error(f"has {len(given)} inputs; one tensor of encoded rows is expected")
     return given[0], tensors
 
 
-def _step(node: Any, types: Mapping[str, int]) -> Step:
+def _without_overwriting(nodes: list[Any], types: Mapping[str, int], result: str) -> list[Step]:
+    """Return the steps of a graph. One that overwrites a value makes a new one, which later steps read in its place.
+
+    So a file has no memory between two calls. Where a window into the old value is read later, that would be another
+    network, which is refused.
+    """
+    steps: list[Step] = []
+    now: dict[str, str] = {}  # what stands for a value that was overwritten
+    windows: dict[str, str] = {}  # the value that another one may be a window into
+    stale: set[str] = set()
+    for node in nodes:
+        target = OVERWRITING.get(node["target"], node["target"])
+        step = _step(node, target, types)
+        first = next(iter(names_in(step.arguments[:1])), None)
+        step = replace(step, arguments=renamed(step.arguments, now), options=renamed(step.options, now))
+        old = stale.intersection(names_in([step.arguments, step.options]))
+        if old:
+            raise Unsupported(f"{min(old)!a} shares its numbers with a tensor that is overwritten. {_FUNCTIONAL}")
+        if first is not None and target != node["target"]:
+            root = windows.get(first, first)
+            stale |= {name for name in (root, *windows) if windows.get(name, name) == root} - {first}
+            now = {name: step.results[0] if place == first else place for name, place in now.items()}
+            now[first] = step.results[0]
+        elif first is not None and target in VIEWS:
+            windows |= dict.fromkeys(step.results, windows.get(first, first))
+        steps.append(step)
+    if result in stale or now.get(result, result) != result:
+        raise Unsupported(f"its result shares its numbers with a tensor that is overwritten. {_FUNCTIONAL}")
+    return steps
+
+
+def _step(node: Any, target: str, types: Mapping[str, int]) -> Step:
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
-    target, inputs = node["target"], node["inputs"]
+    inputs = node["inputs"]
     name = node.get("name") or results[0]
-    if target.startswith(_CASTS):  # a change of type, which must not undo that of the whole network
+    if target in CASTS:  # a change of type, which must not undo that of the whole network
         if types[results[0]] not in _FLOATS:
             raise Unsupported("a cast to whole numbers or truth values")
         return Step(name, results, _same, (_argument(inputs[0]["arg"]),))
+    if target not in FUNCTIONS:
+        raise Unsupported(f"the operation {ascii(target)[1:-1]}")
     positional = [_argument(i["arg"]) for i in inputs if i.get("kind", 1) == 1]
     named = {i["name"]: _argument(i["arg"]) for i in inputs if i.get("kind", 1) != 1}
-    if target in _ARITHMETIC:
-        return Step(name, results, _ARITHMETIC[target], tuple(positional), named)
-    home, kind, form = ([""] * 3 + target.rsplit(".", 2))[-3:]
-    if home != "torch.ops.aten" or kind in _REFUSED:
-        raise Unsupported(f"the operation {target}")
-    part = _activation(kind, positional[1:], named)
+    check_arguments(FUNCTIONS[target], positional, named)
+    part = activation(target, positional[1:], named)
     if part is not None:
         return Step(name, results, part, tuple(positional[:1]))
-    function = getattr(getattr(torch.ops.aten, kind, None), form, None)
-    if function is None:
-        raise Unsupported(f"the operation {target}")
-    return Step(name, results, function, tuple(positional), named)
+    return Step(name, results, FUNCTIONS[target], tuple(positional), named)
 
 
 def _same(x: Tensor) -> Tensor:
@@ -163,47 +203,20 @@ def _argument(argument: Any) -> Any:
     ((kind, value),) = argument.items()
     if kind == "as_tensor":
         return Ref(value["name"])
-    if kind in ("as_none", "as_device", "as_layout", "as_memory_format"):  # where and how it is kept is free here
+    if kind in ("as_none", "as_device", "as_layout"):  # where and how it is kept is free here
         return None
-    if kind in ("as_int", "as_float", "as_bool", "as_string", "as_ints", "as_floats", "as_bools"):
+    if kind == "as_memory_format":
+        return torch.contiguous_format if value == _CONTIGUOUS else None
+    if kind == "as_float":
+        return float(value)  # infinity is a word
+    if kind in _PLAIN and type(value) is _PLAIN[kind]:
         return value
     if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
-        return _symbol(value)
-    if kind == "as_sym_ints":
-        return [_symbol(entry) for entry in value]
+        return Ref(value["as_name"]) if "as_name" in value else _argument(value)
     if kind == "as_tensors":
         return [Ref(entry["name"]) for entry in value]
-    raise Unsupported(f"an argument of kind '{kind}'")
-
-
-def _symbol(value: Any) -> Any:
-    return Ref(value["as_name"]) if "as_name" in value else next(iter(value.values()))
-
-
-def _activation(kind: str, arguments: list[Any], options: Mapping[str, Any]) -> nn.Module | None:
-    """Return the module of an activation function; those that end in '_' overwrite their input, as in the model."""
-    name, inplace = kind.rstrip("_"), kind.endswith("_")
-    makers: dict[str, Callable[..., nn.Module]] = {
-        "relu": lambda: nn.ReLU(inplace),
-        "relu6": lambda: nn.ReLU6(inplace),
-        "selu": lambda: nn.SELU(inplace),
-        "silu": lambda: nn.SiLU(inplace),
-        "mish": lambda: nn.Mish(inplace),
-        "hardswish": lambda: nn.Hardswish(inplace),
-        "hardsigmoid": lambda: nn.Hardsigmoid(inplace),
-        "sigmoid": nn.Sigmoid,
-        "tanh": nn.Tanh,
-        "softplus": nn.Softplus,
-        "log_sigmoid": nn.LogSigmoid,
-        "gelu": nn.GELU,
-        "leaky_relu": lambda slope=0.01: nn.LeakyReLU(slope, inplace),
-        "elu": lambda alpha=1.0: nn.ELU(alpha, inplace),
-        "celu": lambda alpha=1.0: nn.CELU(alpha, inplace),
-        "hardtanh": lambda low=-1.0, high=1.0: nn.Hardtanh(low, high, inplace),
-    }
-    if name not in makers:
-        return None
-    try:
-        return makers[name](*arguments, **options)
-    except TypeError:  # a variant that torch has as an operation, but not as a module
-        return None
+    if kind == "as_optional_tensors":
+        return [_argument(entry) for entry in value]
+    if kind in ("as_ints", "as_floats", "as_bools", "as_sym_ints"):
+        return [_argument({kind[:-1]: entry}) for entry in value]
+    raise Unsupported(f"an argument of kind {kind!a}")

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from neuronfair.errors import NeuronFairError
+from neuronfair.network.bridges.measured import Measured, Need
+from neuronfair.network.bridges.opened import Request
+from neuronfair.network.encoding import ROWS_PER_PASS, TableEncoding
+
+STEPS = 2000  # of one graph, and tensors of weights; a network of fifty layers has a few hundred
 
 
 class Unsupported(Exception):  # noqa: N818 - not an error: the model is then a black box, or refused in plain words
@@ -38,6 +46,9 @@ class Step:
 class Graph(nn.Module):
     """Runs steps in order, from one input to one output; nothing but the given functions is ever called.
 
+    Before a batch is computed, what it takes is worked out and checked; for one on the meta device that is all. What
+    no later step reads is let go.
+
     >>> import torch
     >>> graph = Graph([Step("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, "x", "y")
     >>> graph(torch.tensor([[-1.0, 2.0]])).tolist(), [name for name, _ in graph.named_children()]
@@ -46,9 +57,14 @@ class Graph(nn.Module):
 
     def __init__(self, steps: Sequence[Step], tensors: Mapping[str, Tensor], given: str, result: str) -> None:
         super().__init__()
+        if max(len(steps), len(tensors)) > STEPS:
+            raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
         self._given, self._result = given, result
-        self._steps: list[tuple[tuple[str, ...], str | Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]] = []
+        self._steps: list[Step] = []
+        self._last = _last_reads(steps, result)
         self._tensors: dict[str, str] = {}
+        self._needs: dict[int, Need] = {}
+        self._bounds: tuple[Need, Need] | None = None
         for name, tensor in tensors.items():
             place = self._place(name, "weights")
             self._tensors[name] = place
@@ -58,23 +74,53 @@ class Graph(nn.Module):
             else:
                 self.register_buffer(place, tensor)
         for step in steps:
-            call: str | Callable[..., Any] = step.call
             if isinstance(step.call, nn.Module):
-                call = self._place(step.name, "part")
-                self.add_module(call, step.call)
-            self._steps.append((step.results, call, step.arguments, step.options))
+                self.add_module(self._place(step.name, "part"), step.call)
+            self._steps.append(step)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
+        if x.is_meta:
+            return self._measure(x)[0]
+        need = self._need(x)
+        need.check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)
+        return self._run(x)
+
+    def settle(self, width: int) -> None:
+        """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
+        passes = [self._measure(torch.empty(rows, width, device="meta"))[1] for rows in (2, 3, ROWS_PER_PASS)]
+        if Measured.agree(passes):
+            self._bounds = passes[0].need, passes[-1].need
+
+    def _need(self, x: Tensor) -> Need:
+        rows = len(x)
+        if self._bounds is not None and rows <= ROWS_PER_PASS:
+            return self._bounds[0].toward(self._bounds[1], rows)
+        if rows not in self._needs:
+            self._needs[rows] = self._measure(x.detach().to("meta"))[1].need
+        return self._needs[rows]
+
+    def _measure(self, x: Tensor) -> tuple[Tensor, Measured]:
+        with torch.no_grad(), Measured(len(x)) as measured:
+            return self._run(x, measured), measured
+
+    def _run(self, x: Tensor, measured: Measured | None = None) -> Tensor:
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
         values[self._given] = x
-        for results, call, arguments, options in self._steps:
-            function = getattr(self, call) if isinstance(call, str) else call
-            value = function(*_filled(arguments, values), **_filled(options, values))
-            if len(results) == 1 and not isinstance(value, (tuple, list)):
-                values[results[0]] = value
+        for step, done in zip(self._steps, self._last, strict=True):
+            call = step.call
+            if measured is not None:
+                measured.step = step.name
+                call = getattr(call, "forward", call)  # hooks are for what is computed
+            value = call(*_filled(step.arguments, values), **_filled(step.options, values))
+            if len(step.results) == 1 and not isinstance(value, (tuple, list)):
+                values[step.results[0]] = value
             else:
-                values.update(zip(results, value, strict=False))
+                values.update(zip(step.results, value, strict=False))
+            if measured is not None:
+                measured.keep({name: values.get(name) for name in step.results}, done)
+            for name in done:
+                values.pop(name, None)
         output: Tensor = values[self._result]
         return output
 
@@ -85,6 +131,48 @@ class Graph(nn.Module):
         while place in taken or hasattr(nn.Module, place) or place in self.__dict__:
             place += "_"
         return place
+
+
+def check_full_pass(request: Request, graph: Graph) -> None:
+    """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed."""
+    try:
+        graph.settle(TableEncoding.of(request.domain).width)
+    except NeuronFairError as error:
+        raise request.error(str(error)) from error
+    except Exception:  # it will fail on rows, too, and there the reason is told in other words
+        return
+
+
+def _last_reads(steps: Sequence[Step], result: str) -> list[list[str]]:
+    """Return, for each step, the values that neither a later step nor the result needs."""
+    last = {
+        name: number
+        for number, step in enumerate(steps)
+        for name in (*names_in([step.arguments, step.options]), *step.results)
+    }
+    done: list[list[str]] = [[] for _ in steps]
+    for name, number in last.items():
+        if name != result:
+            done[number].append(name)
+    return done
+
+
+def names_in(arguments: Any) -> Iterator[str]:
+    """Return the names of the values that arguments stand for."""
+    waiting: list[Any] = [arguments]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Ref):
+            yield value.name
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+
+
+def renamed(arguments: Any, now: Mapping[str, str]) -> Any:
+    """Return arguments in which some values are called by other names."""
+    return _filled(arguments, {name: Ref(now.get(name, name)) for name in names_in(arguments)}) if now else arguments
 
 
 def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:

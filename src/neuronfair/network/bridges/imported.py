@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from neuronfair.errors import did_you_mean
@@ -22,7 +20,8 @@ from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.bridges import scikit
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
-from neuronfair.network.weights import fingerprint
+from neuronfair.network.encoding import TableEncoding
+from neuronfair.network.weights import fingerprint, read_safetensors
 
 DIGITS = 6  # of the answers that a function is known by
 
@@ -51,9 +50,10 @@ def open_object(request: Request, thing: Any) -> Opened:
     if isinstance(thing, nn.Module):
         return request.white_box("torch", thing)
     if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
-        return replace(request.white_box("torch", thing.module), model=thing)
+        encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
+        return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
-        return _answering(request, thing.predict, thing.predict, "a function shows nothing of itself")
+        return _answering(request, thing.ask, thing.ask, "a function shows nothing of itself")
     if scikit.is_estimator(thing):
         content = needs("joblib", "sklearn").hash(thing)
         return scikit.open_estimator(request, thing, hashlib.sha256(content.encode()).hexdigest())
@@ -97,11 +97,7 @@ def _load_weights(request: Request, module: nn.Module) -> None:
     path = Path(str(request.weights))
     if not path.is_file():
         raise request.error(f"there is no file of weights {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            state: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise request.error(f"{path} is not a readable safetensors file ({one_line(error)})") from error
+    state, _ = read_safetensors(path)
     try:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
@@ -111,22 +107,22 @@ def _load_weights(request: Request, module: nn.Module) -> None:
 def _function(request: Request, function: Any) -> Opened:
     frames = Frames(request.domain)
 
-    def predict(x: np.ndarray) -> Any:
-        answer = function(frames.of_inputs(x))
+    def ask(rows: Tensor) -> Any:
+        answer = function(frames.of_rows(rows))
         return answer.detach().cpu().numpy() if isinstance(answer, torch.Tensor) else answer
 
     why = "a Python function shows nothing of itself; it is given tables of labels and numbers"
-    return _answering(request, function, predict, why)
+    return _answering(request, function, ask, why)
 
 
-def _answering(request: Request, function: Any, predict: Callable[[np.ndarray], Any], why: str) -> Opened:
+def _answering(request: Request, function: Any, ask: Callable[[Tensor], Any], why: str) -> Opened:
     """Return a function as a black box, known by its source code and by its answers.
 
     The code alone is not enough: it may read a file or call other functions, which can change. The answers are those
     to rows that are the same for every table, and in a batch of their own.
     """
-    found = request.black_box("Python function", predict, why, print_of=_source(function))
-    scores = found.model.scores(found.domain.encode(request.drawn.to(request.device), found.model.dtype)).cpu().numpy()
+    found = request.black_box("Python function", ask, why, print_of=_source(function))
+    scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
     found.model.rows_forward = 0
     answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
     return replace(found, fingerprint=hashlib.sha256(found.fingerprint.encode() + answers).hexdigest())

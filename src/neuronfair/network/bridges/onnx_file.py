@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from neuronfair.errors import ModelError
+from neuronfair.limits import VARIABLE, TooLarge, max_bytes
 from neuronfair.network.bridges.classes import by_position, class_order, ordered
-from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported
+from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported, check_full_pass
+from neuronfair.network.bridges.onnx_model import read_model
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.operators import activation, operator
 from neuronfair.network.bridges.tables import Frames
+from neuronfair.network.encoding import TableEncoding
 
 OLDEST = 9  # the first version of the standard whose operators are those known here
 _FLOATS = {1: torch.float32, 11: torch.float64}
@@ -21,11 +26,7 @@ _FLOATS = {1: torch.float32, 11: torch.float64}
 
 def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
     """Read an ONNX graph with one input; its scores are its tensor of floating-point numbers."""
-    onnx = needs("onnx", "onnx")
-    try:
-        model = onnx.load(request.path)
-    except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise request.error(f"not a readable ONNX file ({one_line(error)})") from error
+    model = read_model(request)
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [given for given in model.graph.input if given.name not in stored]
     outputs = model.graph.output
@@ -34,10 +35,13 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     if not inputs:
         raise request.error("has no input")
     try:
-        graph = _graph(onnx, model, [given.name for given in inputs])
-        graph(request.domain.to("cpu").encode(request.tried[:2]))
+        graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
+        check_full_pass(request, graph)
+        graph(TableEncoding.of(request.domain.to("cpu")).encode(request.tried[:2]))
     except Unsupported as reason:
-        return _black_box(request, model.graph, inputs, f"{reason} has no counterpart in torch here")
+        return _black_box(request, model, inputs, f"{reason} has no counterpart in torch here")
+    except ModelError:
+        raise
     except Exception as error:  # another width or a fixed batch size, or a damaged graph
         shape = ", ".join(str(d.dim_value or d.dim_param or "?") for d in inputs[0].type.tensor_type.shape.dim)
         raise request.error(
@@ -46,12 +50,12 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
         ) from error
     opened = request.white_box("ONNX", graph)
     try:
-        predict, _ = _predictor(request, model.graph, inputs)
+        ask, _ = _predictor(request, model, inputs)
     except ModelError:  # without onnxruntime there is nothing to compare with
         return opened
-    if request.reproduced(opened, predict):
+    if request.reproduced(opened, ask):
         return opened
-    return request.black_box("ONNX", predict, "its scores could not be reproduced in torch")
+    return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
 
 
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
@@ -106,55 +110,75 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _black_box(request: Request, graph: Any, inputs: list[Any], why: str) -> Opened:
+def _black_box(request: Request, model: Any, inputs: list[Any], why: str) -> Opened:
     """Return a graph that only onnxruntime can run."""
     try:
-        predict, told = _predictor(request, graph, inputs)
+        ask, told = _predictor(request, model, inputs)
     except ModelError as error:
         raise request.error(f"{why}, and {error}") from error
-    return request.black_box("ONNX", predict, "; ".join(filter(None, (why, told))))
+    return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
 
 
-def _predictor(request: Request, graph: Any, inputs: list[Any]) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
-    session = _session(request)
+    session = _session(model)
     names = [given.name for given in inputs]
     kinds = {given.name: given.type for given in session.get_inputs()}
-    feed: Callable[[np.ndarray], dict[str, np.ndarray]]
+    feed: Callable[[Tensor], dict[str, np.ndarray]]
     told = []
     if len(names) == 1:
-        number = np.float64 if kinds[names[0]] == "tensor(double)" else np.float32
-        feed = lambda x: {names[0]: x.astype(number)}  # noqa: E731
+        number = torch.float64 if kinds[names[0]] == "tensor(double)" else torch.float32
+        encoding = TableEncoding.of(request.domain.to("cpu"))
+        feed = lambda rows: {names[0]: encoding.encode(rows.cpu(), number).numpy()}  # noqa: E731
     else:
         frames = Frames(request.domain, names)
-        feed = lambda x: {name: _column(cells, kinds[name]) for name, cells in frames.of_inputs(x).items()}  # noqa: E731
+        feed = lambda rows: {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}  # noqa: E731
         told.append("it is given the table itself")
-    scores = _scores(graph)
-    classes = None if scores else _classes(graph)
+    scores = _scores(model.graph)
+    classes = None if scores else _classes(model.graph)
     order = class_order(request.domain, classes)
     told.append(by_position(request.domain, classes))
 
-    def predict(x: np.ndarray) -> np.ndarray:
-        answers = session.run([scores] if scores else None, feed(x))
+    def ask(rows: Tensor) -> np.ndarray:
+        try:
+            answers = session.run([scores] if scores else None, feed(rows))
+        except Exception as error:
+            if "smaller than requested" not in str(error):
+                raise
+            raise TooLarge(
+                f"needs more memory than {max_bytes() / 1e9:,.1f} GB. If you trust it, set {VARIABLE} to more bytes"
+            ) from error
         tables = [answer for answer in answers if isinstance(answer, list)]
         if tables:  # a list with one dictionary of class and probability for each row
             keys = classes or list(tables[0][0])
             return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
-        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(x), -1)
+        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
 
-    return predict, "; ".join(filter(None, told))
+    return ask, "; ".join(filter(None, told))
 
 
-def _session(request: Request) -> Any:
+def _session(model: Any) -> Any:
     try:
         runtime = needs("onnxruntime", "onnx")
+        _bound(runtime, max_bytes())
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, and need not be printed as well
-        # Its fallback would only try the same again, and print about it.
-        return runtime.InferenceSession(request.path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        # Given the bytes that were checked, it has no path from which to read other files. Its fallback would only try
+        # the same again, and print about it.
+        return runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:
         raise ModelError(f"onnxruntime cannot run it ({one_line(error)})") from error
+
+
+@lru_cache(maxsize=1)  # again only if the limit was changed
+def _bound(runtime: Any, limit: int) -> None:
+    """Let all graphs that onnxruntime runs share so much memory, taken as it is asked for."""
+    place = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
+    runtime.create_and_register_allocator(place, runtime.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1}))
 
 
 def _classes(graph: Any) -> list[Any] | None:

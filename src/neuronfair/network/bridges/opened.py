@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.errors import one_line as one_line  # for the bridges, too
+from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.limits import read_bytes
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
+from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
 from neuronfair.network.weights import fingerprint
 
@@ -32,13 +34,11 @@ STRAY = 0.05  # but for this part of them: random people can be unlike all those
 class Opened:
     """A model made ready for an audit, whatever it came from.
 
-    `domain` is the domain as the model reads it: a pipeline's preprocessing may change the encoding, never the codes.
     `decision` is what counts as another decision for the model's outputs. `note` is a sentence for people: white box,
     or black box and why. `fingerprint` is that of the weights or of the file; `module` the torch module of a white box.
     """
 
     model: Network | BlackBox
-    domain: TableDomain
     decision: Decision
     source: str
     kind: str
@@ -70,9 +70,14 @@ class Request:
         return Path(self.source)
 
     @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that what was checked is what is opened."""
+        return read_bytes(self.path)
+
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     @cached_property
     def tried(self) -> Tensor:
@@ -95,98 +100,97 @@ class Request:
         kind: str,
         module: nn.Module,
         *,
-        domain: TableDomain | None = None,
+        encoding: TableEncoding | None = None,
         note: str = "",
         probability: bool = False,
     ) -> Opened:
         """Return a torch module ready for an audit; one without hidden activations becomes a black box.
 
-        `probability` says that a single score is one, even if no sigmoid stands at the end.
+        `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score
+        is one, even if no sigmoid stands at the end.
         """
-        domain = (domain or self.domain).to(self.device)
+        encoding = encoding or TableEncoding.of(self.domain)
+        encoding = TableEncoding(encoding.attributes, torch.device(self.device))
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise self.error(f"the weights '{name}' hold NaN or infinite numbers, so nothing can be computed")
-        example = domain.encode(self.tried[:2].to(self.device))
         try:
-            network = Network(module, example, device=self.device)
+            network = Network(module, encoding)
         except ModelError as error:
-            return self._without_layers(kind, module, domain, example, error)
-        scores = self._steady(network, domain)
+            return self._without_layers(kind, module, encoding, error)
+        scores = self._steady(network)
         decision = self._decision(scores, probability or network.ends_in_sigmoid())
         decision.check(network.outputs)
         layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
         text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
         note = f"{text}; {note}." if note else f"{text}."
-        return Opened(network, domain, decision, self.source, kind, note, fingerprint(module), module)
+        return Opened(network, decision, self.source, kind, note, fingerprint(module), module)
 
-    def _without_layers(
-        self, kind: str, module: nn.Module, domain: TableDomain, example: Tensor, error: ModelError
-    ) -> Opened:
+    def _without_layers(self, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError) -> Opened:
         try:
-            network = Network(module, example, device=self.device, layers=())
+            network = Network(module, encoding, layers=()).double()
         except ModelError as worse:
-            misfit = f". {self.widths(domain)}" if worse.__cause__ is not None else ""  # its own code refused the rows
+            misfit = f". {self.widths()}" if worse.__cause__ is not None else ""  # its own code refused the rows
             raise self.error(f"{one_line(worse)}{misfit}") from error
-        network = network.double()
-
-        def predict(x: np.ndarray) -> np.ndarray:
-            return network.scores(torch.from_numpy(x)).cpu().numpy()
-
-        probability = network.ends_in_sigmoid()
-        print_of = fingerprint(module)
+        why, probability = "no hidden activation was found in it", network.ends_in_sigmoid()
         return self.black_box(
-            kind, predict, "no hidden activation was found in it", domain, probability=probability, print_of=print_of
+            kind,
+            lambda rows: network.scores(rows).cpu(),
+            why,
+            probability=probability,
+            print_of=fingerprint(module),
         )
 
     def black_box(
         self,
         kind: str,
-        predict: Callable[[np.ndarray], Any],
+        ask: Callable[[Tensor], Any],
         why: str,
-        domain: TableDomain | None = None,
         *,
         probability: bool | None = None,
         print_of: str | None = None,
     ) -> Opened:
-        """Return a function of encoded rows ready for an audit.
+        """Return a function of rows ready for an audit.
 
         `probability` says whether a single score is one; by default it is taken for one if it lies within 0 and 1.
         """
-        domain = (domain or self.domain).to(self.device)
-        example = domain.encode(self.tried[:2].to(self.device), torch.float64)
         try:
-            model = BlackBox(predict, example)
+            model = BlackBox(ask, self.domain.to(self.device))
         except ModelError as error:
             raise self.error(one_line(error)) from error
-        scores = self._steady(model, domain)
+        scores = self._steady(model)
         if probability is None:
             probability = bool(((scores >= 0) & (scores <= 1)).all())
         decision = self._decision(scores, probability)
         decision.check(model.outputs)
         note = f"Black box, searched without gradients: {why}."
-        return Opened(model, domain, decision, self.source, kind, note, print_of or self.digest, None)
+        return Opened(model, decision, self.source, kind, note, print_of or self.digest, None)
 
-    def reproduced(self, opened: Opened, predict: Callable[[np.ndarray], Any]) -> bool:
-        """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
+    def encoded(self, predict: Callable[[np.ndarray], Any]) -> Callable[[Tensor], Any]:
+        """Return a function of the numbers that the domain file declares as a function of rows."""
+        encoding = TableEncoding.of(self.domain.to("cpu"))
+        return lambda rows: predict(encoding.encode(rows.cpu(), torch.float64).numpy())
+
+    def reproduced(self, opened: Opened, ask: Callable[[Tensor], Any]) -> bool:
+        """Return whether a converted model gives the scores of its source, `ask`, on the tried rows.
 
         A source that cannot be asked here, such as one for batches of another size, says nothing against it.
         """
-        x = opened.domain.encode(self.tried.to(self.device), opened.model.dtype)
-        ours = opened.model.scores(x).double()
+        rows = self.tried.to(self.device)
+        ours = opened.model.scores(rows).double()
         opened.model.rows_forward = 0
         try:
-            theirs = BlackBox(predict, x[:2]).scores(x)
+            theirs = BlackBox(ask, opened.model.encoding).scores(rows)
         except ModelError:
             return True
         return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
-    def widths(self, domain: TableDomain | None = None) -> str:
+    def widths(self) -> str:
         """Return how many numbers the domain gives to a network, and why so many."""
-        domain = domain or self.domain
+        domain, width = self.domain, TableEncoding.of(self.domain).width
         blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
         parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
-        return f"The domain '{domain.name}' gives {domain.width} numbers a row{parts}; change encode = … in its file"
+        return f"The domain '{domain.name}' gives {width} numbers a row{parts}; change encode = … in its file"
 
     def _decision(self, scores: Tensor, probability: bool) -> Decision:
         """Return what counts as another decision, if the user has not said it: the largest score, or a threshold."""
@@ -202,12 +206,12 @@ class Request:
             )
         return Decision("threshold", 0.5 if probability else 0.0)
 
-    def _steady(self, model: Network | BlackBox, domain: TableDomain) -> Tensor:
+    def _steady(self, model: Network | BlackBox) -> Tensor:
         """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""
-        x = domain.encode(self.tried.to(self.device), model.dtype)
+        rows = self.tried.to(self.device)
         try:
-            scores = model.scores(x)
-            again = torch.cat([model.scores(part) for part in (x[:1], x[1:])])
+            scores = model.scores(rows)
+            again = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
         except ModelError as error:
             raise self.error(one_line(error)) from error
         model.rows_forward = 0

@@ -30,8 +30,8 @@ def activation(kind: str, attributes: dict[str, Any], constants: Sequence[Any]) 
         return nn.LeakyReLU(attributes.get("alpha", 0.01))
     if kind == "Elu":
         return nn.ELU(attributes.get("alpha", 1.0))
-    if kind == "Selu" and all(_near(attributes.get(name, usual), usual) for name, usual in _SELU.items()):
-        return nn.SELU()
+    if kind == "Selu":
+        return _Selu(**attributes)
     if kind == "Gelu":
         return nn.GELU(approximate=attributes.get("approximate", "none"))
     if kind == "Clip":
@@ -43,8 +43,15 @@ def activation(kind: str, attributes: dict[str, Any], constants: Sequence[Any]) 
     return None
 
 
-_near = partial(math.isclose, rel_tol=1e-5)
-_SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}  # as the standard has them
+class _Selu(nn.SELU):
+    def __init__(self, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> None:
+        super().__init__()
+        self.alpha, self.gamma = alpha, gamma
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gamma * functional.elu(x, self.alpha)
+
+
 _SIMPLE: dict[str, type[nn.Module]] = {
     "Relu": nn.ReLU,
     "Sigmoid": nn.Sigmoid,
@@ -176,6 +183,11 @@ def _reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     return x.reshape([x.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
 
 
+def _shape(x: Tensor) -> Tensor:
+    # Beside x, for it meets weights there; but a graph that is only measured needs the numbers.
+    return torch.tensor(x.shape, device="cpu" if x.is_meta else x.device)
+
+
 def _transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     return x.permute(*(perm or range(x.dim())[::-1]))
 
@@ -225,10 +237,6 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b, rounding_mode="trunc" if whole else None)
 
 
-def _selu(x: Tensor, *, alpha: float = _SELU["alpha"], gamma: float = _SELU["gamma"]) -> Tensor:
-    return gamma * functional.elu(x, alpha)
-
-
 def _concat(*parts: Tensor, axis: int) -> Tensor:
     return torch.cat(parts, axis)
 
@@ -255,7 +263,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Log": torch.log,
     "Sqrt": torch.sqrt,
     "Erf": torch.erf,
-    "Selu": _selu,
     "Pow": torch.pow,
     "Softmax": _softmax,
     "LogSoftmax": partial(_softmax, log=True),
@@ -274,6 +281,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Identity": lambda x: x,
     "Dropout": _dropout,
     "Clip": _clip,
-    "Shape": lambda x: torch.tensor(x.shape),
+    "Shape": _shape,
     "Gather": _gather,
 }

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.network.encoding import TableEncoding
 
 POINTS = 17  # values of a number at which a straight line is checked, both ends among them
 MAX_LOOKUP = 256  # values of a number that may become a one-hot block where the transform is no straight line
@@ -23,8 +24,8 @@ class NotLinear(Exception):  # noqa: N818 - not an error: the model is then a bl
     """The preprocessing is not a sum of functions of single columns that can be written as a linear layer."""
 
 
-def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tuple[TableDomain, nn.Linear]:
-    """Return the domain in an encoding from which a linear layer computes the features, and that layer, in float64.
+def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tuple[TableEncoding, nn.Linear]:
+    """Return an encoding from which a linear layer computes the features, and that layer, in float64.
 
     Such preprocessing works column by column: features(row) = features(base) + the sum over attributes of what a
     change of that attribute alone adds. So one row is varied in one attribute at a time. A nominal attribute becomes a
@@ -55,7 +56,7 @@ def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tupl
     weight = np.concatenate(columns, 1)
     layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
     layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
-    return dataclasses.replace(domain, attributes=tuple(attributes), encoding="pipeline"), layer
+    return TableEncoding(attributes), layer
 
 
 def mixes_columns(transform: Transform, rows: Tensor) -> bool:

@@ -13,6 +13,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import did_you_mean
 from neuronfair.network.bridges.opened import Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames, cells
+from neuronfair.network.encoding import TableEncoding
 
 _EMPTY = ("?", "nan", "NaN", "NA", "None")  # how a column of dummies for an empty cell may end
 
@@ -31,10 +32,11 @@ def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     names = _said(estimator, "feature_names_in_")
     if names is not None:
         return _by_name(request, domain, [str(name) for name in names], estimator, bare)
-    width = _said(estimator, "n_features_in_") or (domain.width if bare else len(domain.names))
-    if bare and width == domain.width:
+    encoding = TableEncoding.of(domain)
+    width = _said(estimator, "n_features_in_") or (encoding.width if bare else len(domain.names))
+    if bare and width == encoding.width:
         note = f"it is given the {width} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: domain.encode(rows).numpy(), note)]
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note)]
     if not bare and width == len(domain.names):
         frames = Frames(domain, known=_categories(estimator, domain.names))
         note = "it is given the columns in the domain's order, because it has no column names"
@@ -67,7 +69,7 @@ def first_that_works(
 
 
 def _by_name(request: Request, domain: TableDomain, names: list[str], estimator: Any, bare: bool) -> list[Reading]:
-    if all(name in domain.names for name in names):
+    if set(names) <= set(domain.names):
         frames = Frames(domain, names, _categories(estimator, names), categorical=bare)
         if not bare:
             return [Reading(frames.of_rows)]
@@ -96,8 +98,9 @@ def _numbers(request: Request, domain: TableDomain, names: list[str], note: str)
         if a.missing in a.values
     }
     tables: list[tuple[int, np.ndarray]] = []
+    own = set(domain.names)
     for name in names:
-        if name in domain.names:
+        if name in own:
             place = domain.column(name)
             content = cells(domain.attributes[place])
             is_text = any(isinstance(cell, str) for cell in content)

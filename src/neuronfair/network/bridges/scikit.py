@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+from neuronfair.limits import TREE, check_array, check_size, members, repacked
 from neuronfair.network.bridges.classes import by_position, class_order, ordered
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
 from neuronfair.network.bridges.readings import Reading, first_that_works, readings
+from neuronfair.network.encoding import TableEncoding
 
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
 _HIDDEN = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
@@ -42,7 +45,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
         try:
             estimator = _read_skops(request) if request.path.suffix.lower() == ".skops" else _read_pickle(request)
         except (Exception, SystemExit) as error:
-            if type(error).__module__ == "neuronfair.errors":
+            if isinstance(error, NeuronFairError):
                 raise
             raise request.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
     if not is_estimator(estimator):
@@ -78,36 +81,59 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     elif type(final).__name__ in ("MLPClassifier", "MLPRegressor"):
         try:
             transform = _transform(steps, reading)
-            domain, module = _network(request, transform, final)
+            encoding, module = _network(request, transform, final)
             # The layers are built in float64, so that only the numbers of the network itself are rounded.
-            scores = module(domain.encode(request.tried, torch.float32)).detach().numpy()
+            scores = module(encoding.encode(request.tried)).detach().numpy()
             atol = AGREE * max(1.0, np.abs(answers).max())
             if scores.shape != answers.shape or not np.allclose(scores, answers, rtol=0, atol=atol):
                 mixed = mixes_columns(transform, request.tried)
                 raise NotLinear("its preprocessing mixes columns" if mixed else "its scores could not be reproduced")
             note = "; ".join(filter(None, ("its preprocessing has become the first layer" if steps else "", remark)))
-            opened = request.white_box(kind, module, domain=domain, note=note, probability=True)
+            opened = request.white_box(kind, module, encoding=encoding, note=note, probability=True)
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
             return replace(opened, fingerprint=print_of)
         except NotLinear as reason:
             why = str(reason)
-    decode = request.domain.to("cpu").decode
-
-    def predict(x: np.ndarray) -> np.ndarray:
-        return ask(reading.given(decode(torch.from_numpy(x))))
-
     why = "; ".join(filter(None, (why, remark)))
-    return request.black_box(kind, predict, why, probability=probability, print_of=print_of)
+    return request.black_box(
+        kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
+    )
 
 
 def _read_skops(request: Request) -> Any:
     skops = needs("skops.io", "sklearn")
-    unknown = skops.get_untrusted_types(file=request.path)
+    content = _checked(request)
+    unknown = skops.get_untrusted_types(data=content)
     doubtful = [name for name in unknown if name not in _PLAIN]
     if doubtful and not request.trust_pickle:
-        shown = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
-        raise request.error(f"holds types that can run a program when opened: {shown}. If you trust it: --trust-pickle")
-    return skops.load(request.path, trusted=unknown)
+        names = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
+        raise request.error(f"holds types that can run a program when opened: {names}. If you trust it: --trust-pickle")
+    return skops.loads(content, trusted=unknown)
+
+
+def _checked(request: Request) -> bytes:
+    """Return a .skops archive, unpacked, after a look at how large it and the arrays in it are."""
+    files = members(request.content, request.source)
+    check_size(len(files["schema.json"]), request.source, times=TREE)
+    total = sum(map(len, files.values()))
+    for name, content in files.items():
+        arrays = {name: content}
+        if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
+            arrays = members(content, request.source, besides=total)
+            total += sum(map(len, arrays.values()))
+            files[name] = repacked(arrays)
+        for array in arrays:
+            if array.endswith(".npy"):
+                check_array(arrays[array])
+    asked = 0
+
+    def note(entry: dict[str, Any]) -> None:
+        nonlocal asked
+        asked += len(files.get(entry.get("file", ""), ""))
+
+    json.loads(files["schema.json"], object_hook=note)
+    check_size(asked, request.source, times=2)  # an array that is asked for twice is read twice
+    return repacked(files)
 
 
 def _read_pickle(request: Request) -> Any:
@@ -203,9 +229,9 @@ def _transform(steps: Sequence[Any], reading: Reading) -> Transform:
     return transform
 
 
-def _network(request: Request, transform: Transform, final: Any) -> tuple[TableDomain, nn.Sequential]:
-    """Return a perceptron and what stands before it as a torch module, and the domain in the encoding it reads."""
-    domain, first = linear_layer(transform, request.domain, request.tried[0])
+def _network(request: Request, transform: Transform, final: Any) -> tuple[TableEncoding, nn.Sequential]:
+    """Return a perceptron and what stands before it as a torch module, and the encoding that it reads."""
+    encoding, first = linear_layer(transform, request.domain, request.tried[0])
     parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
     *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]
     for number, linear in enumerate(hidden, 1):
@@ -217,7 +243,7 @@ def _network(request: Request, transform: Transform, final: Any) -> tuple[TableD
         parts["probabilities"] = nn.Softmax(dim=1)
     else:
         parts["output"] = last
-    return domain, nn.Sequential(parts).float().eval()
+    return encoding, nn.Sequential(parts).float().eval()
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING_CELLS, Attribute
 from neuronfair.domain.infer import MISSING
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.limits import check_size
 from neuronfair.network.bridges.opened import needs
 
 _TRUTH = {"True": True, "False": False}
@@ -37,8 +37,9 @@ class Frames:
         self._pandas = needs("pandas", "sklearn")
         self._domain = domain.to("cpu")
         self.columns = tuple(domain.names if columns is None else columns)
+        own = set(domain.names)
         for name in self.columns:
-            if name not in domain.names:
+            if name not in own:
                 raise ModelError(
                     f"the model reads a column '{name}', which the domain does not have. Add it to the domain file. "
                     f"{did_you_mean(name, domain.names)}"
@@ -60,10 +61,6 @@ class Frames:
             table[name] = lookup.take(np.where(inside, code, -1), allow_fill=not inside.all())
         return self._pandas.DataFrame(table, columns=list(self.columns))
 
-    def of_inputs(self, x: np.ndarray) -> Any:
-        """Return encoded rows, as a black box is given them, as a table."""
-        return self.of_rows(self._domain.decode(torch.from_numpy(x)))
-
 
 def cells(attribute: Attribute, known: Collection[Any] = ()) -> list[Any]:
     """Return what stands in a table for each code of an attribute.
@@ -72,6 +69,7 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> list[Any]:
     [0, 1, nan]
     """
     if not attribute.values:
+        check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
         return [attribute.value(code) for code in range(attribute.size)]
     spelled: dict[str, Any] = {text.strip(): text for text in known if isinstance(text, str)}
     labels: list[Any] = list(attribute.values)

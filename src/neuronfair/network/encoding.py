@@ -1,40 +1,103 @@
-"""From rows of codes to what the network eats, and from an input gradient back to moves of attributes."""
+"""From rows of codes to what a network takes, and from an input gradient back to moves of attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
+from neuronfair.limits import check_size
+
+ROWS_PER_PASS = 1 << 15
+NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
+_CPU = torch.device("cpu")
 
 
-class Encoder:
-    """The fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks.
+class Encoding(Protocol):
+    """How a model reads rows of codes. It belongs to the model: a domain knows nothing of it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the input of one row."""
+
+    @property
+    def rows_per_pass(self) -> int:
+        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
+
+    @property
+    def example(self) -> Tensor:
+        """Two rows to try a model on: (2, d)."""
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the network input of rows: (n, *shape)."""
+
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return the first-order effect of single moves, from a gradient by the network input: (n, m)."""
+
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that one step uphill leads to, perhaps out of their bounds: (n, d)."""
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return how much one step of each code changes at most, to first order and without sign: (n, d)."""
+
+
+class TableEncoding:
+    """A fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks.
 
     It is linear in every number and a table lookup in every block, so the first-order effect of moving one attribute
     to another value is exact in the gradient: `effects`.
+
+    >>> from neuronfair.domain.data import catalog_domain
+    >>> TableEncoding.of(catalog_domain("adult", "paper")).width
+    13
     """
 
-    def __init__(self, attributes: Sequence[Attribute], device: torch.device) -> None:
+    def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
         blocks = [a.encode == "onehot" for a in attributes]
         widths = [a.size if block else 1 for a, block in zip(attributes, blocks, strict=True)]
         factor, shift = zip(*(_line(a) for a in attributes), strict=True)
+        self.attributes, self.device = tuple(attributes), device
         self.width = sum(widths)
+        self.shape = (self.width,)
+        on_cpu = device.type == "cpu"
+        self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS
         self.is_block = torch.tensor(blocks, device=device)
-        self.offset = torch.tensor([sum(widths[:i]) for i in range(len(widths))], device=device)
+        self.offset = torch.tensor([0, *accumulate(widths[:-1])], device=device)
         self.size = torch.tensor([a.size for a in attributes], device=device)
         self._factor = torch.tensor(factor, dtype=torch.float64, device=device)
         self._shift = torch.tensor(shift, dtype=torch.float64, device=device)
         self._numbers = (~self.is_block).nonzero()[:, 0]
         self._blocks = self.is_block.nonzero()[:, 0]
         # For every block the inputs of its values, and which of these exist: (blocks, values of the largest block).
-        values = torch.arange(max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)]), device=device)
+        largest = max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)])
+        check_size(largest * sum(blocks), "the one-hot blocks of the domain", times=32)
+        values = torch.arange(largest, device=device)
         self._exists = values < self.size[self._blocks][:, None]
         self._inputs = self.offset[self._blocks][:, None] + torch.where(self._exists, values, 0)
 
-    def encode(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    @staticmethod
+    def of(domain: TableDomain) -> TableEncoding:
+        """Return the encoding that a domain file declares: encode, center and scale of its attributes."""
+        return TableEncoding(domain.attributes, domain.device)
+
+    @property
+    def example(self) -> Tensor:
+        """Two rows to try a model on, the first values of all attributes: (2, d)."""
+        return torch.zeros(2, len(self.size), dtype=torch.int64, device=self.device)
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the network input of rows, (…, d) codes to (…, width) numbers.
 
         A code outside a one-hot block leaves the block empty.
@@ -49,17 +112,6 @@ class Encoder:
         inside = (code >= 0) & (code < self.size[blocks])
         place = self.offset[blocks] + torch.where(inside, code, 0)
         return x.scatter_add_(-1, place, inside.to(dtype))
-
-    def decode(self, x: Tensor) -> Tensor:
-        """Return the rows of network inputs: the inverse of `encode` for codes inside the bounds."""
-        rows = torch.empty(*x.shape[:-1], len(self.size), dtype=torch.int64, device=x.device)
-        numbers = self._numbers
-        value = x[..., self.offset[numbers]].to(torch.float64)
-        rows[..., numbers] = ((value - self._shift[numbers]) / self._factor[numbers]).round().long()
-        for column in self._blocks.tolist():
-            start = int(self.offset[column])
-            rows[..., column] = x[..., start : start + int(self.size[column])].argmax(-1)
-        return rows
 
     def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
         """Return what each single move would add, to first order, to the quantity whose gradient this is.
@@ -87,6 +139,11 @@ class Encoder:
             best = effects.max(2)
             codes[:, self._blocks] = torch.where(best.values > 0, best.indices, rows[:, self._blocks])
         return codes
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+        codes = self.uphill(gradient, rows)
+        return torch.where(codes == self.uphill(other, rows), codes, rows)
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""

@@ -1,0 +1,119 @@
+"""The files of a run folder: written to the disk before they are named, and known by their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from neuronfair.errors import RunError
+from neuronfair.limits import TEXT, read_bytes
+
+_CHUNK = 1 << 20
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    path.write_bytes(content)
+    flush(path)
+
+
+def flush(path: Path) -> None:
+    """Wait until the disk has a file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file that cannot be read; one that is not there is a FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_text(path: Path) -> bytes:
+    """Return the bytes of a text file."""
+    with _reading(path):
+        return read_bytes(path, times=TEXT)
+
+
+def crc32(path: Path) -> int:
+    """Return the checksum of a file."""
+    check = 0
+    with _reading(path), path.open("rb") as file:
+        while part := file.read(_CHUNK):
+            check = zlib.crc32(part, check)
+    return check
+
+
+def sha256(path: Path) -> str:
+    """Return the digest of a file."""
+    with _reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_array(tensor: Tensor, path: Path) -> None:
+    """Write a tensor as an array of numpy."""
+    with path.open("wb") as file:
+        np.save(file, tensor.cpu().numpy())
+
+
+def load_array(path: Path) -> Tensor:
+    """Read a tensor back."""
+    try:
+        with path.open("rb") as file:
+            return torch.from_numpy(np.asarray(np.lib.format.read_array(file, allow_pickle=False)))
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise RunError(f"{path}: damaged or gone ({error}). The other parts of the run are untouched") from None
+
+
+def save_state(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write the walkers' state."""
+    # Copies: two names may stand for one tensor, which the format does not allow.
+    path.write_bytes(to_bytes({name: tensor.cpu().contiguous().clone() for name, tensor in state.items()}))
+
+
+def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
+    """Read the walkers' state back."""
+    try:
+        return load_file(path, device=str(device))
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"{path}: the walkers' last state is damaged or gone ({error}). What was found is still there"
+        ) from None
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say what it means for the run when its folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{folder}: cannot be written ({error.strerror or error}). What was found before is kept: the same command "
+            "goes on from there"
+        ) from error
+
+
+def check_digest(path: Path, digest: object) -> None:
+    """Refuse a file that is not as it was written."""
+    try:
+        same = sha256(path) == digest
+    except FileNotFoundError:
+        raise RunError(f"{path}: is gone. Nothing was changed") from None
+    if not same:
+        raise RunError(f"{path}: damaged: it is not as it was written. Nothing was changed")
