@@ -25,8 +25,8 @@ def test_it_shows_verdict_figures_and_pairs():
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
     assert table[2] == [
         "sex",
-        "3 % (2.67 % to 3.35 %)",
-        "4 % (0.488 % to 13.7 %)",
+        "3 % (2.67–3.35)",
+        "4 % (0.488–13.7)",
         "frontier 80, neuronfair 50",
         "frontier × 8, neuronfair × 4",
     ]

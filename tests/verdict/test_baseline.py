@@ -31,7 +31,7 @@ def test_a_rate_changed_if_the_intervals_are_apart():
     assert (change.before, change.after, change.significant) == (0.03, 0.05, True)
     assert change.low == after.low - before.high > 0
     assert change.high == after.high - before.low
-    assert change.text == "sex.rate rose from 3 % (2.67 % to 3.35 %) to 5 % (4.58 % to 5.45 %)."
+    assert change.text == "sex.rate rose from 3 % (2.67–3.35) to 5 % (4.58–5.45)."
     fell = compare_with(report(fair()), report())
     assert "sex.rate fell from 3 %" in fell.text
 

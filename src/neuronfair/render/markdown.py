@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.report import CorpusReport, Gate, Report
-from neuronfair.words import percent, times
+from neuronfair.words import spanned, times
 
 WORST = 3  # pairs shown for each attribute
 
@@ -53,7 +53,7 @@ def _figures(attribute: AttributeReport) -> Sequence[str]:
 
 
 def _rate(rate: RateOf | None) -> str:
-    return "–" if rate is None else f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
+    return "–" if rate is None else spanned(rate.rate, rate.low, rate.high)
 
 
 def _worst(attributes: Sequence[AttributeReport]) -> Iterator[str]:

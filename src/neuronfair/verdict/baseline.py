@@ -10,7 +10,7 @@ from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.seal import is_sealed, unseal
 from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
-from neuronfair.words import percent
+from neuronfair.words import percent, spanned
 
 
 def read_baseline(path: str | Path) -> Report:
@@ -84,7 +84,7 @@ def _rates(figure: str, before: RateOf | None, after: RateOf | None) -> Iterator
         return
     low, high = after.low - before.high, after.high - before.low
     word = "rose" if low > 0 else "fell" if high < 0 else ""
-    spans = [f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})" for rate in (before, after)]
+    spans = [spanned(rate.rate, rate.low, rate.high) for rate in (before, after)]
     text = f"{figure} {word or 'was'} {'from ' if word else ''}{spans[0]} {'to' if word else 'and is'} {spans[1]}"
     text += "." if word else ": the intervals overlap, so this may be chance."
     yield FigureChange(figure, before.rate, after.rate, low, high, bool(word), text)
