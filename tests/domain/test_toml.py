@@ -121,10 +121,10 @@ def test_one_hot_blocks_are_limited(monkeypatch):
     block = 'big = { kind = "ordinal", low = 0, high = 99999, encode = "onehot" }'
     text = PEOPLE.replace("loss = { kind", f"{block}\nloss = {{ kind")
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "12800000")
-    assert parse_domain(text).width == 100_000 + 14
+    assert TableEncoding.of(parse_domain(text)).width == 100_000 + 14
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "12799999")
     with pytest.raises(TooLarge, match="the one-hot blocks"):
-        parse_domain(text).width  # noqa: B018
+        TableEncoding.of(parse_domain(text))
 
 
 def test_rules_that_multiply_are_refused_before_they_do(monkeypatch):
