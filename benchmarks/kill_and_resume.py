@@ -1,156 +1,274 @@
-"""Kill a search at random moments, let it go on each time, and compare it with an undisturbed one bit for bit.
+"""Kill commands with SIGKILL in each of their stages, run them again, and compare with an undisturbed run byte by byte.
 
-    python benchmarks/kill_and_resume.py --method frontier --method neuronfair
+    python benchmarks/kill_and_resume.py --kills 300 --json kills.json
 
-The killed process gets SIGKILL, at a moment drawn from the time that the whole search takes, and cannot tidy up. When
-a killed run comes to its end before all kills are done, it is compared and another one begins. Everything must be
-equal: rows, twins, scores, origins, steps, misses, all figures but the seconds, and the names of the files.
+`search`, `audit`, `repair` and `reproduce` each do a small job on rows of German credit, in forks of this process,
+which has imported everything. Half of the kills come exactly before a call that changes files or at the beginning of a
+stage, the others a random while later, some at a random time; some resumed runs are killed as well. The clocks of the
+commands stand still, so that all their files must be the same. What must not be lost, nor done again: every part that a
+journal names, and every result that `reproduce` has written.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import importlib
+import json
+import multiprocessing
 import os
+import pkgutil
 import random
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neuronfair.generation.findings import Findings
-from neuronfair.store.run import SEEDS, Run
+import neuronfair
 
-import torch
+import stages
+from same import differences, finished, losses
+from stages import Order
 
-LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "misses")
-COUNTS = ("tried", "judged", "rejected")
-UNTIMED = ("seconds", "seconds_per_1000")
-
-
-def make_command(method: str, seeds: int, steps: int, model: Path) -> list[str]:
-    words = ["search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", str(model), "--quiet"]
-    words += ["--method", method, "--seeds", str(seeds), "--steps", str(steps), "--no-controls"]
-    return [sys.executable, "-m", "neuronfair.cli", *words]
-
-
-def find_model(folder: Path) -> tuple[Path, str]:
-    published = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
-    if published.is_file():
-        return published, "published weights"
-    own = folder / "adult.safetensors"
-    train = ["train", "adult", "--encoding", "paper", "--quiet", "--out", str(own)]
-    subprocess.run([sys.executable, "-m", "neuronfair.cli", *train], check=True)
-    return own, "weights trained now (the published ones are not here)"
+ENOUGH = 10  # kills in every stage
+AGAIN = 0.25  # share of the trials in which the resumed run is killed, too
+ROUNDS = 8  # of trials, until every stage was hit often enough
+ROWS, COLUMNS = 160, ("duration", "purpose", "credit_amount", "savings_status", "employment", "sex", "age", "housing")
+# Loaded before the fork, as each would take a while in every run.
+AHEAD = ("torch._dynamo", "sklearn.cluster", "sklearn.tree", "sklearn.pipeline", "pyarrow.parquet", "matplotlib.figure")
+PAGE = ("table3_accuracy", "figure5_diversity")
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 
 
-def started(command: list[str], out: Path) -> subprocess.Popen[bytes]:
-    """Start or resume the run and return when it is about to search: it writes its seeds then, each time."""
-    before = stamp(out)
-    process = subprocess.Popen([*command, "--out", str(out)])
-    while process.poll() is None and stamp(out) == before:
-        time.sleep(0.005)
-    return process
+@dataclass(frozen=True)
+class Kill:
+    """One kill: what was aimed at, the stage that it hit, and what came of it when the command was run again."""
+
+    command: str
+    aim: str
+    event: int
+    seconds: float
+    hit: str
+    number: int  # 1, or 2 for the kill of a resumed run
+    different: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
-def stamp(out: Path) -> int | None:
-    return (out / SEEDS).stat().st_mtime_ns if (out / SEEDS).exists() else None
+@dataclass(frozen=True)
+class Trial:
+    """A command that is killed once or twice and then run to its end."""
+
+    number: int
+    command: str
+    orders: tuple[Order, ...]
 
 
-def survived(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Kill a process after so many seconds; return whether it had come to its end before."""
-    try:
-        status = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return False
+@dataclass(frozen=True)
+class Work:
+    """Where everything is, what the commands are, and when the undisturbed ones were in which stage."""
+
+    folder: Path
+    commands: dict[str, list[str]]
+    moments: dict[str, dict[str, list[tuple[int, float]]]]  # an event of the stage, seconds until the next event
+    seconds: dict[str, float]
+
+
+def attempt(work: Work, trial: Trial) -> list[Kill]:
+    """Kill a command as ordered, run it to its end, and compare."""
+    folder = work.folder / f"trial-{trial.number}"
+    folder.mkdir()
+    output, kills, done = folder.with_suffix(".txt"), list[Kill](), dict[Path, int]()
+    for order in (*trial.orders, Order(trial.command, trial.orders[0].mark)):
+        status, stage = stages.run(work.commands[trial.command], order, folder, output)
+        lost = losses(done)
+        kills = [replace(kill, lost=(*kill.lost, *lost)) for kill in kills]
+        if status != -9:
+            break
+        done = finished(folder)
+        aim = (trial.command, order.stage, order.event, order.seconds or 0.0)
+        kills.append(Kill(*aim, stage, len(kills) + 1))
+    different = differences(work.folder / trial.command, folder)
     if status != 0:
-        sys.exit(f"a run ended with status {status}")
-    return True
+        different = (f"exit status {status}: {output.read_text(encoding='utf-8')[-500:].strip()}", *different)
+    if not different:
+        shutil.rmtree(folder)
+    elif not kills:  # it came to its end before the kill, and is different all the same
+        kills = [Kill(trial.command, trial.orders[0].stage, 0, 0.0, "not killed", 0)]
+    return [replace(kill, different=different) for kill in kills]
 
 
-def where(out: Path) -> str:
-    """Return how far a killed run had come, in words."""
-    lines = Run.open(out).lines
-    if not lines:
-        return "before the first checkpoint"
-    last = lines[-1]
-    if last["event"] != "part":
-        return "after it"
-    if last["phase"] == "local":
-        return "after it" if last["stop"] else "in the local phase"
-    return "in the local phase" if last["stop"] else "in the global phase"
+def small_table(path: Path) -> None:
+    """Write some rows and columns of German credit."""
+    data = neuronfair.load("german")
+    target = data.domain.target
+    assert target is not None
+    cells = data.domain.to_table(data.rows[:ROWS])
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow([*COLUMNS, target.column])
+        labels = [target.classes[int(label)] for label in data.labels[:ROWS]]
+        lines.writerows(zip(*(cells[name] for name in COLUMNS), labels, strict=True))
 
 
-def differences(a: Path, b: Path) -> list[str]:
-    """Return what is not the same in two finished runs."""
-    first, second = Run.open(a), Run.open(b)
-    one, other = first.findings(), second.findings()
-    different = [name for name in LINES if not same(one, other, name)]
-    different += [name for name in COUNTS if getattr(one, name) != getattr(other, name)]
-    figures, others = ({k: v for k, v in figures_of(run).items() if k not in UNTIMED} for run in (first, second))
-    different += [name for name in figures if figures[name] != others.get(name)]
-    if sorted(p.name for p in a.iterdir()) != sorted(p.name for p in b.iterdir()):
-        different.append("the files in the folder")
-    return different
+def make_commands(folder: Path) -> dict[str, list[str]]:
+    table = folder / "german.csv"
+    small_table(table)
+    own = [str(table), "--target", "credit", "--sensitive", "sex", "--quiet"]
+    shown = ["--json", "figures.json", "--junit", "junit.xml", "--markdown", "summary.md"]
+    repair = [str(folder / "search" / "run"), "--data", str(table), "--quiet", "--repeats", "2", "--max-loss", "0.2"]
+    return {
+        "search": [*own, "--seeds", "32", "--steps", "101", "--out", "run", "--json", "figures.json"],
+        "audit": [*own, "--seeds", "8", "--steps", "51", "--samples", "2000", "--out", "audit", *shown],
+        "repair": [*repair, "--out", "fair.safetensors", "--json", "figures.json"],
+        "reproduce": [*PAGE, "--quick", "--workers", "1", "--quiet", "--out", "out", "--docs", "docs"],
+    }
 
 
-def same(one: Findings, other: Findings, name: str) -> bool:
-    x, y = getattr(one, name), getattr(other, name)
-    return x.dtype == y.dtype and torch.equal(x, y)
+def make_ready() -> None:
+    """Import everything, and make what cannot be made small on the command line small: nothing is computed yet."""
+    for name in ("NEURONFAIR_DATA", "NEURONFAIR_MODELS"):
+        os.environ.pop(name, None)  # the data in the package are enough
+    os.environ["SOURCE_DATE_EPOCH"] = "0"  # for the dates in pictures
+    sys.path.insert(0, str(EXPERIMENTS))
+    own = [module.name for module in pkgutil.walk_packages(neuronfair.__path__, "neuronfair.")]
+    for name in AHEAD:
+        importlib.import_module(name)
+    stages.stop_clocks()
+    for name in (name for name in own if not name.endswith("__main__")):
+        importlib.import_module(name)
+    importlib.import_module("matplotlib").rcParams["svg.hashsalt"] = "the same"
+    lab, cases, _, figure = map(importlib.import_module, ("lab", "cases", *PAGE))
+    for case in [case for case in cases.CASES if case != "german-sex"]:
+        del cases.CASES[case]
+    frontier, proof = (sys.modules[f"neuronfair.{name}"] for name in ("generation.methods.frontier", "repair.proof"))
+    small: list[tuple[Any, str, Any]] = [
+        (figure, "CASES", ("german-sex",)),
+        (frontier, "PILOT_STEPS", 40),
+        (proof, "SEEDS", 30),
+        (proof, "STEPS", 40),
+        # Forked processes need not import everything again; killed they are with the others all the same.
+        (lab, "get_context", lambda _: multiprocessing.get_context("fork")),
+    ]
+    for module, name, value in small:
+        getattr(module, name)  # it must be there
+        setattr(module, name, value)
 
 
-def figures_of(run: Run) -> dict[str, Any]:
-    if run.summary is None:
-        sys.exit(f"{run.folder} has no summary")
-    return run.summary
+def undisturbed(folder: Path, chosen: Sequence[str]) -> Work:
+    """Run each command once to its end and note its moments."""
+    work = Work(folder, make_commands(folder), {}, {})
+    needed = {*chosen, "search"} if "repair" in chosen else set(chosen)  # which repairs with its findings
+    for command in [name for name in work.commands if name in needed]:
+        place, events = folder / command, folder / f"{command}.events"
+        place.mkdir()
+        order = Order(command, str(folder / f"{command}.mark"), events=str(events))
+        begun, output = time.monotonic(), folder / f"{command}.txt"
+        status, _ = stages.run(work.commands[command], order, place, output)
+        if status != 0:
+            sys.exit(f"{command} ended with status {status}: {output.read_text(encoding='utf-8')}")
+        work.seconds[command] = time.monotonic() - begun
+        moments = defaultdict[str, list[tuple[int, float]]](list)
+        lines = [json.loads(line) for line in events.read_text().splitlines()]
+        for i, (at, process, stage, number) in enumerate(lines):
+            after = next((line[0] for line in lines[i + 1 :] if line[1] == process), at)
+            moments[stage].append((number, after - at))
+        work.moments[command] = dict(moments)
+    return work
 
 
-def trial(method: str, options: argparse.Namespace, model: Path, folder: Path) -> bool:
-    command = make_command(method, options.seeds, options.steps, model)
-    draw = random.Random(options.seed)
-    reference = folder / method
-    process = started(command, reference)
-    begun = time.perf_counter()
-    survived(process, 3600)
-    span = time.perf_counter() - begun
-    kills, runs, different, places = 0, 0, [], Counter[str]()
-    while kills < options.kills:
-        out = folder / f"{method}-{runs}"
-        runs += 1
-        while not survived(started(command, out), draw.uniform(0, span) if kills < options.kills else 3600):
-            kills += 1
-            places[where(out)] += 1
-        different += differences(reference, out)
-    found = figures_of(Run.open(reference))
-    verdict = f"DIFFERENT in {', '.join(sorted(set(different)))}" if different else "the same, bit for bit"
-    print(
-        f"| {method} | {found['findings']:,} | {found['rows_judged']:,} | {span:.1f} | {kills} in {runs} runs: "
-        f"{', '.join(f'{n} {place}' for place, n in places.most_common())} | {verdict} |",
-        flush=True,
-    )
-    return not different
+class Aims:
+    """Draws what to kill next: the stages that were hit the least, then anything at a random time."""
+
+    def __init__(self, work: Work, chosen: Sequence[str], kills: int, seed: int) -> None:
+        self.work, self.kills, self.draw, self.trials = work, kills, random.Random(seed), 0
+        self.stages = [(command, stage) for command in chosen for stage in work.moments[command]]
+        self.enough = min(ENOUGH, kills // len(self.stages))
+
+    def missing(self, hits: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return commands and stages that are to be hit, the empty stage for a random time."""
+        aims = [aim for aim in self.stages for _ in range(self.enough - hits[aim])]
+        for _ in range(self.kills - hits.total() - len(aims)):
+            aims.append((self.draw.choice(self.stages)[0], ""))
+        self.draw.shuffle(aims)
+        return aims
+
+    def trials_for(self, aims: list[tuple[str, str]]) -> Iterator[Trial]:
+        """Give trials that hit all of them; some hit two, one after the other."""
+        while aims:
+            command, stage = aims.pop()
+            both = [stage]
+            later = [other for name, other in aims if name == command and other]
+            if later and self.draw.random() < AGAIN:
+                both.append(self.draw.choice(later))
+                aims.remove((command, both[1]))
+                order = [*self.work.moments[command], ""]
+                both.sort(key=order.index)  # the second one is to be reached after the first
+            self.trials += 1
+            yield Trial(self.trials, command, tuple(self.order(command, stage) for stage in both))
+
+    def order(self, command: str, stage: str) -> Order:
+        """Return a random moment of a stage."""
+        mark = str(self.work.folder / f"trial-{self.trials}.mark")
+        if not stage:
+            return Order(command, mark, seconds=self.draw.uniform(0.01, self.work.seconds[command]))
+        event, gap = self.draw.choice(self.work.moments[command][stage])
+        return Order(command, mark, stage, event, self.draw.choice((0.0, self.draw.uniform(0, gap))))
+
+
+def table(kills: list[Kill], aims: Aims) -> str:
+    lines = ["| command: stage | kills | resumed the same | different | lost |", "| --- | ---: | ---: | ---: | ---: |"]
+    groups = [(f"{command}: {stage}", [(command, stage)]) for command, stage in aims.stages]
+    for name, places in (*groups, ("all", aims.stages)):
+        here = [kill for kill in kills if (kill.command, kill.hit) in places]
+        same = sum(not kill.different and not kill.lost for kill in here)
+        wrong = sum(bool(kill.different) for kill in here)
+        lines.append(f"| {name} | {len(here)} | {same} | {wrong} | {sum(bool(kill.lost) for kill in here)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--method", action="append", help="may be given several times; default: frontier, neuronfair")
-    parser.add_argument("--seeds", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--command", action="append", choices=list(stages.STAGES), help="may be repeated; default: all")
+    parser.add_argument("--kills", type=int, default=300, help=f"at least; {ENOUGH} in every stage if there are enough")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--folder", type=Path, help="to work in; what differs stays there. Default: a temporary one")
+    parser.add_argument("--json", type=Path, help="where to write every kill")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        model, which = find_model(folder)
-        print(f"adult, paper encoding, sex, {which}, {options.seeds} seeds x {options.steps} steps\n")
-        print("| method | findings | judged rows | seconds of search | kills | compared with the undisturbed run |")
-        print("| --- | ---: | ---: | ---: | --- | --- |", flush=True)
-        good = [trial(method, options, model, folder) for method in options.method or ("frontier", "neuronfair")]
-    sys.exit(0 if all(good) else 1)
+    chosen = [name for name in stages.STAGES if name in (options.command or stages.STAGES)]
+    begun, kills = time.monotonic(), list[Kill]()
+    make_ready()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        work = undisturbed(folder, chosen)
+        aims = Aims(work, chosen, options.kills, options.seed)
+        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as pool:
+            for _ in range(ROUNDS):
+                hits = Counter((kill.command, kill.hit) for kill in kills)
+                trials = list(aims.trials_for(aims.missing(hits)))
+                for found in pool.map(partial(attempt, work), trials):
+                    kills += found
+                    for kill in found:
+                        print(f"{len(kills)}: {kill.command}, {kill.hit}", *kill.different, *kill.lost, file=sys.stderr)
+    bad = [kill for kill in kills if kill.different or kill.lost]
+    print(table(kills, aims))
+    print(f"\n{len(kills)} kills in {aims.trials} trials, {time.monotonic() - begun:.0f} s, seed {options.seed}")
+    short = [
+        aim for aim, n in Counter(aims.missing(Counter((k.command, k.hit) for k in kills))).items() if n and aim[1]
+    ]
+    if short:
+        print(f"Hit less than {aims.enough} times: {', '.join(map(': '.join, short))}")
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(kill) for kill in kills], indent=1) + "\n", encoding="utf-8")
+    sys.exit(1 if bad or short else 0)
 
 
 if __name__ == "__main__":

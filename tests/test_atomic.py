@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.atomic import replacing, write_text
+from neuronfair import atomic
+from neuronfair.atomic import leftovers, replacing, write_text
 
 
 def listing(folder: Path) -> list[str]:
@@ -113,3 +114,58 @@ def test_a_folder_is_not_replaced(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_text(tmp_path / "no" / "a.txt", "new")
     assert listing(tmp_path) == ["a.txt"]
+
+
+LEFT = (".a.txt.k3_x9a0b.txt", ".a.txt.zzzzzzzz.txt")
+OTHERS = (".a.txt.notes", ".ab.txt.k3_x9a0b.txt", "a.txt.k3_x9a0b.txt", ".[a].txt.k3_x9a0b.txt")
+
+
+@pytest.mark.skipif(atomic.fcntl is None, reason="this system cannot lock files")
+def test_what_a_kill_has_left_behind_is_removed_the_next_time(tmp_path):
+    for name in (*LEFT, *OTHERS):
+        (tmp_path / name).write_text("half of the n")
+    assert {path.name for path in leftovers(tmp_path / "a.txt")} == set(LEFT)
+    write_text(tmp_path / "a.txt", "new")
+    assert listing(tmp_path) == sorted(("a.txt", *OTHERS))
+    write_text(tmp_path / "[a].txt", "new")
+    assert listing(tmp_path) == sorted(("a.txt", "[a].txt", *OTHERS[:-1]))
+
+
+def test_two_who_write_the_same_file_leave_each_other_alone(tmp_path):
+    path = tmp_path / "a.txt"
+    with replacing(path) as first:
+        first.write_text("first")
+        write_text(path, "second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert listing(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.skipif(atomic.fcntl is None, reason="this system cannot lock files")
+def test_a_file_that_another_process_removed_before_it_was_locked_is_made_anew(tmp_path, monkeypatch):
+    path, real, calls = tmp_path / "a.txt", atomic.fcntl.flock, []
+
+    def late(handle: int, kind: int) -> None:
+        if not calls:
+            leftovers(path)[0].unlink()
+        calls.append(kind)
+        real(handle, kind)
+
+    monkeypatch.setattr(atomic.fcntl, "flock", late)
+    write_text(path, "new")
+    assert (path.read_text(), len(calls)) == ("new", 2)
+    assert listing(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("locks", ["none", "refused"])
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch, locks):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    if locks == "none" or atomic.fcntl is None:
+        monkeypatch.setattr(atomic, "fcntl", None)
+    else:
+        monkeypatch.setattr(atomic.fcntl, "flock", refuse)
+    (tmp_path / LEFT[0]).write_text("perhaps somebody is writing it")
+    write_text(tmp_path / "a.txt", "new")
+    assert listing(tmp_path) == sorted(("a.txt", LEFT[0]))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from neuronfair.generation.methods import METHODS
-from tests.test_cli_search import copies, folder  # noqa: F401  # fixtures
+from tests.test_cli_search import copies, folder, other_outputs  # noqa: F401  # fixtures
 
 DATA = ("table.csv", "--domain", "table.toml", "--model", "model.safetensors")
 SMALL = ("--seeds", 10, "--steps", 8)
@@ -18,7 +18,7 @@ def test_all_methods_in_one_table(run, tmp_path):
     assert result.status == 0, result.err
     for name in METHODS:
         assert name in result.out
-    assert "Random people:" in result.out
+    assert "drawn uniformly" in result.out
     assert max(map(len, result.out.splitlines())) <= 80
     assert "…" not in result.out  # no heading is cut off
     figures = json.loads((tmp_path / "figures.json").read_text())
@@ -42,6 +42,30 @@ def test_repeats_and_phases_as_json_alone(run):
     assert all(entry["findings_global"] == 0 for entry in local["methods"])
 
 
+def test_a_network_with_one_output_is_compared_and_interpreted(run):
+    other_outputs(1)
+    one = (*DATA[:-1], "1.safetensors")
+    for words, share in (
+        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["random"]["rate"]),
+        (("interpret", *one), lambda found: found["ablation"]["before"]["rate"]),
+    ):
+        assert "one output" in run(*words, "--decision", "argmax").err
+        by_sign, same, any_gap = (
+            share(json.loads(run(*words, "--json", "-", *decision).out))
+            for decision in ((), ("--decision", "threshold=0"), ("--decision", "tolerance=0"))
+        )
+        assert by_sign == same < any_gap
+
+
+def test_interpreting_by_a_tolerance_says_nothing_about_accuracy(run):
+    other_outputs(1)
+    words = ("interpret", *DATA[:-1], "1.safetensors")
+    result = run(*words, "--decision", "tolerance=0.01")
+    assert result.status == 0
+    assert "accuracy" not in result.out
+    assert json.loads(run(*words, "--json", "-").out)["ablation"]["before"]["accuracy"] is not None
+
+
 def test_quiet_comparison_says_nothing(run):
     assert run("compare", *DATA, *SMALL, "--methods", "uniform", "--quiet") == (0, "", "")
 
@@ -63,7 +87,7 @@ def test_a_comparison_that_cannot_be(refused, words, says):
 def test_the_rate_and_its_interval(run, tmp_path):
     result = run("rate", *DATA, "--error", 0.02, "--json", "rate.json")
     assert result.status == 0, result.err
-    assert "would be decided otherwise if only their sex changed" in " ".join(result.out.split())
+    assert "The decision flips with sex for" in " ".join(result.out.split())
     figures = json.loads((tmp_path / "rate.json").read_text())
     low, high = figures["interval"]
     assert low <= figures["rate"] <= high
@@ -73,10 +97,10 @@ def test_the_rate_and_its_interval(run, tmp_path):
 
 
 def test_the_rate_among_the_rows_of_the_table(run):
-    result = run("rate", *DATA, "--distribution", "data", "--error", 0.0001)
+    result = run("rate", *DATA, "--population", "table", "--error", 0.0001)
     said = " ".join(result.out.split())
-    assert "of 200 people taken from the table" in said
-    assert "nobody else was left to judge" in said
+    assert "of 200 rows of the table: " in said
+    assert "nobody was left to judge" in said
 
 
 @pytest.mark.parametrize(
@@ -84,7 +108,7 @@ def test_the_rate_among_the_rows_of_the_table(run):
     [
         (("--error", 0), ("error must be more than 0",)),
         (("--confidence", 1.5), ("confidence must lie between 0 and 1",)),
-        (("--distribution", "mine"), ("mine",)),
+        (("--population", "mine"), ("mine",)),
     ],
 )
 def test_a_rate_that_cannot_be(refused, words, says):

@@ -5,9 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1000  # letters of a message
+LONG, MANY = 100, 5000  # letters of a word, and words, that are compared with another
+
 
 class NeuronFairError(Exception):
     """The parent of every error this package raises on purpose; the command line shows it as one line."""
+
+    def __str__(self) -> str:
+        text = super().__str__()  # it may quote a name or a cell of any length
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"
 
 
 class DomainError(NeuronFairError):
@@ -39,13 +46,25 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error)[:2000].split())[:300] or type(error).__name__
 
 
+def repeated(words: Iterable[str]) -> str | None:
+    """Return a word that comes twice, or None.
+
+    >>> repeated(["age", "sex", "age"])
+    'age'
+    """
+    seen: set[str] = set()
+    return next((word for word in words if word in seen or seen.add(word)), None)  # type: ignore[func-returns-value]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the tail of an error message that lists what is known and, if there is one, the nearest match.
 
     >>> did_you_mean("sexx", ["age", "sex"])
     "Known: age, sex. Did you mean 'sex'?"
     """
-    known = [str(k) for k in known]
+    word, known = str(word), [str(k) for k in known]
     shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
-    near = difflib.get_close_matches(str(word), known, n=1)
+    # Comparing takes long for long words, and for each of many.
+    nearly = sorted((k for k in known if len(k) <= LONG), key=lambda k: abs(len(k) - len(word)))[:MANY]
+    near = difflib.get_close_matches(word, nearly, n=1) if len(word) <= LONG else []
     return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from neuronfair.errors import DataError, NeuronFairError
@@ -12,7 +15,9 @@ from neuronfair.errors import DataError, NeuronFairError
 VARIABLE = "NEURONFAIR_MAX_BYTES"
 MAX_BYTES = 2_000_000_000  # of memory, unless the variable says otherwise
 TEXT = 8  # a text takes about eight times its size when it has become cells or a tree of values
+TREE = 32  # and the JSON of a stranger up to so many times: an empty list takes 72 bytes for three letters
 _CHUNK = 1 << 20
+_ENTRY, _ENTRY_BYTES = b"PK\x01\x02", 1000  # a line of a zip archive's directory, and what it takes in memory
 
 
 class TooLarge(NeuronFairError):  # noqa: N818 - read as a sentence: the file is too large
@@ -73,15 +78,71 @@ def unpacked(content: bytes, what: object, *, times: float = 1) -> bytes:
     return b"".join(parts)
 
 
+def read_text(path: Path, *, times: float = TREE) -> str:
+    """Return the text of a UTF-8 file that is not too large, with plain line ends."""
+    return read_bytes(path, times=times).decode("utf-8").replace("\r\n", "\n")
+
+
+def open_archive(source: Path | bytes, what: object) -> zipfile.ZipFile:
+    """Open a zip archive, unless its directory is too large: opening it makes an object for every member."""
+    entries, rest = 0, b""
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
+        while part := file.read(_CHUNK):
+            entries += (rest + part).count(_ENTRY)
+            rest = part[-3:]  # a mark may lie across two parts
+    check_size(entries, what, times=_ENTRY_BYTES)
+    return zipfile.ZipFile(source if isinstance(source, Path) else io.BytesIO(source))
+
+
 def read_member(archive: zipfile.ZipFile, name: str | zipfile.ZipInfo, *, times: float = 1) -> bytes:
     """Return the content of a member of a zip archive, if it is not too large."""
     member = name if isinstance(name, zipfile.ZipInfo) else archive.getinfo(name)
     what = f"{archive.filename or 'archive'}, member '{member.filename}'"
     check_size(member.file_size, what, times=times)
-    return archive.read(member)  # reads no more than the size that the directory says
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a limit
+        raise zipfile.BadZipFile(f"'{member.filename}' is packed in a way that is not read here")
+    with archive.open(member) as file:  # archive.read would unpack all there is, and then cut it to the size
+        return file.read(member.file_size)
 
 
-def check_archive(archive: zipfile.ZipFile, *, times: float = 1) -> None:
+def check_archive(archive: zipfile.ZipFile, *, times: float = 1, what: object = None, besides: float = 0) -> None:
     """Refuse a zip archive whose members are too large together, by what its directory says."""
-    total = sum(member.file_size for member in archive.infolist())
-    check_size(total, archive.filename or "archive", times=times)
+    total = besides + sum(member.file_size for member in archive.infolist())
+    check_size(total, what or archive.filename or "archive", times=times)
+
+
+def members(content: bytes, what: object, *, times: float = 1, besides: float = 0) -> dict[str, bytes]:
+    """Return the files in a zip archive by name, if they are not too large together, and with `besides` bytes more.
+
+    A name that leads out of the archive, or that comes twice, is an error: readers disagree about what it means.
+    """
+    found: dict[str, bytes] = {}
+    with open_archive(content, what) as archive:
+        check_archive(archive, times=times, what=what, besides=besides)
+        for member in archive.infolist():
+            name = member.filename
+            if name in found or name.startswith("/") or "\\" in name or ".." in name.split("/"):
+                raise zipfile.BadZipFile(f"the name '{name[:100]}' leads out of the archive, or comes twice")
+            if not member.is_dir():
+                found[name] = read_member(archive, member)
+    return found
+
+
+def repacked(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip archive of these files, not packed: a library that reads it finds the sizes that were checked."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return target.getvalue()
+
+
+def check_array(content: bytes) -> None:
+    """Refuse an .npy file whose header declares more than the file holds, before an array of that size is made."""
+    from numpy.lib import format as npy
+
+    file = io.BytesIO(content)
+    header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = header(file)  # refuses a header of more than 10,000 letters
+    if math.prod(shape) * dtype.itemsize > len(content):
+        raise ValueError(f"an array of {shape} is declared, but the file has {len(content):,} bytes")

@@ -12,6 +12,7 @@ from neuronfair import __version__
 from neuronfair.cli.app import app
 from neuronfair.cli.options import (
     DataArgument,
+    DecisionOption,
     DeviceOption,
     DomainOption,
     EncodingOption,
@@ -31,6 +32,7 @@ from neuronfair.cli.options import (
     names,
     write_json,
 )
+from neuronfair.words import listed
 
 
 class _Phase(StrEnum):
@@ -47,6 +49,7 @@ def compare(
     model: ModelOption = None,
     weights: WeightsOption = None,
     trust_pickle: TrustOption = False,
+    decision: DecisionOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
@@ -78,9 +81,9 @@ def compare(
     from neuronfair.generation.methods import check_method
     from neuronfair.measure.compare import able
     from neuronfair.measure.compare import compare as run
-    from neuronfair.report.compare import compare_report, plot_comparison
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.plots import PICTURES
+    from neuronfair.render.compare import compare_report, plot_comparison
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.plots import PICTURES
 
     check_out(plot, PICTURES)
     check_out(json_file, or_stdout=True)
@@ -90,7 +93,7 @@ def compare(
         check_method(method)
     console = make_console(quiet=quiet or is_stdout(json_file))
     table = load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = Source(model, weights, trust_pickle, device=device).open_or_train(table, console, seed)
+    opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)
     with progress_bar("Comparing methods", quiet=console.quiet) as show:
@@ -102,7 +105,7 @@ def compare(
         result = run(network, table.domain, table.rows, chosen, plan, phase=phase.value, repeats=repeats, progress=note)
     console.print(compare_report(result, table.domain))
     if plot is not None:
-        title = f"{table.name}, {' and '.join(table.domain.sensitive)}: {result.seeds:,} seeds"
+        title = f"{table.name}, {listed(table.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     if json_file is not None:

@@ -49,8 +49,8 @@ def reproduce(
 
     `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
     """
-    from neuronfair.atomic import write_text
-    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.atomic import replacing, write_text
+    from neuronfair.render.console import make_console, progress_bar
     from neuronfair.verdict.folder import check_writable
 
     for folder in (out, docs):
@@ -101,7 +101,8 @@ def reproduce(
     if docs is not None:
         for path in (path for paths in pictures.values() for path in paths):
             (docs / "img").mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, docs / "img" / path.name)
+            with replacing(docs / "img" / path.name) as temporary:
+                shutil.copyfile(path, temporary)
         places = {name: [Path("img") / path.name for path in paths] for name, paths in pictures.items()}
         write_text(docs / "results.md", book.page(reports, places, scale, command))
     for report in reports.values():

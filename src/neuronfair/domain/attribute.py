@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.errors import CellError, DomainError, did_you_mean
+from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
 
 Kind = Literal["ordinal", "nominal", "flag", "continuous"]
 Encoding = Literal["raw", "scaled", "onehot"]
@@ -55,9 +56,9 @@ class Attribute:
             raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(Encoding))}")
         if self.kind == "nominal" and not self.values:
             raise self._error("a nominal attribute needs values = [...]")
-        if len(set(self.values)) < len(self.values):
-            twice = sorted({v for v in self.values if self.values.count(v) > 1})
-            raise self._error(f"value {twice[0]!r} is listed twice")
+        twice = repeated(self.values)
+        if twice is not None:
+            raise self._error(f"value {twice!r} is listed twice")
         if not self.values:
             numbers = (self.low, self.high, self.step)
             if not all(_is_finite(n) for n in numbers) or self.step <= 0 or self.high < self.low:
@@ -109,7 +110,11 @@ class Attribute:
         the bounds through as codes that are not valid.
         """
         codes: dict[Any, int] = {}
-        for cell in dict.fromkeys(cells):  # the distinct cells in order of appearance: far fewer than the cells
+        distinct = dict.fromkeys(cells)  # in order of appearance: far fewer than the cells
+        if any(map(_is_nan, distinct)):  # no NaN equals another, so each would be a cell of its own
+            cells = [None if _is_nan(cell) else cell for cell in cells]
+            distinct = dict.fromkeys(cells)
+        for cell in distinct:
             try:
                 # A label may have blanks at its ends; anything else is read without them.
                 label = self._label_codes.get(cell) if isinstance(cell, str) else None
@@ -171,6 +176,10 @@ def _is_finite(number: float) -> bool:
         return bool(np.isfinite(float(number)))
     except OverflowError:  # a whole number beyond every float
         return False
+
+
+def _is_nan(cell: Any) -> bool:
+    return isinstance(cell, (float, np.floating)) and math.isnan(cell)
 
 
 def _text(cell: Any) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import operator
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ _SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in
 
 def exact(sizes: Sequence[int]) -> bool:
     """Return whether all combinations of so many values per column fit a 64-bit number."""
-    return math.prod(sizes) < 2**63
+    return all(number < 2**63 for number in accumulate(sizes, operator.mul))
 
 
 def key_coefficients(sizes: Sequence[int]) -> Tensor:
@@ -24,7 +25,7 @@ def key_coefficients(sizes: Sequence[int]) -> Tensor:
     column with one value gets 0.
     """
     if exact(sizes):
-        places = [math.prod(sizes[:i]) for i in range(len(sizes))]
+        places = list(accumulate(sizes[:-1], operator.mul, initial=1))
         coefficients = torch.tensor(places, dtype=torch.int64)
     else:
         halves = torch.randint(2**32, (2, len(sizes)), generator=torch.Generator().manual_seed(_SEED))

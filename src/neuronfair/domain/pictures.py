@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import zipfile
-from collections import Counter
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from neuronfair.domain.files import read_sheet
-from neuronfair.errors import DataError, did_you_mean
+from neuronfair.errors import DataError, did_you_mean, repeated
+from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read_bytes, read_member
 
 SIDE = 64  # pixels: height and width of every picture, as in the paper
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # those of the suffixes, as Pillow calls them
+WORKERS = 4  # pictures that are decoded at the same time
+BYTES = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
 SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip with NAME.csv
     "lfw_in": ("lfw_faces", "tin_nonfaces"),
     "clba_in": ("celeba_faces", "tin_nonfaces"),
@@ -117,7 +124,7 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, c
 
     The table has a column `file`, the path inside the folder or archive, and one column per attribute; `is_face` says
     0 for pictures without a face. Pictures of another size are resized, grey ones become RGB, and files that are no
-    pictures are left out; `notes` says so. With `cache`, decoded pixels are kept in that folder.
+    pictures, or too large, are left out; `notes` says so. With `cache`, decoded pixels are kept in that folder.
     """
     source, labels = Path(source), Path(labels)
     if not source.exists():
@@ -126,9 +133,9 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, c
     if "file" not in sheet.columns:
         raise DataError(f"{labels}: expected a column 'file'. {did_you_mean('file', sheet.columns)}")
     files = sheet.columns["file"]
-    twice = [file for file, count in Counter(files).items() if count > 1]
-    if twice:
-        raise DataError(f"{labels}: '{twice[0]}' is labelled twice")
+    twice = repeated(files)
+    if twice is not None:
+        raise DataError(f"{labels}: '{twice}' is labelled twice")
     notes: list[str] = []
     with _Folder(source) as there:
         unlabelled = len(there.names - set(files))
@@ -144,7 +151,8 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, c
         notes += found
     keep = [i for i, ok in zip(keep, sound, strict=True) if ok]
     if not keep:
-        raise DataError(f"{source}: none of the labelled files is a picture that can be read")
+        why = " ".join(notes)
+        raise DataError(f"{source}: none of the labelled files is a picture that can be read. {why}")
     columns = {name: [cells[i] for i in keep] for name, cells in sheet.columns.items() if name != "file"}
     is_face = _truth(columns.pop("is_face", ["1"] * len(keep)), labels)
     return Pictures(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
@@ -160,7 +168,7 @@ class _Folder:
             everything = [p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file()]
         else:
             try:
-                self._zip = zipfile.ZipFile(source)
+                self._zip = open_archive(source, source)
             except (zipfile.BadZipFile, OSError) as error:
                 raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
             everything = self._zip.namelist()
@@ -174,7 +182,9 @@ class _Folder:
             self._zip.close()
 
     def read(self, name: str) -> bytes:
-        return (self._source / name).read_bytes() if self._zip is None else self._zip.read(name)
+        if self._zip is None:
+            return read_bytes(self._source / name, times=WORKERS)
+        return read_member(self._zip, name, times=WORKERS)
 
 
 def _decoded(
@@ -188,42 +198,68 @@ def _decoded(
         with np.load(kept, allow_pickle=False) as stored:
             if str(stored["stamp"]) == stamp:
                 return torch.from_numpy(stored["pixels"]), stored["sound"].tolist(), stored["notes"].tolist()
-    raw = [there.read(file) for file in files]  # a zip archive has one reader at a time; decoding is the work
-    with ThreadPoolExecutor() as pool:
-        results = list(pool.map(lambda content: _picture(content, side), raw))
-    sound = [array is not None for array, _ in results]
-    arrays = [array for array, _ in results if array is not None]
-    pixels = np.stack(arrays) if arrays else np.zeros((0, 3, side, side), np.uint8)
+    from PIL import Image
+
+    Image.init()
+    check_size(len(files) * 3 * side * side, source)
+    pixels = np.zeros((len(files), 3, side, side), np.uint8)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(partial(_picture, there), files, pixels))
+    sound = [not changes & {"damaged", "large"} for changes in found]
     notes = []
-    bad = [file for file, ok in zip(files, sound, strict=True) if not ok]
-    if bad:
-        notes.append(f"{len(bad):,} files in {source.name} are no pictures, '{bad[0]}' for one: left out.")
-    for change, what in (("resized", f"resized to {side} x {side}"), ("grey", "made RGB from grey or palette")):
-        count = sum(change in changes for _, changes in results)
-        if count:
-            notes.append(f"{count:,} pictures in {source.name} were {what}.")
+    for change, what in (
+        ("damaged", "files in {} are no pictures, '{}' for one: left out."),
+        ("large", f"files in {{}} are too large, '{{}}' for one: left out. If you trust them, set {VARIABLE}."),
+        ("resized", f"pictures in {{}} were resized to {side} x {side}."),
+        ("grey", "pictures in {} were made RGB from grey or palette."),
+    ):
+        which = [file for file, changes in zip(files, found, strict=True) if change in changes]
+        if which:
+            notes.append(f"{len(which):,} {what.format(source.name, which[0])}")
+    pixels = pixels if all(sound) else pixels[np.array(sound)]
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, pixels=pixels, sound=np.array(sound), notes=np.array(notes, dtype=str), stamp=np.array(stamp))
     return torch.from_numpy(pixels), sound, notes
 
 
-def _picture(content: bytes, side: int) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """Return one picture as (3, side, side) and what was changed; None for what is no picture."""
+def _picture(there: _Folder, name: str, pixels: np.ndarray) -> set[str]:
+    """Decode one picture into `pixels`, (3, side, side), and return what was changed, or why it is left out."""
     from PIL import Image
 
-    changes = []
+    changes = set()
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        content = there.read(name)
+    except TooLarge:
+        return {"large"}
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
+        return {"damaged"}
+    try:
+        with _opened(content) as image:
+            check_size(len(content) + BYTES * math.prod(image.size), name, times=WORKERS)
             if image.mode != "RGB":
-                changes.append("grey")
+                changes.add("grey")
             picture = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # what PIL raises for damaged files
-        return None, ()
-    if picture.size != (side, side):
-        changes.append("resized")
-        picture = picture.resize((side, side), Image.Resampling.LANCZOS)
-    return np.ascontiguousarray(np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1)), tuple(changes)
+            if image.size != pixels.shape[1:]:
+                changes.add("resized")
+                picture = picture.resize(pixels.shape[1:], Image.Resampling.LANCZOS)
+    except (TooLarge, MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return {"large"}
+    except Exception:  # a damaged file can fail anywhere in the reader
+        return {"damaged"}
+    pixels[:] = np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1)
+    return changes
+
+
+def _opened(content: bytes) -> Any:
+    """Return a picture of a common kind, not yet decoded: Image.open would warn of large ones in words of its own."""
+    from PIL import Image
+
+    for kind in FORMATS:
+        make, accepts = Image.OPEN.get(kind, (None, None))
+        if make is not None and accepts is not None and accepts(content[:16]) is True:
+            return make(io.BytesIO(content), "")
+    raise ValueError("not a picture")
 
 
 def _truth(cells: Sequence[str], labels: Path) -> Tensor:

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError, did_you_mean
+from neuronfair.limits import check_size
 
 MAX_COMBINATIONS = 1_000_000  # of classes in one group of entangled attributes
 MAX_VALUES = 10_000_000  # of an attribute that a rule names: a table over all of them is kept
+MAX_CONDITIONS = 1_000  # in all rules: compiling them takes time with the third power of their number
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,29 @@ class RuleBook:
         self.rules = tuple(rules)
         self._attributes = tuple(attributes)
         self._columns = {a.name: i for i, a in enumerate(attributes)}
+        self._check_sizes()
         # Per rule: the conditions of both parts as (column, table of the codes that meet it).
         self._when = [self._tables(rule, rule.when) for rule in self.rules]
         self._then = [self._tables(rule, rule.then) for rule in self.rules]
+        self._named = [{c for c, _ in (*w, *t)} for w, t in zip(self._when, self._then, strict=True)]
         for rule, when in zip(self.rules, self._when, strict=True):
             if not when:
                 raise DomainError(
                     f"rule '{rule.name}': has no condition. Write if = {{…}} and then = {{…}}, or forbid = {{…}}"
                 )
         self._groups = [self._compile(columns) for columns in self._components()]
+
+    def _check_sizes(self) -> None:
+        """Refuse rules whose tables would take too much time or memory."""
+        named = [name for rule in self.rules for name in (*rule.when, *rule.then)]
+        if len(named) > MAX_CONDITIONS:
+            raise DomainError(f"the rules have {len(named):,} conditions; {MAX_CONDITIONS:,} at most. Use fewer rules")
+        sizes = {name: self._attributes[self._columns[name]].size for name in set(named) if name in self._columns}
+        for name, size in sizes.items():
+            if size > MAX_VALUES:
+                raise DomainError(f"attribute '{name}' has too many values for a rule. Use a larger step")
+        tables = sum(sizes.get(name, 0) for name in named) + 32 * sum(sizes.values())
+        check_size(tables, "the tables of the rules")
 
     @property
     def columns(self) -> set[int]:
@@ -95,10 +111,9 @@ class RuleBook:
 
     def _components(self) -> list[tuple[int, ...]]:
         groups: list[set[int]] = []
-        for when, then in zip(self._when, self._then, strict=True):
-            touched = {column for column, _ in (*when, *then)}
-            joined = touched.union(*(g for g in groups if g & touched))
-            groups = [g for g in groups if not g & touched] + [joined]
+        for named in self._named:
+            joined = named.union(*(g for g in groups if g & named))
+            groups = [g for g in groups if not g & named] + [joined]
         return [tuple(sorted(g)) for g in groups]
 
     def _compile(self, columns: tuple[int, ...]) -> _Group:
@@ -120,11 +135,12 @@ class RuleBook:
         for j, column in enumerate(columns):
             # One more column at a time; what breaks a rule already is dropped before the next one multiplies it.
             k = len(counts[j])
+            check_size(len(rows) * k * (len(self._attributes) + j + 1), "the cases of the rules", times=16)
             classes = torch.arange(k).repeat(len(rows))
             combinations = torch.cat([combinations.repeat_interleave(k, 0), classes[:, None]], 1)
             rows = rows.repeat_interleave(k, 0)
             rows[:, column] = members[j][starts[j][classes]]
-            kept = ~self._already_broken(rows, set(columns[: j + 1]))
+            kept = ~self._newly_broken(rows, column, set(columns[: j + 1]))
             combinations, rows = combinations[kept], rows[kept]
             if len(rows) > MAX_COMBINATIONS:
                 names = ", ".join(self._attributes[c].name for c in columns)
@@ -142,12 +158,12 @@ class RuleBook:
         weights = torch.tensor([n / total for n in rows_of], dtype=torch.float64)
         return _Group(columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights)
 
-    def _already_broken(self, rows: Tensor, known: set[int]) -> Tensor:
-        """Return which rows break a rule whatever the columns that are not yet known hold."""
+    def _newly_broken(self, rows: Tensor, column: int, known: set[int]) -> Tensor:
+        """Return which rows break a rule that names a column, whatever the columns that are not yet known hold."""
         broken = torch.zeros(len(rows), dtype=torch.bool)
-        for when, then in zip(self._when, self._then, strict=True):
-            if {column for column, _ in when} <= known:
-                seen = [(column, table) for column, table in then if column in known]
+        for when, then, named in zip(self._when, self._then, self._named, strict=True):
+            if column in named and {c for c, _ in when} <= known:
+                seen = [(c, table) for c, table in then if c in known]
                 if seen or not then:
                     met = _all_met(rows, when)
                     broken |= met & ~_all_met(rows, seen) if then else met
@@ -246,8 +262,6 @@ def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
 
 def _meets(attribute: Attribute, condition: Condition) -> Tensor:
     """Return which codes of an attribute meet a condition: bool, (size,)."""
-    if attribute.size > MAX_VALUES:
-        raise DomainError(f"attribute '{attribute.name}' has too many values for a rule. Use a larger step")
     if isinstance(condition, Span):
         if attribute.values:
             raise DomainError(f"attribute '{attribute.name}' has labels, not numbers. List the labels that are meant")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
-import io
 import os
 import tomllib
 import urllib.request
@@ -15,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuronfair import limits
 from neuronfair.atomic import replacing
-from neuronfair.errors import DataError, did_you_mean
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 
 CATALOG = Path(__file__).parent / "catalog"
 TIMEOUT_SECONDS = 30.0
@@ -118,8 +117,8 @@ def get(name: str, progress: Progress | None = None) -> tuple[Path, ...]:
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file, unpacked if it is a gzip file."""
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        content = limits.read_bytes(path)
+        return limits.unpacked(content, path) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
 
@@ -155,8 +154,8 @@ def _download(file: File, name: str, progress: Progress | None) -> Path:
             content = _fetch(url, progress)
             _check(content, file, url)
         # A server can fail in many ways; each is one line of the message, and the next address is tried.
-        except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, DataError) as error:
-            reason = str(error) if isinstance(error, DataError) else f"{url}: {_reason(error)}"
+        except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, NeuronFairError) as error:
+            reason = str(error) if isinstance(error, NeuronFairError) else f"{url}: {_reason(error)}"
             failures.append(reason)
         else:
             return _keep(content, cache_folder() / file.name)
@@ -174,14 +173,15 @@ def _fetch(url: str, progress: Progress | None) -> bytes:
         total = int(length) if length else None
         while chunk := reply.read(_CHUNK):
             received += chunk
+            limits.check_size(len(received), address)
             if progress:
                 progress(len(received), total)
     if total is not None and len(received) < total:
         raise OSError(f"connection closed after {len(received)} of {total} bytes")
     content = bytes(received)
     for member in members:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            content = archive.read(member)
+        with limits.open_archive(content, address) as archive:
+            content = limits.read_member(archive, member)
     return content
 
 

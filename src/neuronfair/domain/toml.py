@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,17 +14,22 @@ from neuronfair.domain.attribute import MAX_VALUES, Attribute
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import DomainError, did_you_mean
+from neuronfair.limits import read_text
 
 _TOP = ("name", "encoding", "description", "sensitive", "target", "encode", "outside", "attributes", "rules")
 _ATTRIBUTE = ("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra")
 _NUMBERS = ("low", "high", "step", "center", "scale")
+_TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
+# A key of 16 parts, where a key may stand; tomllib takes time and memory with the square of their number.
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
+_DEEP = re.compile(rf"(?m)(?:^[ \t]*+\[{{0,2}}+|[{{,])[ \t]*+(?:{_PART}){{16}}")
 
 
 def read_domain(path: str | Path) -> TableDomain:
     """Read a domain from a TOML file; every mistake is reported with the file and the entry it is in."""
     path = Path(path)
     try:
-        return parse_domain(path.read_text(encoding="utf-8"), default_name=path.stem)
+        return parse_domain(read_text(path, times=_TIMES), default_name=path.stem)
     except (OSError, UnicodeDecodeError, DomainError) as error:
         raise DomainError(f"{path}: {_reason(error)}") from None
 
@@ -31,6 +37,8 @@ def read_domain(path: str | Path) -> TableDomain:
 def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
     """Read a domain from the text of a TOML file."""
     try:
+        if _DEEP.search(text):
+            raise ValueError("a key has too many parts")
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
         raise DomainError(f"cannot be read as TOML: {error}") from None

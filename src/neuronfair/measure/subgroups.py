@@ -20,6 +20,7 @@ from neuronfair.network.judge import Decision, families, judge
 MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
 BEAM = 6  # rules that are made longer at a time
 CUTS = 16  # places where a range may begin or end, for an attribute with many values
+MAX_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
 VALUES = 5  # labels in one condition, at most: more are not read
 ENOUGH = 400  # discriminated people to learn from; findings make up for what random people lack
 SUPPORT = 0.03  # of the discriminated people that a rule must hold for
@@ -147,7 +148,7 @@ def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut
     cuts = []
     for column in domain.free.nonzero()[:, 0].tolist():
         size = domain.attributes[column].size
-        if size < 2:
+        if not 2 <= size <= MAX_SIZE:
             continue
         tables = _ranges if bool(domain.ordered[column]) else _sets
         cuts += [Cut(column, table) for table in tables(wanted[:, column], others[:, column], size)]

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.atomic import replacing
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, one_line
+from neuronfair.limits import check_size
 from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.layers import evaluating
 from neuronfair.network.train import train
 from neuronfair.network.vision import BODIES, Detector, build
+from neuronfair.network.weights import read_safetensors
 from neuronfair.network.zoo import fully_connected
 
 BATCH = 128
@@ -30,6 +31,7 @@ PASS = 256  # pictures per forward pass where no gradient is needed
 SHIFT = 4  # pixels that training pictures are moved by at most
 HEAD_SETTINGS = TrainingSettings(epochs=40, batch=256, patience=8, restarts=1)
 CARD_KEY = "neuronfair-detector"
+_BYTES = 4096  # for each pixel: of the first layer after ResNet50, the largest there is
 
 Progress = Callable[[int, int, float], None]
 
@@ -204,19 +206,23 @@ def save_detector(path: Path, module: Detector, card: DetectorCard) -> None:
 
 def load_detector(path: Path) -> tuple[Detector, DetectorCard]:
     """Read a detector that `save_detector` wrote."""
-    state, metadata = _read(path)
-    if CARD_KEY not in metadata:
+    state, said = read_safetensors(path)
+    if CARD_KEY not in said:
         raise ModelError(f"{path}: holds no detector: it has no card. Use a file that 'audit-images' wrote")
-    card = json.loads(metadata[CARD_KEY])
-    card = DetectorCard(**{**card, "classes": tuple(card["classes"])})
-    module = build(card.body, side=card.side, classes=len(card.classes))
+    try:
+        card = DetectorCard(**json.loads(said[CARD_KEY]))
+        card = replace(card, side=int(card.side), classes=tuple(map(str, card.classes)))
+        check_size(_BYTES * card.side**2, path)  # before anything of that size is built
+        module = build(card.body, side=card.side, classes=len(card.classes))
+    except (ValueError, TypeError, OverflowError, RecursionError, RuntimeError) as error:
+        raise ModelError(f"{path}: the card in this file cannot be read ({one_line(error)})") from None
     _fill(module, state, path)
     return module.eval(), card
 
 
 def load_body(path: Path, body: nn.Module) -> None:
     """Fill a body with weights from a safetensors file of any float type."""
-    state, _ = _read(path)
+    state, _ = read_safetensors(path)
     _fill(body, state, path)
 
 
@@ -224,18 +230,4 @@ def _fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
-        raise ModelError(
-            f"{path}: the weights are not those of this network ({' '.join(str(error).split())[:200]})"
-        ) from None
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    from safetensors import safe_open
-
-    if not path.is_file():
-        raise ModelError(f"{path}: there is no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise ModelError(f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:200]})") from error
+        raise ModelError(f"{path}: the weights are not those of this network ({one_line(error)})") from None

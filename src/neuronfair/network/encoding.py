@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.limits import check_size
 
 ROWS_PER_PASS = 1 << 15
 NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
@@ -72,14 +74,16 @@ class TableEncoding:
         on_cpu = device.type == "cpu"
         self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS
         self.is_block = torch.tensor(blocks, device=device)
-        self.offset = torch.tensor([sum(widths[:i]) for i in range(len(widths))], device=device)
+        self.offset = torch.tensor([0, *accumulate(widths[:-1])], device=device)
         self.size = torch.tensor([a.size for a in attributes], device=device)
         self._factor = torch.tensor(factor, dtype=torch.float64, device=device)
         self._shift = torch.tensor(shift, dtype=torch.float64, device=device)
         self._numbers = (~self.is_block).nonzero()[:, 0]
         self._blocks = self.is_block.nonzero()[:, 0]
         # For every block the inputs of its values, and which of these exist: (blocks, values of the largest block).
-        values = torch.arange(max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)]), device=device)
+        largest = max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)])
+        check_size(largest * sum(blocks), "the one-hot blocks of the domain", times=32)
+        values = torch.arange(largest, device=device)
         self._exists = values < self.size[self._blocks][:, None]
         self._inputs = self.offset[self._blocks][:, None] + torch.where(self._exists, values, 0)
 

@@ -16,6 +16,7 @@ from neuronfair.network.train import accuracy, train
 from neuronfair.network.weights import Card, fingerprint, load
 from neuronfair.network.zoo import HFCN, LFCN, fully_connected
 
+MIN_ROWS = 10  # so that 10 % of them are one
 WIDE = 100  # inputs from which on the paper uses its larger network
 
 
@@ -36,6 +37,10 @@ def fit(
     encoding = TableEncoding.of(domain)
     if domain.target is None or not data.labelled:
         raise DataError(f"{data.name}: the rows have no labels, so there is nothing to learn. Give the target column")
+    if len(data) < MIN_ROWS:
+        raise DataError(
+            f"{data.name}: the table has {len(data)} rows; at least {MIN_ROWS} are needed to train, validate and test"
+        )
     hidden = tuple(hidden or (HFCN if encoding.width >= WIDE else LFCN))
     classes = domain.target.classes
     parts = data.split(seed)

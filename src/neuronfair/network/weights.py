@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import zipfile
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, one_line
+from neuronfair.limits import TooLarge, check_array, check_size, members, read_bytes
 from neuronfair.network.zoo import fully_connected
 
 CARD_KEY = "neuronfair"
@@ -70,8 +72,8 @@ def save(path: str | Path, module: nn.Module, card: Card) -> None:
         raise ModelError(f"{path}: the card describes other weights; set its fingerprint to fingerprint(module)")
     text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False)
     try:
-        # The weights are put in place first: they carry the card that counts, the .json is a copy for the eye.
-        with replacing(path.with_suffix(".json")) as copy, replacing(path) as weights:
+        # The weights are put in place last: whoever finds them after a kill finds the copy of their card, too.
+        with replacing(path) as weights, replacing(path.with_suffix(".json")) as copy:
             copy.write_text(f"{text}\n", encoding="utf-8")
             weights.write_bytes(to_bytes(state, metadata={CARD_KEY: text}))
     except OSError as error:
@@ -87,7 +89,8 @@ def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
     if not path.is_file():
         raise ModelError(f"{path}: there is no such file")
     _refuse_pickle(path)
-    state, card = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
+    state, said = (_read_npz(path), {}) if path.suffix == ".npz" else read_safetensors(path)
+    card = _card(said[CARD_KEY], path) if CARD_KEY in said else None
     inputs, hidden, outputs = _sizes(state, path)
     # Loading leaves torch's random state alone. (The meta device would too, but takes a second to import.)
     with torch.random.fork_rng(devices=[]):
@@ -115,38 +118,46 @@ def _refuse_pickle(path: Path) -> None:
         )
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Card | None]:
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a safetensors file, and what its header says besides."""
+    if not path.is_file():
+        raise ModelError(f"{path}: there is no such file")
     try:
+        check_size(path.stat().st_size, path, times=3)  # the file, a copy of its tensors, and a network that takes them
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(CARD_KEY)
             # Copies, because the tensors may be windows into a file that can change later.
             state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+            return state, file.metadata() or {}
+    except TooLarge:
+        raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise ModelError(f"{path}: not a readable safetensors file ({_line(error)})") from error
-    return state, None if text is None else _card(text, path)
+        raise ModelError(f"{path}: not a readable safetensors file ({one_line(error)})") from error
 
 
-def _read_npz(path: Path) -> tuple[dict[str, Tensor], None]:
-    if not zipfile.is_zipfile(path):
-        raise ModelError(f"{path}: not a readable npz file (it is damaged, or not a zip archive)")
+def _read_npz(path: Path) -> dict[str, Tensor]:
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
+        content = read_bytes(path)
+        arrays = {}
+        for name, member in members(content, path, times=4).items():  # an array and a tensor of each, transposed
+            check_array(member)
+            arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(member), allow_pickle=False)
+    except TooLarge:
+        raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise ModelError(f"{path}: not a readable npz file of plain arrays ({_line(error)})") from error
+        raise ModelError(f"{path}: not a readable npz file of plain arrays ({one_line(error)})") from error
     # The zip reader trusts the lengths in the directory; one flipped bit there can hide members without an error.
-    ending = path.read_bytes()[-22:]
-    if ending[:4] == b"PK\x05\x06" and int.from_bytes(ending[10:12], "little") != len(arrays):
+    if content[-22:-18] == b"PK\x05\x06" and int.from_bytes(content[-12:-10], "little") != len(arrays):
         raise ModelError(f"{path}: not a readable npz file (its directory is damaged)")
     count = len(arrays) // 2
     if not count or set(arrays) != {f"{kind}{i}" for kind in "Wb" for i in range(count)}:
-        raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {', '.join(arrays) or 'none'}")
+        came = ", ".join(list(arrays)[:6]) + (", …" if len(arrays) > 6 else "")
+        raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {came or 'none'}")
     state = {}
     for i in range(count):
         prefix = "output" if i == count - 1 else f"layer{i + 1}.0"
         state[f"{prefix}.weight"] = _tensor(arrays[f"W{i}"].T, path)
         state[f"{prefix}.bias"] = _tensor(arrays[f"b{i}"], path)
-    return state, None
+    return state
 
 
 def _tensor(array: np.ndarray[Any, Any], path: Path) -> Tensor:
@@ -197,9 +208,5 @@ def _card(text: str, path: Path) -> Card:
                 "accuracy": {str(part): float(share) for part, share in fields["accuracy"].items()},
             }
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ModelError(f"{path}: the card in this file cannot be read ({_line(error)})") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path}: the card in this file cannot be read ({one_line(error)})") from error

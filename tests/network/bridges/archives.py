@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 
-def export(module: nn.Module, path, x, *, dynamic: bool = True, decomposed: bool = False):
+def export(module: nn.Module, path, x, *, dynamic: bool = True, decomposed: bool = False, functional: bool = False):
     shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
     program = torch.export.export(module, (x[:3],), dynamic_shapes=shapes)
-    if decomposed:
+    if decomposed or functional:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own future
-            program = program.run_decompositions()
+            program = program.run_decompositions(None if decomposed else {})
     torch.export.save(program, path)
     return path
 

@@ -136,6 +136,19 @@ def test_types_and_layouts_are_not_numbers_of_the_file(options, path, crowd):
         open_model(path, crowd.domain, crowd.rows)
 
 
+def test_a_copy_may_be_laid_out_anew(path, crowd):
+    expected = open_model(path, crowd.domain, crowd.rows).model.scores(crowd.rows)
+    turned = [
+        node(f"{ATEN}t.default", [ref("linear_1")], "t"),
+        node(f"{ATEN}clone.default", [ref("t")], "c", memory_format={"as_memory_format": 1}),
+        node(f"{ATEN}view.default", [ref("c"), [-1]], "flat"),  # which only contiguous numbers allow
+        node(f"{ATEN}view.default", [ref("flat"), [2, -1]], "back"),
+        node(f"{ATEN}t.default", [ref("back")], "y"),
+    ]
+    with_nodes(path, turned, "y")
+    assert torch.equal(open_model(path, crowd.domain, crowd.rows).model.scores(crowd.rows), expected)
+
+
 def test_objects_among_the_inputs(path, crowd):
     def change(program):
         spec = {"custom_obj": {"arg": {"name": "x", "class_fqn": "os.system"}, "custom_obj_name": "x"}}
@@ -160,9 +173,26 @@ def test_training_mode_is_refused(target, arguments, path, crowd):
         open_model(path, crowd.domain, crowd.rows)
 
 
+def test_an_operation_that_learns_is_refused(path, crowd):
+    """Instance normalisation by the rows at hand changes the averages that it is given."""
+    none = {"as_none": True}
+    learning = [
+        node(f"{ATEN}unsqueeze.default", [ref("linear"), 2], "tall"),
+        node(f"{ATEN}expand.default", [ref("tall"), [-1, 8, 3]], "long"),
+        node(
+            f"{ATEN}instance_norm.default",
+            [ref("long"), none, none, ref("p_0_bias"), ref("p_0_bias"), True, 0.1, 1e-5, False],
+            "y",
+        ),
+    ]
+    with_nodes(path, learning, "y")
+    with pytest.raises(ModelError, match="its step 'y' changes the weights"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
 def test_weights_are_not_overwritten(path, crowd):
     with_nodes(path, [node(f"{ATEN}t.default", [ref("p_0_weight")], "t"), node(f"{ATEN}exp_.default", [ref("t")], "e")])
-    with pytest.raises(ModelError, match="its step 'e' changes the weights"):
+    with pytest.raises(ModelError, match="shares its numbers with a tensor that is overwritten"):
         open_model(path, crowd.domain, crowd.rows)
 
 
@@ -208,7 +238,7 @@ def test_weight_norm_is_that_of_torch():
 @pytest.mark.parametrize(
     ("name", "arguments", "options", "expected"),
     [
-        ("leaky_relu_", [0.3], {}, nn.LeakyReLU(0.3, inplace=True)),
+        ("leaky_relu", [0.3], {}, nn.LeakyReLU(0.3)),
         ("gelu", [], {"approximate": "tanh"}, nn.GELU("tanh")),
         ("hardtanh", [-2.0], {"max_val": 0.5}, nn.Hardtanh(-2.0, 0.5)),
         ("elu", [1.5, 2.0], {}, None),  # with a scale, which the module does not have

@@ -19,7 +19,7 @@ from neuronfair.network.bridges import open_model
 from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
 from tests.conftest import PEOPLE
-from tests.network.bridges.archives import edited, export, rewritten
+from tests.network.bridges.archives import edited, export, node, ref, rewritten, with_nodes
 from tests.network.bridges.conftest import check_white_box, trained
 
 
@@ -172,13 +172,16 @@ CASES = {
 }
 
 
+SHARING = {"overwritten", "assigned"}  # read a tensor through a window after it was overwritten
+
+
 @pytest.mark.parametrize(
     ("name", "decomposed"), [*((name, False) for name in CASES), ("norms", True), ("convolutions", True)]
 )
 def test_ordinary_networks(name, decomposed, crowd, tmp_path):
     torch.manual_seed(0)
     module = Case(*CASES[name]).eval()
-    path = export(module, tmp_path / "net.pt2", crowd.x, decomposed=decomposed)
+    path = export(module, tmp_path / "net.pt2", crowd.x, decomposed=decomposed, functional=name in SHARING)
     expected = module(crowd.x.clone()).detach()
     network = open_model(path, crowd.domain, crowd.rows).model
     for model, atol in ((network, 1e-5), (network.double(), 1e-4)):
@@ -298,3 +301,21 @@ def test_casts_to_whole_numbers_are_refused(cast, crowd, tmp_path):
     path = export(Steps(crowd.x.shape[1], cast).eval(), tmp_path / "net.pt2", crowd.x)
     with pytest.raises(ModelError, match=r"a cast to whole numbers or truth values. .*name the module"):
         open_model(path, crowd.domain, crowd.rows)
+
+
+@pytest.mark.parametrize("name", sorted(SHARING))
+def test_a_window_into_what_is_overwritten_is_refused_with_the_way_out(name, crowd, tmp_path):
+    path = export(Case(*CASES[name]).eval(), tmp_path / "net.pt2", crowd.x)
+    with pytest.raises(ModelError, match=r"shares its numbers with a tensor that is overwritten.*run_decompositions"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_file_has_no_memory(crowd, tmp_path):
+    module = nn.Sequential(nn.Linear(crowd.x.shape[1], 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    path = export(module, tmp_path / "net.pt2", crowd.x)
+    # Each call would add 1 to a bias, so that later people were decided by another network than the first.
+    with_nodes(path, [node("torch.ops.aten.add_.Scalar", [ref("p_2_bias"), 1.0], "more")])
+    found = open_model(path, crowd.domain, crowd.rows)
+    first, again = (found.model.scores(crowd.rows) for _ in range(2))
+    assert torch.equal(first, again)
+    np.testing.assert_allclose(first, module(crowd.x).detach() + 1, atol=1e-5)  # as torch computes it at the first call

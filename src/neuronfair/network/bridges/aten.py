@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
@@ -23,11 +22,11 @@ LARGEST = 10**18  # of the whole numbers that sizes are worked out with
 PIECES = 4096  # that a tensor may be cut into
 _HOME = "torch.ops.aten."
 
-# Numbers, one by one. A name with a trailing underscore overwrites its first argument, as the network did.
+# Numbers, one by one.
 _POINTWISE = """
     abs acos acosh add.Tensor add.Scalar addcdiv addcmul alias angle asin asinh atan atan2 atanh bitwise_and.Tensor
     bitwise_not bitwise_or.Tensor bitwise_xor.Tensor ceil clamp clamp.Tensor clamp_max clamp_max.Tensor clamp_min
-    clamp_min.Tensor clip clip.Tensor clone contiguous copy cos cosh deg2rad detach div.Scalar div.Tensor
+    clamp_min.Tensor clip clip.Tensor clone contiguous cos cosh deg2rad detach div.Scalar div.Tensor
     div.Tensor_mode div.Scalar_mode divide.Tensor divide.Scalar eq.Scalar eq.Tensor erf erfc erfinv exp exp2 expm1
     floor floor_divide floor_divide.Scalar fmax fmin fmod.Scalar fmod.Tensor frac full_like ge.Scalar ge.Tensor
     gt.Scalar gt.Tensor heaviside hypot isfinite isinf isnan le.Scalar le.Tensor lerp.Scalar lerp.Tensor
@@ -38,9 +37,7 @@ _POINTWISE = """
     rsub.Scalar rsub.Tensor sgn sign sin sinh sqrt square sub.Scalar sub.Tensor subtract.Tensor subtract.Scalar tan
     true_divide.Tensor trunc where.ScalarSelf where.ScalarOther where.Scalar where.self xlogy.Tensor zeros_like
     __and__.Tensor __or__.Tensor __xor__.Tensor
-    add_.Tensor add_.Scalar sub_.Tensor sub_.Scalar mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar pow_.Scalar clamp_
-    clamp_.Tensor clamp_min_ clamp_max_ abs_ exp_ log_ neg_ reciprocal_ rsqrt_ sqrt_ square_ copy_ fill_.Scalar
-    fill_.Tensor zero_ masked_fill_.Scalar masked_fill_.Tensor
+    fill.Scalar fill.Tensor zero
 """
 _SHAPES = """
     cat channel_shuffle column_stack concat concatenate constant_pad_nd diag_embed diagonal diff expand expand_as
@@ -64,7 +61,7 @@ _LAYERS = """
     conv_transpose2d.input convolution cosine_similarity dot einsum embedding glu group_norm hardshrink
     instance_norm layer_norm linear matmul max_pool1d max_pool2d max_pool2d_with_indices max_pool3d mm mv
     native_group_norm native_layer_norm outer pairwise_distance prelu rms_norm softshrink
-    threshold threshold_ vdot
+    threshold vdot
 """
 # Checks of shapes and types, which return nothing: a graph goes on without them.
 CHECKS = frozenset(
@@ -80,27 +77,13 @@ CASTS = frozenset(
 )
 
 
-class _Sigmoid(nn.Sigmoid):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sigmoid_()
-
-
-class _Tanh(nn.Tanh):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.tanh_()
-
-
 # Activations become modules, whose outputs are layers; with the names of those arguments that the modules have, too.
 _ACTIVATIONS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "gelu": (nn.GELU, ("approximate",)),
     "log_sigmoid": (nn.LogSigmoid, ()),
     "sigmoid": (nn.Sigmoid, ()),
-    "sigmoid_": (_Sigmoid, ()),
     "softplus": (nn.Softplus, ("beta", "threshold")),
     "tanh": (nn.Tanh, ()),
-    "tanh_": (_Tanh, ()),
-}
-_EITHER: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "celu": (nn.CELU, ("alpha",)),
     "elu": (nn.ELU, ("alpha",)),
     "hardsigmoid": (nn.Hardsigmoid, ()),
@@ -113,7 +96,6 @@ _EITHER: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "selu": (nn.SELU, ()),
     "silu": (nn.SiLU, ()),
 }
-_ACTIVATIONS |= _EITHER | {f"{kind}_": (partial(make, inplace=True), names) for kind, (make, names) in _EITHER.items()}
 
 
 def activation(target: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> nn.Module | None:
@@ -196,7 +178,6 @@ FUNCTIONS: dict[str, Call] = {
             ("alpha_dropout", 2),
             ("batch_norm", 5),
             ("dropout", 2),
-            ("dropout_", 2),
             ("feature_dropout", 2),
             ("rrelu", 3),
             ("scaled_dot_product_attention", 4),
@@ -205,10 +186,24 @@ FUNCTIONS: dict[str, Call] = {
     _named("chunk"): _cut("chunk", lambda x, chunks, dim=0: chunks),
     _named("split.Tensor"): _cut("split.Tensor", lambda x, size, dim=0: x.shape[dim] // max(1, size)),
     _named("unbind.int"): _cut("unbind.int", lambda x, dim=0: x.shape[dim]),
-    _named("detach_"): torch.ops.aten.detach.default,
+    _named("copy"): lambda x, other, wait=True: other.expand_as(x).to(x.dtype),  # torch's own has no gradient
     _named("_weight_norm"): lambda v, g, dim=0: v * (g / torch.norm_except_dim(v, 2, dim)),  # torch's own can crash
     **{
         f"_operator.{call.__name__}": _whole(call)
         for call in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg)
     },
 }
+
+# Their results are truth values, which would be overwritten as numbers.
+_TRUTHS = {"eq", "ge", "gt", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne"}
+# What a network that overwrites its numbers calls, and what is called in its place: nothing is overwritten here.
+OVERWRITING: dict[str, str] = {
+    (f"{home}_.{form}"): name
+    for name in FUNCTIONS
+    if name.startswith(_HOME)
+    for home, _, form in (name.rpartition("."),)
+    if home.removeprefix(_HOME) not in _TRUTHS and hasattr(torch.ops.aten, f"{home.removeprefix(_HOME)}_")
+}
+# Operations whose results may be windows into their arguments, or an argument itself.
+_WINDOWS = "alias alpha_dropout chunk contiguous detach dropout einsum feature_dropout positive split.Tensor unbind.int"
+VIEWS = frozenset(_named(name) for name in f"{_SHAPES} {_WINDOWS}".split()) | CASTS

@@ -9,30 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from neuronfair.network.bridges.apart import read_apart
+from neuronfair.apart import Unreadable, read_apart
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.readings import first_that_works, readings
-
-# XGBoost's reader can crash, or ask for all memory, on a damaged file.
-_READ = """
-sys.modules |= {"sklearn": None, "pandas": None}  # not needed there, and slow to import
-import xgboost
-sys.stdout.buffer.write(xgboost.Booster(model_file=sys.argv[1]).save_raw("json"))
-"""
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
     """Read trees that XGBoost has saved."""
     xgboost = needs("xgboost", "xgboost")
-    content = _checked(request)
+    content, learner = _checked(request)
     booster = xgboost.Booster(model_file=bytearray(content))
-    objective = json.loads(content)["learner"]["objective"]["name"]
+    objective = learner["objective"]["name"]
     margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
 
     def ask(table: Any) -> np.ndarray:
         return np.asarray(booster.predict(xgboost.DMatrix(table, enable_categorical=True), output_margin=margin))
 
-    inputs = SimpleNamespace(n_features_in_=booster.num_features(), categories_=_categories(content))
+    inputs = SimpleNamespace(n_features_in_=booster.num_features(), categories_=_categories(learner))
     if booster.feature_names is not None:
         inputs.feature_names_in_ = booster.feature_names
     reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
@@ -41,26 +34,19 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     return request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
 
 
-def _checked(request: Request) -> bytes:
-    """Return the model as JSON, read in another process, after a look at its trees."""
-    with request.path.open("rb") as file:
-        if b"learner" not in file.read(64):
-            raise request.error("not an XGBoost model: it does not begin with the entry 'learner'")
-    if request.path.suffix.lower() == ".json":
-        _check(request, request.path.read_bytes())
-    content = read_apart(request, _READ, "XGBoost model")
-    _check(request, content)
-    return content
-
-
-def _check(request: Request, content: bytes) -> None:
+def _checked(request: Request) -> tuple[bytes, dict[str, Any]]:
+    """Return the model as JSON, written by XGBoost in another process, and what it says, after a look at its trees."""
+    if b"learner" not in request.content[:64]:
+        raise request.error("not an XGBoost model: it does not begin with the entry 'learner'")
     try:
+        content = read_apart("trees", request.content, request.source)
         learner = json.loads(content)["learner"]
         columns = int(learner["learner_model_param"]["num_feature"])
         for tree in _model(learner).get("trees", []):
             _check_tree(tree, columns)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise request.error(f"not a readable XGBoost model ({type(error).__name__}: {one_line(error)})") from None
+        return content, learner
+    except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise request.error(f"not a readable XGBoost model ({one_line(error)})") from None
 
 
 def _model(learner: dict[str, Any]) -> dict[str, Any]:
@@ -69,9 +55,9 @@ def _model(learner: dict[str, Any]) -> dict[str, Any]:
     return model
 
 
-def _categories(content: bytes) -> list[list[str]]:
+def _categories(learner: dict[str, Any]) -> list[list[str]]:
     """Return the categories of each column that XGBoost remembers, none for numbers."""
-    known = _model(json.loads(content)["learner"]).get("cats", {}).get("enc", [])
+    known = _model(learner).get("cats", {}).get("enc", [])
     return [
         [bytes(entry["values"][start:end]).decode() for start, end in pairwise(entry["offsets"])]
         if entry["offsets"] and "type" not in entry

@@ -19,9 +19,18 @@ from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TEXT, check_archive, check_size, read_member
-from neuronfair.network.bridges.aten import CASTS, CHECKS, FUNCTIONS, activation, check_arguments
+from neuronfair.network.bridges.aten import (
+    CASTS,
+    CHECKS,
+    FUNCTIONS,
+    OVERWRITING,
+    VIEWS,
+    activation,
+    check_arguments,
+)
 from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported, check_full_pass
 from neuronfair.network.bridges.opened import Opened, Request, one_line
+from neuronfair.network.bridges.overwriting import Makes, without_overwriting
 
 SCHEMA = 8  # the version of the archive's description of a graph that is read here
 _AGAIN = "Save it again with torch.export.save of torch 2.9 or newer, or name the module as package.module:name"
@@ -83,10 +92,10 @@ def _read(request: Request) -> Graph:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
     types = {name: value["dtype"] for name, value in graph["tensor_values"].items()}
     nodes = [node for node in graph["nodes"] if node["target"] not in CHECKS]
-    steps = [_step(node, types) for node in nodes]
-    if any(node["target"].split(".")[-2].endswith("_") for node in nodes):  # the rows that it is given stay as they are
-        steps.insert(0, Step("copy", (given,), torch.clone, (Ref(given),)))
-    return Graph(steps, tensors, given, outputs[0]["as_tensor"]["name"])
+    steps, result = without_overwriting(
+        [(_step(node, types), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
+    )
+    return Graph(steps, tensors, given, result)
 
 
 def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tensor]:
@@ -130,9 +139,15 @@ def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -
     return given[0], tensors
 
 
+def _makes(target: str) -> Makes:
+    if target in OVERWRITING:
+        return Makes.CHANGE
+    return Makes.WINDOW if target in VIEWS else Makes.NEW
+
+
 def _step(node: Any, types: Mapping[str, int]) -> Step:
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
-    target, inputs = node["target"], node["inputs"]
+    target, inputs = OVERWRITING.get(node["target"], node["target"]), node["inputs"]
     name = node.get("name") or results[0]
     if target in CASTS:  # a change of type, which must not undo that of the whole network
         if types[results[0]] not in _FLOATS:

@@ -46,8 +46,7 @@ class Step:
 class Graph(nn.Module):
     """Runs steps in order, from one input to one output; nothing but the given functions is ever called.
 
-    Before a batch is computed, what it takes is worked out and checked; for one on the meta device that is all. What
-    no later step reads is let go.
+    What a batch takes is worked out and checked before it is computed, and what no later step reads is let go.
 
     >>> import torch
     >>> graph = Graph([Step("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, "x", "y")
@@ -60,8 +59,7 @@ class Graph(nn.Module):
         if max(len(steps), len(tensors)) > STEPS:
             raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
         self._given, self._result = given, result
-        self._steps: list[Step] = []
-        self._last = _last_reads(steps, result)
+        self._steps, self._last = tuple(steps), _last_reads(steps, result)
         self._tensors: dict[str, str] = {}
         self._needs: dict[int, Need] = {}
         self._bounds: tuple[Need, Need] | None = None
@@ -76,19 +74,15 @@ class Graph(nn.Module):
         for step in steps:
             if isinstance(step.call, nn.Module):
                 self.add_module(self._place(step.name, "part"), step.call)
-            self._steps.append(step)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
-        if x.is_meta:
-            return self._measure(x)[0]
-        need = self._need(x)
-        need.check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)
+        self._need(x).check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)
         return self._run(x)
 
     def settle(self, width: int) -> None:
         """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
-        passes = [self._measure(torch.empty(rows, width, device="meta"))[1] for rows in (2, 3, ROWS_PER_PASS)]
+        passes = [self._measure(torch.empty(rows, width, device="meta")) for rows in (2, 3, ROWS_PER_PASS)]
         if Measured.agree(passes):
             self._bounds = passes[0].need, passes[-1].need
 
@@ -97,12 +91,14 @@ class Graph(nn.Module):
         if self._bounds is not None and rows <= ROWS_PER_PASS:
             return self._bounds[0].toward(self._bounds[1], rows)
         if rows not in self._needs:
-            self._needs[rows] = self._measure(x.detach().to("meta"))[1].need
+            self._needs[rows] = self._measure(x.detach().to("meta")).need
         return self._needs[rows]
 
-    def _measure(self, x: Tensor) -> tuple[Tensor, Measured]:
-        with torch.no_grad(), Measured(len(x)) as measured:
-            return self._run(x, measured), measured
+    def _measure(self, x: Tensor) -> Measured:
+        measured = Measured(len(x))
+        with torch.no_grad(), measured:
+            self._run(x, measured)
+        return measured
 
     def _run(self, x: Tensor, measured: Measured | None = None) -> Tensor:
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
@@ -111,7 +107,7 @@ class Graph(nn.Module):
             call = step.call
             if measured is not None:
                 measured.step = step.name
-                call = getattr(call, "forward", call)  # hooks are for what is computed
+                call = call.forward if isinstance(call, nn.Module) else call  # hooks are for what is computed
             value = call(*_filled(step.arguments, values), **_filled(step.options, values))
             if len(step.results) == 1 and not isinstance(value, (tuple, list)):
                 values[step.results[0]] = value
@@ -145,7 +141,11 @@ def check_full_pass(request: Request, graph: Graph) -> None:
 
 def _last_reads(steps: Sequence[Step], result: str) -> list[list[str]]:
     """Return, for each step, the values that neither a later step nor the result needs."""
-    last = {name: number for number, step in enumerate(steps) for name in (*_names(step), *step.results)}
+    last = {
+        name: number
+        for number, step in enumerate(steps)
+        for name in (*names_in([step.arguments, step.options]), *step.results)
+    }
     done: list[list[str]] = [[] for _ in steps]
     for name, number in last.items():
         if name != result:
@@ -153,9 +153,9 @@ def _last_reads(steps: Sequence[Step], result: str) -> list[list[str]]:
     return done
 
 
-def _names(step: Step) -> Iterator[str]:
-    """Return the names of the values that a step reads."""
-    waiting: list[Any] = [step.arguments, step.options]
+def names_in(arguments: Any) -> Iterator[str]:
+    """Return the names of the values that arguments stand for."""
+    waiting: list[Any] = [arguments]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Ref):
@@ -164,6 +164,11 @@ def _names(step: Step) -> Iterator[str]:
             waiting.extend(value)
         elif isinstance(value, Mapping):
             waiting.extend(value.values())
+
+
+def renamed(arguments: Any, now: Mapping[str, str]) -> Any:
+    """Return arguments in which some values are called by other names."""
+    return _filled(arguments, {name: Ref(now.get(name, name)) for name in names_in(arguments)}) if now else arguments
 
 
 def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:

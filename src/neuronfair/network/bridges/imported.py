@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from neuronfair.errors import did_you_mean
@@ -22,7 +21,7 @@ from neuronfair.network.bridges import scikit
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
 from neuronfair.network.encoding import TableEncoding
-from neuronfair.network.weights import fingerprint
+from neuronfair.network.weights import fingerprint, read_safetensors
 
 DIGITS = 6  # of the answers that a function is known by
 
@@ -98,11 +97,7 @@ def _load_weights(request: Request, module: nn.Module) -> None:
     path = Path(str(request.weights))
     if not path.is_file():
         raise request.error(f"there is no file of weights {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            state: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # a damaged file can fail anywhere in the reader
-        raise request.error(f"{path} is not a readable safetensors file ({one_line(error)})") from error
+    state, _ = read_safetensors(path)
     try:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Container
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from neuronfair.network.bridges.apart import read_apart
+from neuronfair.apart import read_apart
+from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.network.bridges.graph import Unsupported
 from neuronfair.network.bridges.keras_layers import convert, without_numpy_warning
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.tables import Frames
 from neuronfair.network.encoding import TableEncoding
 
-# The HDF5 library can hang on a damaged file, also on one inside a .keras archive.
-_READ = """
-import h5py, io, zipfile
-if sys.argv[1].lower().endswith(".keras"):
-    archive = zipfile.ZipFile(sys.argv[1])
-    files = [io.BytesIO(archive.read(name)) for name in archive.namelist() if name.endswith(".h5")]
-else:
-    files = [sys.argv[1]]
-for place in files:
-    with h5py.File(place) as file:
-        dict(file.attrs)
-        file.visititems(lambda _, item: (dict(item.attrs), isinstance(item, h5py.Dataset) and item[()]) and None)
-"""
+_ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
+_NUMBERS = 1 << 26
+_MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras archive, besides the folder assets
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
@@ -61,11 +55,18 @@ def _free(name: str, taken: Container[str]) -> str:
 def _load(request: Request) -> Any:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
     keras = needs("keras", "keras")
-    read_apart(request, _READ, "Keras file")
-    with warnings.catch_warnings():
+    content = _checked(request)
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")  # old files make Keras talk about optimizers, which play no part here
+        path = Path(folder) / f"model{request.path.suffix.lower()}"
+        path.write_bytes(content)  # Keras is given what was checked, whatever becomes of the file meanwhile
+        options = {"compile": False, "safe_mode": not request.trust_pickle}
         try:
-            return keras.saving.load_model(request.path, compile=False, safe_mode=not request.trust_pickle)
+            if keras.config.backend() == "torch":
+                # Without memory for the numbers first: a layer may be declared with more than the file holds.
+                with keras.device("meta"):
+                    keras.saving.load_model(path, **options)
+            return keras.saving.load_model(path, **options)
         except Exception as error:  # a damaged file can fail anywhere in the reader
             text = one_line(error)
             if "safe_mode" in text or "Lambda" in text or "lambda" in text:
@@ -74,6 +75,25 @@ def _load(request: Request) -> Any:
                     "--trust-pickle"
                 ) from error
             raise request.error(f"not a readable Keras file ({type(error).__name__}: {text})") from error
+
+
+def _checked(request: Request) -> bytes:
+    """Return the content of the file, its archive unpacked, after a look at it in another process."""
+    content = weights = request.content
+    try:
+        if request.path.suffix.lower() == ".keras":
+            files = members(content, request.source, times=2)
+            odd = [name for name in files if name not in _MEMBERS and not name.startswith("assets/")]
+            if odd:
+                raise ValueError(f"the archive holds '{odd[0]}'")
+            check_size(len(files["config.json"]), request.source, times=TREE)
+            content, weights = repacked(files), files["model.weights.h5"]
+        read_apart("hdf5", weights, request.source)
+    except TooLarge:
+        raise
+    except Exception as error:  # a damaged archive can fail anywhere in the reader
+        raise request.error(f"not a readable Keras file ({one_line(error)})") from error
+    return content
 
 
 def _straight(model: Any) -> list[Any]:
@@ -120,8 +140,21 @@ def _predictor(request: Request, model: Any) -> tuple[Callable[[Tensor], Any], s
         def given(rows: Tensor) -> Any:
             return {name: column.to_numpy()[:, None] for name, column in frames.of_rows(rows).items()}
 
+    most = max(1, min(_ROWS, _NUMBERS // _widest(request, model)))
+
     def ask(rows: Tensor) -> Any:
         with without_numpy_warning():
-            return model.predict(given(rows), batch_size=4096, verbose=0)
+            return model.predict(given(rows), batch_size=most, verbose=0)
 
     return ask, told
+
+
+def _widest(request: Request, model: Any) -> int:
+    """Return how many numbers a layer makes of one row at most; refuse a model that would fill all memory."""
+    widest = 1
+    for layer in model.layers:
+        tensors = [tensor for node in layer._inbound_nodes for tensor in node.output_tensors]
+        widest = max([widest, *(math.prod(filter(None, tensor.shape[1:])) for tensor in tensors)])
+        widest = max(widest, _widest(request, layer) if hasattr(layer, "layers") else 1)
+    check_size(widest, f"{request.source}, one row", times=8)
+    return widest

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.limits import read_bytes
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.encoding import TableEncoding
@@ -69,16 +70,22 @@ class Request:
         return Path(self.source)
 
     @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that what was checked is what is opened."""
+        return read_bytes(self.path)
+
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     @cached_property
     def tried(self) -> Tensor:
-        """Some rows of the table, evenly spread, and as many random valid ones: what a model is tried on."""
+        """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds."""
         rows = self.rows.cpu()
         spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
-        return torch.cat([rows[spread], self.drawn])
+        outside = ((rows < 0) | (rows >= self.domain.to("cpu").sizes)).any(1)
+        return torch.cat([rows[spread], self.drawn, rows[outside][:TRIED]])
 
     @cached_property
     def drawn(self) -> Tensor:

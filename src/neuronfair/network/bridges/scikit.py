@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuronfair.errors import NeuronFairError
+from neuronfair.limits import TREE, check_array, check_size, members, repacked
 from neuronfair.network.bridges.classes import by_position, class_order, ordered
 from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
 from neuronfair.network.bridges.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
@@ -42,7 +45,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
         try:
             estimator = _read_skops(request) if request.path.suffix.lower() == ".skops" else _read_pickle(request)
         except (Exception, SystemExit) as error:
-            if type(error).__module__ == "neuronfair.errors":
+            if isinstance(error, NeuronFairError):
                 raise
             raise request.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
     if not is_estimator(estimator):
@@ -99,12 +102,38 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
 
 def _read_skops(request: Request) -> Any:
     skops = needs("skops.io", "sklearn")
-    unknown = skops.get_untrusted_types(file=request.path)
+    content = _checked(request)
+    unknown = skops.get_untrusted_types(data=content)
     doubtful = [name for name in unknown if name not in _PLAIN]
     if doubtful and not request.trust_pickle:
-        shown = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
-        raise request.error(f"holds types that can run a program when opened: {shown}. If you trust it: --trust-pickle")
-    return skops.load(request.path, trusted=unknown)
+        names = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
+        raise request.error(f"holds types that can run a program when opened: {names}. If you trust it: --trust-pickle")
+    return skops.loads(content, trusted=unknown)
+
+
+def _checked(request: Request) -> bytes:
+    """Return a .skops archive, unpacked, after a look at how large it and the arrays in it are."""
+    files = members(request.content, request.source)
+    check_size(len(files["schema.json"]), request.source, times=TREE)
+    total = sum(map(len, files.values()))
+    for name, content in files.items():
+        arrays = {name: content}
+        if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
+            arrays = members(content, request.source, besides=total)
+            total += sum(map(len, arrays.values()))
+            files[name] = repacked(arrays)
+        for array in arrays:
+            if array.endswith(".npy"):
+                check_array(arrays[array])
+    asked = 0
+
+    def note(entry: dict[str, Any]) -> None:
+        nonlocal asked
+        asked += len(files.get(entry.get("file", ""), ""))
+
+    json.loads(files["schema.json"], object_hook=note)
+    check_size(asked, request.source, times=2)  # an array that is asked for twice is read twice
+    return repacked(files)
 
 
 def _read_pickle(request: Request) -> Any:

@@ -1,0 +1,126 @@
+"""Read a file in a process of its own, because the library that reads it may crash, hang or fill all memory.
+
+Each reader is a file beside this one with a function `read(content, memory)`, and has one process (`server.py`) that
+imports its library once. On Linux that process forks a child for every file, so that each is read by a fresh process
+within milliseconds; elsewhere it reads one file and ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from neuronfair.errors import NeuronFairError
+from neuronfair.limits import TEXT, VARIABLE, TooLarge, max_bytes
+
+SECONDS = 20  # for a small file; a large one gets a second more for every 10 MB
+START = 60  # seconds more, in which Python and the library must have been imported
+FORKS = sys.platform == "linux"
+_HERE = Path(__file__).parent
+_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "SYSTEMROOT")
+_SET = {
+    "OMP_NUM_THREADS": "1",  # a process with threads cannot be forked safely
+    "OPENBLAS_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more addresses than they use, and addresses are limited
+    "HDF5_PLUGIN_PRELOAD": "::",  # no filters from elsewhere
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_REQUEST, _ANSWER = struct.Struct("<QQQQ"), struct.Struct("<Q")
+
+
+class Unreadable(NeuronFairError):  # noqa: N818 - the reason, to be put into a sentence
+    """A file cannot be read; the text says why."""
+
+
+def read_apart(reader: str, content: bytes, what: object) -> bytes:
+    """Return what a reader makes of the content of a file; raise `Unreadable` if it fails, however it fails."""
+    memory, seconds = max_bytes(), SECONDS + len(content) // 10_000_000
+    with _LOCK:
+        try:
+            answer = _server(reader).ask(content, memory, seconds)
+        except (OSError, struct.error):  # it has ended
+            answer = b""
+    kind, rest = answer[:1], answer[1:]
+    if kind == b"+":
+        return rest
+    if kind == b"m":
+        raise TooLarge(
+            f"{what}: takes more than {memory / 1e9:,.1f} GB of memory when it is read. "
+            f"If you trust it, set {VARIABLE} to a larger number of bytes"
+        )
+    raise Unreadable(rest.decode() if kind == b"-" else "it is damaged, or something else")
+
+
+class _Server:
+    """A running process that reads files with one reader."""
+
+    def __init__(self, reader: str) -> None:
+        self.owner = os.getpid()
+        self.process = subprocess.Popen(
+            # -P: a file h5py.py in the working folder must not be taken for the package.
+            [sys.executable, "-P", _HERE / "server.py", _HERE / f"{reader}.py", "forks" if FORKS else "once"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _KEPT if name in os.environ} | _SET,
+            start_new_session=True,  # Ctrl-C is for us
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs, and is ours and not that of a process that we were forked from."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def ask(self, content: bytes, memory: int, seconds: int) -> bytes:
+        """Return the answer to one file: a letter and what comes with it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        most = memory // TEXT
+        timer = threading.Timer(START + seconds, self.process.kill)
+        timer.start()
+        answered = False
+        try:
+            self.process.stdin.write(_REQUEST.pack(memory, seconds, most, len(content)))
+            self.process.stdin.write(content)
+            self.process.stdin.flush()
+            (size,) = _ANSWER.unpack(self.process.stdout.read(_ANSWER.size))
+            answer = self.process.stdout.read(size) if size <= most else b"m"
+            answered = size <= most
+            return answer
+        finally:
+            timer.cancel()
+            if not FORKS or not answered:  # its next answer would be one to this question
+                self.stop()
+
+    def stop(self) -> None:
+        """End the process, if it is ours."""
+        if self.owner == os.getpid():
+            self.process.kill()
+            with contextlib.suppress(OSError), self.process:  # waits, and closes its pipes
+                pass
+
+
+_LOCK = threading.Lock()
+_SERVERS: dict[str, _Server] = {}
+
+
+def _server(reader: str) -> _Server:
+    known = _SERVERS.get(reader)
+    if known is None or not known.usable:
+        if known is not None:
+            known.stop()
+        _SERVERS[reader] = known = _Server(reader)
+    return known
+
+
+@atexit.register
+def _stop() -> None:
+    for server in _SERVERS.values():
+        server.stop()
+    _SERVERS.clear()
