@@ -39,9 +39,11 @@ from neuronfair.network.weights import Card, save
 from neuronfair.store.journal import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run
-from neuronfair.verdict.audit import AuditSettings, Origin, audit
+from neuronfair.verdict import audit
+from neuronfair.verdict.about import Origin
 from neuronfair.verdict.baseline import read_baseline
 from neuronfair.verdict.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights, shrunk_pair
+from neuronfair.verdict.settings import AuditSettings
 
 import torch
 
@@ -115,7 +117,7 @@ def make_run(folder: Path, opened: Opened, card: Card, data: Data, plan: Plan) -
 
 def make_audit(folder: Path, opened: Opened, card: Card, data: Data) -> list[Way]:
     origin = Origin(trained_here=True, card=card)
-    audit(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
+    audit.run(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
     text = format_domain(data.domain)
     runs = [path.parent for path in folder.glob("*/*/manifest.json")]
 
@@ -124,7 +126,7 @@ def make_audit(folder: Path, opened: Opened, card: Card, data: Data) -> list[Way
 
     ways = [
         Way("going on", lambda: (begin(folder, {}, text, "loans") and None, own_weights(folder)), own),
-        Way("as a baseline", lambda: read_baseline(folder / FIGURES)["attributes"], lambda p: p.name == FIGURES),
+        Way("as a baseline", lambda: read_baseline(folder / FIGURES), lambda p: p.name == FIGURES),
     ]
     return [*ways, *map(looking, runs)]
 
