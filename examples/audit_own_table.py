@@ -73,13 +73,11 @@ def main() -> None:
     result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=30))
     print(result.verdict)
 
-    (attribute,) = result.summary()["attributes"]
-    for finding in attribute["worst"][:3]:
-        print("-", finding["sentence"])
-    for group in attribute["subgroups"][:2]:
-        print("-", group["sentence"])
+    (attribute,) = result.report.attributes
+    for told in (*attribute.worst[:3], *attribute.subgroups[:2]):
+        print("-", told.sentence)
     page = FOLDER / "report.html"
-    page.write_text(nf.audit_page(result.summary()), encoding="utf-8")
+    page.write_text(nf.audit_page(result.report), encoding="utf-8")
     print("Page:", page)
 
 

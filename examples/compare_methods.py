@@ -25,7 +25,7 @@ def main() -> None:
             f"{line['diversity'] or 0:>10.3f}{line['regions']:>9,.0f}"
         )
     if result.random is not None:
-        print(f"Random people: {result.random.rate:.2%}")
+        print(f"Drawn uniformly from the domain: {result.random.rate:.2%}")
     print("Success is findings among the people tried; distance and regions say how different the findings are.")
 
 

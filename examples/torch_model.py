@@ -1,4 +1,4 @@
-"""A torch module of one's own: which neurons react to sex, who is decided otherwise, and what it takes to show it."""
+"""A torch module of one's own: which neurons react to sex, whose decision flips, and what it takes to show it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> None:
 
     rate = nf.discrimination_rate(network, domain, samples=10_000)
     low, high = rate.interval
-    print(f"{rate.rate:.2%} of all valid people ({low:.2%} to {high:.2%}) would be decided otherwise with another sex")
+    print(f"The decision flips with sex for {rate.rate:.2%} of people drawn from the domain ({low:.2%} to {high:.2%})")
 
     outcome = nf.find(network, domain, data.rows, nf.Plan(seeds=50, steps=50))
     figures = outcome.summary()

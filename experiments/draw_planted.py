@@ -12,7 +12,7 @@ from pathlib import Path
 
 from neuronfair.domain.drawn import drawn_pictures
 from neuronfair.network.drawn import cast_classifier, cast_detector
-from neuronfair.report.pictures import write_sheet
+from neuronfair.render.pictures import write_sheet
 from neuronfair.verdict.pictures import compare, subject
 
 import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neuronfair.interpretation.profile import interpret
-from neuronfair.report.plots import plot_as_curves
+from neuronfair.render.plots import plot_as_curves
 
 from cases import PUBLISHED, case_data, model_of, network
 from lab import Claim, Job, Report, Results, Scale, Table

@@ -22,9 +22,9 @@ STAGES = {
     "certify": 7,
     "repair": 8,
     "verdict": 9,
-    "report": 10,
+    "render": 10,
 }
-FREE = {"errors", "atomic", "limits", "shown", "apart"}  # any stage may use these
+FREE = {"errors", "atomic", "limits", "shown", "apart", "words"}  # any stage may use these
 CORE_STAGES = {"interpretation", "generation", "measure", "certify"}
 CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "identity", "image", "table", "toml")),

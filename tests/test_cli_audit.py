@@ -65,8 +65,8 @@ def test_the_terminal_and_the_folder(run):
     assert (result.status, result.err) == (0, "")
     assert max(map(len, result.out.splitlines())) <= 80
     shown = " ".join(result.out.split())
-    assert shown.startswith("This model judges people by sex: ")
-    for words in ("random people", "frontier", "neuronfair replay run/sex/", "instead of", "Page: run/report.html"):
+    assert shown.startswith("This model discriminates by sex: ")
+    for words in ("drawn uniformly", "frontier", "neuronfair replay run/sex/", "instead of", "Page: run/report.html"):
         assert words in shown
     assert sorted(path.name for path in Path("run").iterdir()) == [
         *("audit.json", "domain.toml", "manifest.json", "report.html", "sex")
@@ -88,7 +88,7 @@ def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
         row = domain.from_table({name: [value] for name, value in worst["row"].items()})[0]
         assert domain.describe(row) in reported
         (change,) = worst["changed"]
-        assert f"with only {change['attribute']} {change['from']} → {change['to']} the decision is" in reported
+        assert f"with only {change['attribute']} {change['own']} → {change['twin']} the decision is" in reported
         assert f"is decided {worst['decision']} " in reported
         assert (found.count("it still holds."), reported.count("it still holds.")) == (1, 1)
         shrunk += domain.describe(row) not in found
@@ -164,7 +164,7 @@ def test_a_table_alone(run):
     assert "it still holds" in run("replay", "run/sex/frontier", 0).out
     # The domain as it was written describes the same audit.
     again = ("audit", "table.csv", "--domain", "run/domain.toml", *SMALL[:-1], "other", "--json", "-")
-    assert figures(run(*again))["attributes"][0]["rate"] == summary["attributes"][0]["rate"]
+    assert figures(run(*again))["attributes"][0]["rates"] == summary["attributes"][0]["rates"]
 
 
 def test_a_domain_file_without_a_name(run):
@@ -199,7 +199,7 @@ def test_the_gate(run, refused):
     assert "sex" in Path("summary.md").read_text(encoding="utf-8")
     new = (*AUDIT[:-1], "new")
     refused(*new, "--fail-if", "rat > 1", says=("rat > 1", "Did you mean 'rate'?"))
-    refused(*new, "--fail-if", "corpus.still_wrong > 0", says=("--corpus",))
+    refused(*new, "--fail-if", "corpus.still_flips > 0", says=("--corpus",))
     refused(*new, "--fail-if", "rate.change > 0", says=("--baseline",))
     refused(*new, "--fail-if", "rate > 5", says=("is a share from 0 to 1. Did you mean 5 %?",))
     quiet = run(*new, "-q", "--fail-if", "findings > 0")
@@ -223,12 +223,12 @@ def test_corpus_and_baseline(run):
     shutil.copy("run/audit.json", "first.json")
     words = (*AUDIT[:-1], "second", "--corpus", "past.jsonl", "--baseline", "first.json")
     second = figures(
-        run(*words, "--fail-if", "corpus.still_wrong > 0", "--fail-if", "rate.change > 0", "--json", "-"), 1
+        run(*words, "--fail-if", "corpus.still_flips > 0", "--fail-if", "rate.change > 0", "--json", "-"), 1
     )
-    assert (second["corpus"]["still_wrong"], second["corpus"]["added"]) == (len(lines), 0)
+    assert (second["corpus"]["still_flips"], second["corpus"]["added"]) == (len(lines), 0)
     assert second["baseline"]["file"] == "first.json"
     fired = {check["expression"]: check["fired"] for check in second["gate"]["checks"]}
-    assert fired == {"corpus.still_wrong > 0": True, "rate.change > 0": False}
+    assert fired == {"corpus.still_flips > 0": True, "rate.change > 0": False}
 
 
 def test_a_corpus_can_be_replayed_only(run):
@@ -238,12 +238,12 @@ def test_a_corpus_can_be_replayed_only(run):
     whole = Path("past.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     Path("past.jsonl").write_text(whole[0], encoding="utf-8")
     again = figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]
-    assert (again["replayed"], again["still_wrong"], again["added"]) == (1, 1, 0)
+    assert (again["replayed"], again["still_flips"], again["added"]) == (1, 1, 0)
     assert Path("past.jsonl").read_text(encoding="utf-8") == whole[0]
 
 
 def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
-    words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_wrong > 0", "--json", "-")
+    words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
     with monkeypatch.context() as patch:
         patch.setattr(audit._Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
         assert run(*words).status == 137
@@ -285,7 +285,7 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
     assert (result.status, result.err) == (0, "")
     assert not kept()["reproduction"]["interrupted"]
     whole = figures(run(*AUDIT[:-1], "whole", "--json", "-"))
-    assert [e["rate"] for e in whole["attributes"]] == [e["rate"] for e in kept()["attributes"]]
+    assert [e["rates"] for e in whole["attributes"]] == [e["rates"] for e in kept()["attributes"]]
     assert [e["severity"] for e in whole["attributes"]] == [e["severity"] for e in kept()["attributes"]]
 
 
@@ -302,7 +302,7 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
         (("--out", "."), ("not the folder of an audit",)),
         (("--html", "nowhere/page.html"), ("there is no folder",)),
         (("--junit", "."), ("is a folder",)),
-        (("--baseline", "table.csv"), ("table.csv", "not a JSON file")),
+        (("--baseline", "table.csv"), ("table.csv", "not an audit.json")),
         (("--corpus", "model.json"), ("model.json: line 1",)),
         (("--corpus", "table.csv"), ("--corpus table.csv", "read by this audit")),
         (("--html", "model.safetensors"), ("--html model.safetensors", "read by this audit")),
@@ -424,10 +424,10 @@ def test_other_commands_take_black_boxes(run, refused, mine):
     assert "it still holds" in run("replay", "s", 0, "--model", mine).out
     result = run("replay", "s", 0, *MODEL)
     assert (result.status, "2 outputs" in result.err) == (2, True)
-    rate = figures(run("rate", *box, "--distribution", "data", "--json", "-"))
+    rate = figures(run("rate", *box, "--population", "table", "--json", "-"))
     ages = [int(line.split(",")[0]) for line in people(200)]
     assert rate["found"] == sum(38 <= age <= 49 for age in ages)
-    wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--distribution", "data", "--json", "-"))
+    wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--population", "table", "--json", "-"))
     assert wide["found"] == 0
     compared = figures(run("compare", *box, "--methods", "aequitas,uniform", "--seeds", 5, "--steps", 5, "--json", "-"))
     assert [method["method"] for method in compared["methods"]] == ["aequitas", "uniform"]

@@ -18,7 +18,7 @@ def test_all_methods_in_one_table(run, tmp_path):
     assert result.status == 0, result.err
     for name in METHODS:
         assert name in result.out
-    assert "Random people:" in result.out
+    assert "drawn uniformly" in result.out
     assert max(map(len, result.out.splitlines())) <= 80
     assert "…" not in result.out  # no heading is cut off
     figures = json.loads((tmp_path / "figures.json").read_text())
@@ -87,7 +87,7 @@ def test_a_comparison_that_cannot_be(refused, words, says):
 def test_the_rate_and_its_interval(run, tmp_path):
     result = run("rate", *DATA, "--error", 0.02, "--json", "rate.json")
     assert result.status == 0, result.err
-    assert "would be decided otherwise if only their sex changed" in " ".join(result.out.split())
+    assert "The decision flips with sex for" in " ".join(result.out.split())
     figures = json.loads((tmp_path / "rate.json").read_text())
     low, high = figures["interval"]
     assert low <= figures["rate"] <= high
@@ -97,10 +97,10 @@ def test_the_rate_and_its_interval(run, tmp_path):
 
 
 def test_the_rate_among_the_rows_of_the_table(run):
-    result = run("rate", *DATA, "--distribution", "data", "--error", 0.0001)
+    result = run("rate", *DATA, "--population", "table", "--error", 0.0001)
     said = " ".join(result.out.split())
-    assert "of 200 people taken from the table" in said
-    assert "nobody else was left to judge" in said
+    assert "of 200 rows of the table: " in said
+    assert "nobody was left to judge" in said
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_rate_among_the_rows_of_the_table(run):
     [
         (("--error", 0), ("error must be more than 0",)),
         (("--confidence", 1.5), ("confidence must lie between 0 and 1",)),
-        (("--distribution", "mine"), ("mine",)),
+        (("--population", "mine"), ("mine",)),
     ],
 )
 def test_a_rate_that_cannot_be(refused, words, says):

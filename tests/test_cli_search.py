@@ -93,7 +93,13 @@ def test_the_figures_of_a_search(run):
 def test_a_search_in_words_and_as_a_file(run):
     result = run(*SEARCH, *SMALL, "--json", "figures.json")
     assert (result.status, result.err) == (0, "")
-    for words in ("only sex changes", "random people", "random directions", "success rate", "neuronfair replay run 0"):
+    for words in (
+        "only sex changes",
+        "drawn uniformly",
+        "random directions",
+        "success rate",
+        "neuronfair replay run 0",
+    ):
         assert words in " ".join(result.out.split())
     assert max(map(len, result.out.splitlines())) <= 80
     assert set(json.loads(Path("figures.json").read_text(encoding="utf-8"))) >= KEYS
@@ -110,7 +116,7 @@ def test_every_method(run, method):
 def test_without_controls(run):
     found = figures(run(*SEARCH, *SMALL, "--no-controls", "--json", "-"))
     assert (found["random"], found["random_direction"], found["lift"]) == (None, None, None)
-    assert "random people" not in run(*SEARCH, *SMALL, "--no-controls").out
+    assert "drawn uniformly" not in run(*SEARCH, *SMALL, "--no-controls").out
 
 
 def test_quiet_says_nothing(run):
@@ -327,7 +333,7 @@ def test_a_finding_on_other_weights(run):
     save_file(blind, "blind.safetensors")
     result = run("replay", "run", 3, "--model", "blind.safetensors")
     assert result.status == 0
-    assert "With other weights, it no longer holds: both are decided alike." in result.out
+    assert "With other weights, it no longer holds: the decision does not flip." in result.out
     assert "With other weights" in run("replay", "run", 3, "--model", "other.safetensors").out
     again = run("replay", "run", 3, "--model", "model.safetensors").out
     assert "With the weights it was found with, it still holds." in again

@@ -164,43 +164,6 @@ def test_every_public_name_is_in_the_reference():
     assert {name for name in neuronfair.__all__ if not name.startswith("_")} <= listed
 
 
-def test_every_entry_of_an_audit_is_in_the_reference(tmp_path):
-    page = (DOCS / "reference" / "audit-json.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([^`]+)`", page))
-    assert [key for key in sorted(set(_keys(_summary(tmp_path)))) if key not in named] == []
-
-
-def _summary(folder: Path) -> dict[str, object]:
-    """An audit with everything in it: corpus, baseline, gate."""
-    import torch
-
-    from neuronfair.domain.data import load
-    from neuronfair.network.zoo import fully_connected
-    from neuronfair.verdict.audit import AuditSettings, audit
-    from neuronfair.verdict.baseline import compare_with
-    from neuronfair.verdict.corpus import read_corpus, replay_corpus
-    from neuronfair.verdict.gate import check
-
-    data = load("german")
-    torch.manual_seed(0)
-    module = fully_connected(neuronfair.TableEncoding.of(data.domain).width, (8,), 2)
-    network = neuronfair.Network(module, data.domain)
-    summary = audit(module, data, settings=AuditSettings(seeds=20, steps=10, samples=2000)).summary()
-    summary["corpus"] = replay_corpus(read_corpus(folder / "none.jsonl", data.domain), network)
-    summary["baseline"] = compare_with(summary, summary)
-    summary["gate"] = check(summary, ["rate > 50%"])
-    return summary
-
-
-def _keys(value: object, name: str = "") -> set[str]:
-    if isinstance(value, dict):
-        own = name == "row" or (name == "layers" and all(isinstance(n, int) for n in value.values()))
-        return (set() if own else {*value}) | {key for word, part in value.items() for key in _keys(part, word)}
-    if isinstance(value, list):
-        return {key for part in value for key in _keys(part, name)}
-    return set()
-
-
 def test_every_figure_of_the_gate_is_in_the_reference():
     from neuronfair.verdict import gate
 

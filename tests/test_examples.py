@@ -14,9 +14,9 @@ from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = {
-    "audit_own_table.py": "This model judges people by origin",
+    "audit_own_table.py": "This model discriminates by origin",
     "torch_model.py": "changed from a row of the table",
-    "compare_methods.py": "Random people",
+    "compare_methods.py": "Drawn uniformly",
 }
 
 

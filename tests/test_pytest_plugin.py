@@ -15,8 +15,9 @@ import sklearn.cluster  # noqa: F401
 
 import neuronfair.verdict.fairness  # noqa: F401
 from neuronfair.verdict.corpus import extend, read_corpus
+from neuronfair.verdict.entries import Change
+from tests import reports
 from tests.planted import networks
-from tests.verdict.summaries import attribute, summary
 
 # one_biased_neuron on domain(): 660 and 633 of the 10,000 sums of four digits are 19 and 20: 12.93 % of all people.
 HEAD = """
@@ -67,7 +68,7 @@ def test_a_fair_model_passes(outcome):
 def test_a_model_that_does_not_decide_fails(outcome):
     text = said(outcome("fairness.check(lambda table: table['a0'] * 0 + 1.0, domain)"))
     assert "decided alike for everybody" in text
-    assert "of all valid people" not in text
+    assert "drawn uniformly" not in text
 
 
 def test_a_model_that_decides_rarely_passes(outcome):
@@ -78,7 +79,7 @@ def test_a_model_that_decides_rarely_passes(outcome):
 def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again(outcome, run, monkeypatch, pytester):
     result = outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")
     text = said(result)
-    assert "of all valid people would be decided otherwise if only s changed (1" in text
+    assert "The decision flips with s for 1" in text
     assert "at most 10 % is allowed" in text
     assert "too few" not in text
     assert "is decided 'class " in text
@@ -104,14 +105,14 @@ def test_a_limit_above_the_rate_is_kept(outcome):
 
 def test_too_few_people_do_not_pass(outcome):
     text = said(outcome("fairness.check(fair, domain, samples=100)"))
-    assert "0 % of all valid people" in text
+    assert "for 0 % of people drawn uniformly from the domain" in text
     assert "about 370 would be needed" in text
     assert "Worst pair" not in text
 
 
 def test_more_confidence_asks_for_more(outcome):
     outcome("fairness.check(fair, domain, samples=370)").assert_outcomes(passed=1)
-    assert "99% confidence" in said(outcome("fairness.check(fair, domain, samples=370, confidence=0.99)"))
+    assert "99 % confidence" in said(outcome("fairness.check(fair, domain, samples=370, confidence=0.99)"))
 
 
 @pytest.mark.parametrize(
@@ -153,32 +154,29 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             pathlib.Path("both.toml").write_text(format_domain(both))
             model = networks.one_biased_pair()
             data = Data("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
-            # For 12.93 % of the sums sex 1 with race D is decided otherwise: by sex alone that concerns race D, 1 in 5.
+            # For 12.93 % of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
             assert 0.02 < fairness.check(model, data, sensitive="sex", max_rate=0.05).rate.rate < 0.035
             rows = networks.uniform_rows(both, 50)
             fairness.check(model, "both.toml", rows=rows, sensitive=["sex", "race"], max_rate=0.1, seeds=9, steps=9)
             """
         )
     )
-    assert "if only sex and race changed" in text
+    assert "flips with sex and race" in text
 
 
-def test_past_counterexamples_must_be_mended(outcome, pytester):
+def test_past_counterexamples_must_be_fixed(outcome, pytester):
     def finding(*codes: int):
         row = {f"a{i}": code for i, code in enumerate(codes)} | {"s": 0}
-        changed = [{"attribute": "s", "from": 0, "to": 1}]
-        return {"row": row, "changed": changed, "decision": "class 0", "other_decision": "class 1"}
+        return reports.finding(row=row, changed=(Change("s", 0, 1),))
 
     path = pytester.path / "corpus.jsonl"
-    worst = [finding(5, 5, 5, 4), finding(0, 0, 0, 0)]
-    extend(read_corpus(path, networks.domain()), summary(attribute("s", worst=worst)))
+    worst = (finding(5, 5, 5, 4), finding(0, 0, 0, 0))
+    extend(read_corpus(path, networks.domain()), reports.report(reports.attribute("s", worst=worst)))
     text = said(outcome("fairness.check(biased, domain, max_rate=0.2, corpus='corpus.jsonl')"))
-    assert "1 of 2 past counterexamples in corpus.jsonl are still decided otherwise:" in text
+    assert "1 of 2 past counterexamples in corpus.jsonl still flip:" in text
     assert "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1" in text
     assert "is allowed" not in text
-    outcome("assert fairness.check(fair, domain, corpus='corpus.jsonl').corpus['mended'] == 2").assert_outcomes(
-        passed=1
-    )
+    outcome("assert fairness.check(fair, domain, corpus='corpus.jsonl').corpus.fixed == 2").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(

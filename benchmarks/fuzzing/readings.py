@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 from contextlib import redirect_stderr, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -148,11 +148,12 @@ def audit(place: Path) -> None:
 def baseline(place: Path) -> None:
     """Compare an audit with an earlier one."""
     from neuronfair.verdict.baseline import compare_with, read_baseline
+    from neuronfair.verdict.report import Report
 
     now = place / "now.json"
     earlier = read_baseline(place / "audit.json")
-    figures = json.loads(now.read_bytes()) if now.exists() else earlier
-    json.dumps(compare_with(figures, earlier, "audit.json"), allow_nan=False)
+    report = Report.from_json(now.read_bytes()) if now.exists() else earlier
+    replace(report, baseline=compare_with(report, earlier, "audit.json")).to_json()
 
 
 def corpus(place: Path) -> None:
@@ -160,8 +161,8 @@ def corpus(place: Path) -> None:
     from neuronfair.verdict.corpus import read_corpus, replay_corpus
 
     figures = replay_corpus(read_corpus(place / "corpus.jsonl", _people().domain), _judge())
-    if figures["still_wrong"] + figures["mended"] != figures["replayed"]:
-        raise AssertionError("somebody is neither still wrong nor mended")
+    if figures.still_flips + figures.fixed != figures.replayed:
+        raise AssertionError("somebody neither flips nor is fixed")
 
 
 @cache
@@ -174,7 +175,8 @@ def _judge() -> Any:
 def gate(place: Path) -> None:
     """Read a limit and hold an audit against it."""
     from neuronfair.verdict.gate import check, read_expressions
+    from neuronfair.verdict.report import Report
 
     text = (place / "limit.txt").read_bytes().decode(errors="replace")
     _refused(lambda: read_expressions([text], ["sex", "", "a.rate"], ["frontier"]))
-    check(json.loads((place / "now.json").read_bytes()), [text])
+    check(Report.from_json((place / "now.json").read_bytes()), [text])

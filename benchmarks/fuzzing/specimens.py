@@ -128,8 +128,8 @@ def pictures() -> list[Files]:
 @cache
 def audit() -> list[Files]:
     """The folder of a small audit; its searches are run folders."""
-    from neuronfair.verdict.audit import AuditSettings
     from neuronfair.verdict.audit import audit as begin
+    from neuronfair.verdict.settings import AuditSettings
 
     with tempfile.TemporaryDirectory() as name, ExitStack() as stopped:
         for clock in ("perf_counter", "monotonic", "time"):
@@ -158,7 +158,7 @@ def baseline() -> list[Files]:
 
 def gate() -> list[Files]:
     figures = audit()[0]["audit.json"]
-    limits = (b"sex.rate.data >= 1.5e1 %", b"gsr.frontier < 0.5", b"rate > 5%", b"accuracy.test<1")
+    limits = (b"sex.rate.table >= 1.5e1 %", b"gsr.frontier < 0.5", b"rate > 5%", b"accuracy.test<1")
     return [{"limit.txt": limit, "now.json": figures} for limit in limits]
 
 
@@ -168,12 +168,11 @@ def names() -> list[Files]:
 
 
 def corpus() -> list[Files]:
-    import json
-
     from neuronfair.verdict.corpus import extend, read_corpus
+    from neuronfair.verdict.report import Report
 
-    figures = json.loads(audit()[0]["audit.json"])
-    return [{"corpus.jsonl": written(lambda path: extend(read_corpus(path, domain()), figures), ".jsonl")}]
+    report = Report.from_json(audit()[0]["audit.json"])
+    return [{"corpus.jsonl": written(lambda path: extend(read_corpus(path, domain()), report), ".jsonl")}]
 
 
 def written(write: Callable[[Any], object], suffix: str = "") -> bytes:

@@ -1,7 +1,11 @@
-"""Write reference/cli.md and reference/api.md from the program itself: `python docs/reference/make.py`."""
+"""Write cli.md, api.md and audit-json.md in reference/ from the program itself: `python docs/reference/make.py`."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +13,12 @@ import typer
 
 import neuronfair
 from neuronfair import cli
+from neuronfair.verdict import entries, report
 
 HERE = Path(__file__).parent
 STAGES = {
     "verdict": "Audit",
-    "report": "The page",
+    "render": "The page",
     "domain": "Tables and domains",
     "network": "Models",
     "interpretation": "Looking inside",
@@ -101,7 +106,55 @@ def _table(command: Any) -> list[str]:
     return ["| | |", "| --- | --- |", *rows, ""] if rows else []
 
 
-PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api}
+TYPES = {name: kind for module in (report, entries) for name, kind in vars(module).items() if is_dataclass(kind)}
+FIELD = re.compile(r"^    (?P<name>\w+): (?P<form>.+?)(?: = .+?)?(?:  # (?P<words>.+))?$", re.M)
+FORMS = (
+    (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),
+    (r"Literal\[(.+)\]", r"\1"), (r"\bstr\b", "text"), (r"\b(int|float)\b", "number"), (r"\bbool\b", "true or false"),
+    (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
+    (r"\bPopulation\b", str(entries.Population)), (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
+)  # fmt: skip
+
+
+def audit_json() -> str:
+    """Return the page of audit.json: the fields of a report, with the comments behind them in the source."""
+    lines = [
+        "# audit.json\n",
+        "What an audit came to, as one JSON document: what `neuronfair audit` writes to `RUN/audit.json` and `--json`, "
+        "and what `neuronfair.audit(…).report.to_json()` returns. The page, the terminal, JUnit, Markdown and the gate "
+        "read this and nothing else, as a `neuronfair.Report`; `Report.from_json` reads it back.\n",
+        "Shares lie between 0 and 1. What is not known is `null`. The file in the folder ends with a `digest`, the "
+        "SHA-256 of the text before it: `--baseline` refuses a file that does not have the digest it says.\n",
+    ]
+    for name in dict.fromkeys(_within("Report")):
+        lines += [f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "| entry | form | meaning |"]
+        lines += ["| --- | --- | --- |", *(_entry(*found) for found in _fields(name)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _fields(name: str) -> list[tuple[str, str, str]]:
+    return [
+        (found["name"], found["form"], found["words"] or "") for found in FIELD.finditer(inspect.getsource(TYPES[name]))
+    ]
+
+
+def _within(name: str) -> Iterator[str]:
+    """Yield a type and all types of its fields, in the order of a report."""
+    yield name
+    for _, form, _ in _fields(name):
+        for word in re.findall(r"\w+", form):
+            if word in TYPES:
+                yield from _within(word)
+
+
+def _entry(name: str, form: str, words: str) -> str:
+    for old, new in FORMS:
+        form = re.sub(old, new, form)
+    form = re.sub(r"\w+", lambda word: f"[{word[0]}](#{word[0].lower()})" if word[0] in TYPES else word[0], form)
+    return f"| `{name}` | {form} | {words} |"
+
+
+PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api, HERE / "audit-json.md": audit_json}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

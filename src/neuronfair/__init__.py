@@ -29,25 +29,29 @@ if TYPE_CHECKING:
     from neuronfair.network.encoding import TableEncoding
     from neuronfair.network.fit import fit
     from neuronfair.network.judge import Decision, judge
-    from neuronfair.report.page import audit_page
+    from neuronfair.render.page import audit_page
     from neuronfair.store.run import Run
     from neuronfair.verdict.audit import audit
+    from neuronfair.verdict.checks import Checks
+    from neuronfair.verdict.report import Report
     from neuronfair.verdict.settings import AuditSettings
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
     "AuditSettings": "verdict.settings",
     "BlackBox": "network.blackbox",
+    "Checks": "verdict.checks",
     "Data": "domain.data",
     "Decision": "network.judge",
     "Network": "network.adapter",
     "NeuronFairError": "errors",
     "Plan": "generation.campaign",
+    "Report": "verdict.report",
     "Run": "store.run",
     "TableDomain": "domain.table",
     "TableEncoding": "network.encoding",
     "audit": "verdict.audit",
-    "audit_page": "report.page",
+    "audit_page": "render.page",
     "compare": "measure.compare",
     "discrimination_rate": "measure.rate",
     "find": "generation.campaign",
@@ -66,11 +70,13 @@ _HOME = {
 __all__ = [
     "AuditSettings",
     "BlackBox",
+    "Checks",
     "Data",
     "Decision",
     "Network",
     "NeuronFairError",
     "Plan",
+    "Report",
     "Run",
     "TableDomain",
     "TableEncoding",

@@ -115,3 +115,9 @@ def test_every_code_round_trips_through_its_value(low, size, step):
     assert attribute.size == size
     codes = np.arange(size)
     assert attribute.codes([attribute.value(int(c)) for c in codes]).tolist() == codes.tolist()
+
+
+def test_a_value_that_is_listed_twice_is_found_among_many():
+    values = [str(i) for i in range(100_000)]
+    with pytest.raises(DomainError, match="value '7' is listed twice"):
+        Attribute("a", "nominal", values=(*values, "7"))

@@ -27,7 +27,7 @@ TRUTH = 0.1293
 @given(st.integers(1, 3000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
 def test_the_interval_is_that_of_scipy_and_contains_the_rate(counts, confidence):
     found, sampled = counts
-    rate = Rate(found, sampled, "valid", confidence)
+    rate = Rate(found, sampled, "domain", confidence)
     expected = binomtest(found, sampled).proportion_ci(confidence, method="exact")
     assert rate.interval == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert rate.interval[0] <= rate.rate <= rate.interval[1]
@@ -36,23 +36,23 @@ def test_the_interval_is_that_of_scipy_and_contains_the_rate(counts, confidence)
 
 def test_the_interval_of_none_and_of_all_by_hand():
     # None of n: the upper end solves (1 - p)^n = 0.025.
-    assert Rate(0, 50, "valid").interval == (0.0, pytest.approx(1 - 0.025 ** (1 / 50)))
-    assert Rate(50, 50, "valid").interval == (pytest.approx(0.025 ** (1 / 50)), 1.0)
+    assert Rate(0, 50, "domain").interval == (0.0, pytest.approx(1 - 0.025 ** (1 / 50)))
+    assert Rate(50, 50, "domain").interval == (pytest.approx(0.025 ** (1 / 50)), 1.0)
 
 
 def test_several_looks_share_the_risk():
-    assert Rate(7, 90, "valid", 0.95, looks=5).interval == pytest.approx(Rate(7, 90, "valid", 0.99).interval)
+    assert Rate(7, 90, "domain", 0.95, looks=5).interval == pytest.approx(Rate(7, 90, "domain", 0.99).interval)
 
 
 def test_everybody_gives_the_rate_exactly():
-    rate = discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=EVERYBODY, samples=10**6)
+    rate = discrimination_rate(NETWORK, DOMAIN, population="table", rows=EVERYBODY, samples=10**6)
     assert (rate.found, rate.sampled, rate.rate) == (2586, 20_000, TRUTH)
 
 
-@pytest.mark.parametrize("distribution", ["valid", "domain"])
-def test_a_sample_comes_near_the_known_rate(distribution):
-    rate = discrimination_rate(NETWORK, DOMAIN, distribution=distribution, samples=40_000)
-    assert (rate.sampled, rate.distribution) == (40_000, distribution)
+@pytest.mark.parametrize("population", ["domain", "combinations"])
+def test_a_sample_comes_near_the_known_rate(population):
+    rate = discrimination_rate(NETWORK, DOMAIN, population=population, samples=40_000)
+    assert (rate.sampled, rate.population) == (40_000, population)
     assert rate.rate == pytest.approx(TRUTH, abs=0.006)
     assert rate.interval[0] < TRUTH < rate.interval[1]
 
@@ -61,7 +61,7 @@ def test_rules_count_in_valid_and_not_in_domain():
     # Nobody with a0 of 1 or more exists: the other three digits must add up to 19 (45 of 1,000) or to 20 (36).
     domain = replace(DOMAIN, rules=(Rule("small", {"a0": Span(1, 9)}, {}),))
     assert discrimination_rate(NETWORK, domain, samples=40_000).rate == pytest.approx(0.081, abs=0.006)
-    rate = discrimination_rate(NETWORK, domain, distribution="domain", samples=40_000)
+    rate = discrimination_rate(NETWORK, domain, population="combinations", samples=40_000)
     assert rate.rate == pytest.approx(TRUTH, abs=0.006)
 
 
@@ -69,7 +69,7 @@ def test_people_without_a_twin_count_as_not_discriminated():
     domain = replace(DOMAIN, rules=(Rule("no such s", {"a0": Span(5, 9), "s": Span(1, 1)}, {}),))
     rows = EVERYBODY[domain.valid(EVERYBODY)]
     hit = torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20])) & (rows[:, 0] < 5)
-    rate = discrimination_rate(NETWORK, domain, distribution="data", rows=rows, samples=10**6)
+    rate = discrimination_rate(NETWORK, domain, population="table", rows=rows, samples=10**6)
     assert (rate.found, rate.sampled) == (int(hit.sum()), 15_000)
 
 
@@ -77,7 +77,7 @@ def test_part_of_a_table_is_drawn_without_replacement():
     rows = EVERYBODY[torch.isin(EVERYBODY[:, :4].sum(1), torch.tensor([19, 20]))][:30]
     rows = torch.cat([rows, torch.zeros(10, 5, dtype=torch.int64)])
     found = {
-        discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=rows, samples=35, seed=s).found for s in range(9)
+        discrimination_rate(NETWORK, DOMAIN, population="table", rows=rows, samples=35, seed=s).found for s in range(9)
     }
     # At least 25 of the 30 are among any 35 of 40, and 30 at most.
     assert min(found) >= 25
@@ -90,7 +90,7 @@ def test_sampling_stops_when_the_error_is_small_enough():
     assert rate.sampled == 2_000 or rate.sampled == 4_000
     assert rate.error <= 0.02
     assert rate.looks == 8  # 1,000, 2,000, … 64,000, 100,000
-    before = Rate(round(rate.rate * rate.sampled / 2), rate.sampled // 2, "valid", looks=8)
+    before = Rate(round(rate.rate * rate.sampled / 2), rate.sampled // 2, "domain", looks=8)
     assert before.error > 0.02
 
 
@@ -124,7 +124,7 @@ def test_the_decision_is_used():
     rate = discrimination_rate(
         network,
         DOMAIN,
-        distribution="data",
+        population="table",
         rows=EVERYBODY,
         samples=10**6,
         decision=Decision("tolerance", 1.5),
@@ -140,24 +140,24 @@ def test_whatever_gives_scores_can_be_measured():
             return x[:, :1] + x[:, -1:]  # 4.5 lies between the twins where a0 is 4
 
     rate = discrimination_rate(
-        Answers(), DOMAIN, distribution="data", rows=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5)
+        Answers(), DOMAIN, population="table", rows=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5)
     )
     assert rate.rate == 0.1
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(NeuronFairError, match=r"no distribution 'vald'.*Did you mean 'valid'"):
-        discrimination_rate(NETWORK, DOMAIN, distribution="vald")
-    for words in ({"distribution": "data"}, {"rows": EVERYBODY}):
-        with pytest.raises(NeuronFairError, match="rows belong to the distribution 'data'"):
+    with pytest.raises(NeuronFairError, match=r"no population 'tabel'.*Did you mean 'table'"):
+        discrimination_rate(NETWORK, DOMAIN, population="tabel")
+    for words in ({"population": "table"}, {"rows": EVERYBODY}):
+        with pytest.raises(NeuronFairError, match="rows belong to the population 'table'"):
             discrimination_rate(NETWORK, DOMAIN, **words)
     with pytest.raises(NeuronFairError, match="no rows to judge"):
-        discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=EVERYBODY[:0])
+        discrimination_rate(NETWORK, DOMAIN, population="table", rows=EVERYBODY[:0])
     with pytest.raises(DomainError, match=r"5 columns of 'planted', got shape \(20000, 4\)"):
-        discrimination_rate(NETWORK, DOMAIN, distribution="data", rows=EVERYBODY[:, :4])
+        discrimination_rate(NETWORK, DOMAIN, population="table", rows=EVERYBODY[:, :4])
     for words, says in (({"samples": 0}, "samples"), ({"error": 0.0}, "error"), ({"confidence": 1.0}, "confidence")):
         with pytest.raises(NeuronFairError, match=says):
             discrimination_rate(NETWORK, DOMAIN, **words)
     for found, sampled in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(NeuronFairError, match="0 <= found <= sampled"):
-            Rate(found, sampled, "valid")
+            Rate(found, sampled, "domain")

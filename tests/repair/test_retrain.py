@@ -131,7 +131,7 @@ def test_a_network_may_be_trained_anew(case) -> None:
     [
         ([Outcome(0.01, 0.80), Outcome(0.03, 0.89)], 1),  # the fairer one costs too much
         ([Outcome(0.03, 0.90), Outcome(0.01, 0.891)], 1),
-        ([Outcome(0.01, 0.80)], "no repeat keeps the accuracy: .* from 90.0% to 80.0% at best"),
+        ([Outcome(0.01, 0.80)], "no repeat keeps the accuracy: .* from 90 % to 80 % at best"),
         ([Outcome(0.06, 0.90)], "discriminates fewer people than before"),
     ],
 )

@@ -9,12 +9,16 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
 from neuronfair.network.judge import Decision
 from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
+from neuronfair.verdict.entries import Change
+from neuronfair.verdict.report import CorpusReport
+from tests import reports
 from tests.planted import networks
-from tests.verdict.summaries import attribute, summary
+from tests.reports import attribute, report
 
-# one_biased_neuron on domain(): decided otherwise exactly if the sum of a0 … a3 is 19 or 20.
+# one_biased_neuron on domain(): the decision flips exactly if the sum of a0 … a3 is 19 or 20.
 WRONG, FINE = (5, 5, 5, 4), (5, 5, 5, 3)
 
 
@@ -35,12 +39,11 @@ def path(tmp_path):
 
 def finding(*codes: int, s: int = 0):
     row = {f"a{i}": code for i, code in enumerate(codes)} | {"s": s}
-    changed = [{"attribute": "s", "from": s, "to": 1 - s}]
-    return {"row": row, "changed": changed, "decision": "0", "other_decision": "1"}
+    return reports.finding(row=row, changed=(Change("s", s, 1 - s),), decision="0", twin_decision="1")
 
 
 def audit(*findings):
-    return summary(attribute("s", worst=list(findings)))
+    return report(attribute("s", worst=findings))
 
 
 def test_worst_findings_are_written_by_label_and_judged_again(path, domain, network):
@@ -57,24 +60,17 @@ def test_worst_findings_are_written_by_label_and_judged_again(path, domain, netw
         "seen": {"version": "0.1.0", "date": "2024-05-06", "model": "abc"},
     }
     figures = replay_corpus(read_corpus(path, domain), network)
-    assert {k: figures[k] for k in ("file", "replayed", "still_wrong", "mended", "added", "unfit")} == {
-        "file": str(path),
-        "replayed": 2,
-        "still_wrong": 1,
-        "mended": 1,
-        "added": 0,
-        "unfit": 0,
-    }
     # What is decided now, not the "0" and "1" of then.
-    assert figures["examples"] == ["a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1"]
+    told = "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1"
+    assert figures == CorpusReport(str(path), replayed=2, still_flips=1, fixed=1, unfit=0, examples=(told,))
 
 
 def test_the_decision_rule_is_kept(path, domain):
     model = networks.network(networks.biased_score(), domain)
     extend(read_corpus(path, domain), audit(finding(9, 0, 0, 0)))
     corpus = read_corpus(path, domain)
-    assert replay_corpus(corpus, model, Decision("tolerance", 2.9))["still_wrong"] == 1
-    assert replay_corpus(corpus, model, Decision("tolerance", 3.1))["still_wrong"] == 0
+    assert replay_corpus(corpus, model, Decision("tolerance", 2.9)).still_flips == 1
+    assert replay_corpus(corpus, model, Decision("tolerance", 3.1)).still_flips == 0
 
 
 def test_nobody_is_added_twice_and_old_lines_stay_as_they_are(path, domain):
@@ -102,22 +98,17 @@ def test_the_same_person_may_stand_there_for_other_attributes(path):
     row = {"a0": 5, "a1": 5, "a2": 5, "a3": 4, "sex": 1, "race": "D"}
 
     def worst(name, to):
-        return {
-            "row": row,
-            "changed": [{"attribute": name, "from": row[name], "to": to}],
-            "decision": "",
-            "other_decision": "",
-        }
+        return (reports.finding(row=row, changed=(Change(name, row[name], to),)),)
 
-    found = [attribute(n, worst=[worst(n, to)]) for n, to in (("sex", 0), ("race", "A"))]
-    found.append(attribute("sex+race", worst=[worst("race", "A")]))
-    assert extend(read_corpus(path, domain), summary(*found)) == 3
+    found = [attribute(n, worst=worst(n, to)) for n, to in (("sex", 0), ("race", "A"))]
+    found.append(attribute("sex+race", worst=worst("race", "A")))
+    assert extend(read_corpus(path, domain), report(*found)) == 3
     figures = replay_corpus(read_corpus(path, domain), network)
-    assert (figures["replayed"], figures["still_wrong"]) == (3, 3)
+    assert (figures.replayed, figures.still_flips) == (3, 3)
     # For race A nobody is decided by sex; by race and by both they are.
     path.write_text(path.read_text().replace('"race": "D"', '"race": "B"'))
     figures = replay_corpus(read_corpus(path, domain), network)
-    assert (figures["still_wrong"], figures["mended"]) == (2, 1)
+    assert (figures.still_flips, figures.fixed) == (2, 1)
 
 
 def test_a_model_may_read_the_same_people_in_another_encoding(path, domain, network):
@@ -134,7 +125,7 @@ def test_a_model_may_read_the_same_people_in_another_encoding(path, domain, netw
     with torch.no_grad():
         module[0][0].weight[:, :4] *= 2
     corpus = read_corpus(path, domain)
-    assert replay_corpus(corpus, networks.network(module, scaled))["still_wrong"] == 1
+    assert replay_corpus(corpus, networks.network(module, scaled)).still_flips == 1
 
 
 def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network):
@@ -146,11 +137,11 @@ def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network
     path.write_text("\n".join(lines))
     corpus = read_corpus(path, domain)
     figures = replay_corpus(corpus, network)
-    assert (figures["replayed"], figures["unfit"]) == (1, 3)
-    assert [note.partition(":")[0] for note in figures["notes"]] == ["line 1", "line 2", "line 3"]
-    assert "77 is outside" in figures["notes"][0]
-    assert "'a1' is missing" in figures["notes"][1]
-    assert "'t' is not a column" in figures["notes"][2]
+    assert (figures.replayed, figures.unfit) == (1, 3)
+    assert [note.partition(":")[0] for note in figures.notes] == ["line 1", "line 2", "line 3"]
+    assert "77 is outside" in figures.notes[0]
+    assert "'a1' is missing" in figures.notes[1]
+    assert "'t' is not a column" in figures.notes[2]
     # They stay in the file: another domain may know them.
     assert extend(corpus, audit(finding(9, 9, 9, 9))) == 1
     assert path.read_text().splitlines()[:4] == lines
@@ -168,9 +159,9 @@ def test_people_who_break_a_rule_do_not_fit(path, domain):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "not JSON"),
-        ("<<<<<<< HEAD", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        ("{", "not a counterexample"),
+        ("<<<<<<< HEAD", "not a counterexample"),
+        ("[" * 100_000, "not a counterexample"),
         ("[]", "not a counterexample"),
         ("{}", "not a counterexample"),
         (
@@ -179,7 +170,7 @@ def test_people_who_break_a_rule_do_not_fit(path, domain):
         ),
         (
             '{"row": {"a0": []}, "sensitive": [], "twin": {}, "decision": "", "other_decision": "", "seen": {}}',
-            "a value is neither",
+            "not a counterexample .*row",
         ),
     ],
 )
@@ -203,3 +194,11 @@ def test_what_is_not_a_text_file_is_refused(path, domain, tmp_path):
         read_corpus(tmp_path, domain)
     with pytest.raises(DataError, match="cannot be written"):
         extend(read_corpus(tmp_path / "none" / "c.jsonl", domain), audit(finding(*WRONG)))
+
+
+def test_a_file_that_would_take_too_much_memory_is_refused(path, domain, monkeypatch):
+    path.write_text("\n" * 10_000)
+    assert len(read_corpus(path, domain)) == 0
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "300000")
+    with pytest.raises(TooLarge, match=path.name):
+        read_corpus(path, domain)

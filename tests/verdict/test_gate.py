@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,14 +11,15 @@ from hypothesis import strategies as st
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
+from neuronfair.verdict.entries import Note, Rates
 from neuronfair.verdict.gate import check, read_expressions
-from tests.verdict.summaries import attribute, fair, search, summary
+from tests.reports import CORPUS, MODEL, attribute, fair, report, search
 
 
 def fired(audit, *expressions):
     gate = check(audit, expressions)
-    assert gate["passed"] == (not any(c["fired"] for c in gate["checks"]))
-    return [c["fired"] for c in gate["checks"]]
+    assert gate.passed == (not any(c.fired for c in gate.checks))
+    return [c.fired for c in gate.checks]
 
 
 @pytest.mark.parametrize(
@@ -29,11 +31,11 @@ def fired(audit, *expressions):
         ("rate >= 3.4 %", False),
         ("rate < 2.7%", True),  # the lower end
         ("rate < 2.6%", False),
-        ("rate.valid>.01", True),
-        ("rate.data > 0.13", True),  # 2 of 50: the upper end is 13.7 %
-        ("rate.data > 0.14", False),
+        ("rate.domain>.01", True),
+        ("rate.table > 0.13", True),  # 2 of 50: the upper end is 13.7 %
+        ("rate.table > 0.14", False),
         ("sex.rate > 1%", True),
-        ("sex.rate.data > 14%", False),
+        ("sex.rate.table > 14%", False),
         ("findings > 79", True),
         ("findings > 80", False),
         ("findings < 60", True),  # the smallest search counts for a lower limit
@@ -52,37 +54,37 @@ def fired(audit, *expressions):
     ],
 )
 def test_expressions_are_true_or_not(expression, expected):
-    assert fired(summary(), expression) == [expected]
+    assert fired(report(), expression) == [expected]
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
-    few = summary(attribute(found=0, people=100))  # the upper end is 3.6 %
+    few = report(attribute(found=0, people=100))  # the upper end is 3.6 %
     gate = check(few, ["rate > 0.01", "rate < 0.01"])
-    assert [c["judged_on"] for c in gate["checks"]] == ["upper end", "lower end"]
-    assert [c["fired"] for c in gate["checks"]] == [True, True]
-    assert gate["checks"][0]["high"] == pytest.approx(1 - 0.025 ** (1 / 100))
-    assert "too few people to decide: about 370" in gate["checks"][0]["text"]  # 0.99 ** 368 < 0.025
+    assert [c.judged_on for c in gate.checks] == ["upper end", "lower end"]
+    assert [c.fired for c in gate.checks] == [True, True]
+    assert gate.checks[0].high == pytest.approx(1 - 0.025 ** (1 / 100))
+    assert "too few people to decide: about 370" in gate.checks[0].text  # 0.99 ** 368 < 0.025
 
 
 def test_as_many_people_as_it_asks_for_are_enough():
-    assert fired(summary(attribute(found=0, people=370)), "rate > 0.01") == [False]
-    text = check(summary(attribute(found=4, people=500)), ["rate > 0.01"])["checks"][0]["text"]
+    assert fired(report(attribute(found=0, people=370)), "rate > 0.01") == [False]
+    text = check(report(attribute(found=4, people=500)), ["rate > 0.01"]).checks[0].text
     asked = int(text.partition("about ")[2].partition(" would")[0].replace(",", ""))
-    assert Rate(round(0.008 * asked), asked, "valid").interval[1] <= 0.0101
-    assert Rate(round(0.004 * asked), asked // 2, "valid").interval[1] > 0.01
+    assert Rate(round(0.008 * asked), asked, "domain").interval[1] <= 0.0101
+    assert Rate(round(0.004 * asked), asked // 2, "domain").interval[1] > 0.01
 
 
 def test_it_says_when_more_people_would_not_help():
-    assert "No number of people" in check(summary(fair()), ["rate > 0"])["checks"][0]["text"]
-    likely = check(summary(attribute(found=6, people=500)), ["rate > 0.01"])["checks"][0]["text"]
+    assert "No number of people" in check(report(fair()), ["rate > 0"]).checks[0].text
+    likely = check(report(attribute(found=6, people=500)), ["rate > 0.01"]).checks[0].text
     assert "more people would hardly change that" in likely
-    sure = check(summary(attribute(found=300)), ["rate > 0.01"])["checks"][0]["text"]
+    sure = check(report(attribute(found=300)), ["rate > 0.01"]).checks[0].text
     assert "needed" not in sure
     assert "300 of 10,000 people" in sure
 
 
 def test_figures_are_written_as_people_read_them():
-    texts = [c["text"] for c in check(summary(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"])["checks"]]
+    texts = [c.text for c in check(report(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"]).checks]
     assert texts == [
         "findings of sex: 80; it is not above 1,000,000. Search by frontier.",
         "gsr of sex: 8 %; it is not above 50 %. Search by frontier.",
@@ -91,9 +93,9 @@ def test_figures_are_written_as_people_read_them():
 
 
 def test_a_figure_is_checked_for_every_attribute_unless_one_is_named():
-    both = summary(attribute("sex"), fair("race"), attribute("sex+race"))
+    both = report(attribute("sex"), fair("race"), attribute("sex+race"))
     gate = check(both, ["rate > 0.01", "race.findings > 0", "sex+race.rate > 1%", "accuracy < 0.5"])
-    seen = [(c["attribute"], c["fired"]) for c in gate["checks"]]
+    seen = [(c.attribute, c.fired) for c in gate.checks]
     assert seen == [
         ("sex", True),
         ("race", False),
@@ -102,17 +104,17 @@ def test_a_figure_is_checked_for_every_attribute_unless_one_is_named():
         ("sex+race", True),
         (None, False),
     ]
-    assert not gate["passed"]
+    assert not gate.passed
 
 
 def test_columns_may_have_odd_names():
-    odd = summary(attribute("a>b.c"), attribute("age in years"))
+    odd = report(attribute("a>b.c"), attribute("age in years"))
     assert fired(odd, "a>b.c.rate > 1%", "age in years.lift < 1") == [True, False]
 
 
 def test_a_model_that_nobody_was_found_for_passes_every_limit():
     assert (
-        fired(summary(fair()), "findings > 0", "gsr > 0", "lift > 1", "severity.p95 > 0", "rate > 0.001") == [False] * 5
+        fired(report(fair()), "findings > 0", "gsr > 0", "lift > 1", "severity.p95 > 0", "rate > 0.001") == [False] * 5
     )
 
 
@@ -131,25 +133,25 @@ def test_a_model_that_nobody_was_found_for_passes_every_limit():
         ("", "expected a figure"),
         ("rate > 1e999", "finite"),
         ("__import__('os') > 1", "no figure"),
-        ("corpus.still_wrong > 0", "Give --corpus"),
+        ("corpus.still_flips > 0", "Give --corpus"),
         ("rate.change > 0", "Give --baseline"),
     ],
 )
 def test_what_cannot_be_judged_is_an_error(expression, says):
     with pytest.raises(NeuronFairError, match=says):
-        check(summary(), ["rate > 0.5", expression])
+        check(report(), ["rate > 0.5", expression])
 
 
 @pytest.mark.parametrize(
     ("expression", "audit"),
     [
-        ("worst_auc > 0.3", summary(attribute(interpretation=None))),
-        ("rate > 0.01", summary(attribute(rate={"valid": None, "data": None}))),
-        ("severity.p95 > 1", summary(attribute(severity=None))),
-        ("lift > 1", summary(attribute(searches=[search("frontier", 5, None)]))),
-        ("findings > 1", summary(attribute(searches=[]))),
-        ("accuracy < 0.5", summary(model={"accuracy": None})),
-        ("accuracy.train < 0.5", summary(model={"accuracy": {"test": 0.7}})),
+        ("worst_auc > 0.3", report(attribute(interpretation=None))),
+        ("rate > 0.01", report(attribute(rates=Rates()))),
+        ("severity.p95 > 1", report(attribute(severity=None))),
+        ("lift > 1", report(attribute(searches=(search("frontier", 5, None),)))),
+        ("findings > 1", report(attribute(searches=()))),
+        ("accuracy < 0.5", report(model=replace(MODEL, accuracy=None))),
+        ("accuracy.train < 0.5", report(model=replace(MODEL, accuracy={"test": 0.7}))),
     ],
 )
 def test_an_unknown_figure_is_an_error_and_not_a_pass(expression, audit):
@@ -158,58 +160,58 @@ def test_an_unknown_figure_is_an_error_and_not_a_pass(expression, audit):
 
 
 @pytest.mark.parametrize(
-    "expression", ["rate > 0.01", "rate.data > 0.9", "findings > 0", "gsr > 0", "severity.max > 9", "rate.change > 0"]
+    "expression", ["rate > 0.01", "rate.table > 0.9", "findings > 0", "gsr > 0", "severity.max > 9", "rate.change > 0"]
 )
 def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
-    constant = fair() | {"health": [{"name": "constant-decision", "seen": "", "remedy": ""}]}
+    constant = fair(health=(Note("constant-decision", "", ""),))
     with pytest.raises(NeuronFairError, match=r"decided alike for everybody looked at, so it cannot be judged"):
-        check(summary(constant), [expression])
-    assert fired(summary(constant), "worst_auc > 0.3", "accuracy < 0.5") == [True, False]
-    other = fair() | {"health": [{"name": "train-mode", "seen": "", "remedy": ""}]}
-    assert fired(summary(other), "rate > 0.01") == [False]
+        check(report(constant), [expression])
+    assert fired(report(constant), "worst_auc > 0.3", "accuracy < 0.5") == [True, False]
+    other = fair(health=(Note("train-mode", "", ""),))
+    assert fired(report(other), "rate > 0.01") == [False]
 
 
 def test_why_there_is_no_layer():
-    cut = summary(attribute(interpretation=None))
+    cut = report(attribute(interpretation=None))
     with pytest.raises(NeuronFairError, match="interrupted before the layers were looked at"):
         check(cut, ["worst_auc > 0.3"])
     with pytest.raises(NeuronFairError, match="a black box has no layers"):
-        check(cut | {"model": {"white_box": False}}, ["worst_auc > 0.3"])
+        check(replace(cut, model=replace(MODEL, white_box=False)), ["worst_auc > 0.3"])
 
 
 def test_accuracy_is_that_on_unseen_rows_or_else_on_the_table():
-    only_table = summary(model={"accuracy": {"table": 0.7}})
+    only_table = report(model=replace(MODEL, accuracy={"table": 0.7}))
     assert fired(only_table, "accuracy < 0.8", "accuracy.table < 0.6") == [True, False]
     with pytest.raises(NeuronFairError, match="not known"):
         check(only_table, ["accuracy.test < 0.8"])
 
 
 def test_the_corpus_can_be_limited():
-    audit = summary(corpus={"replayed": 5, "still_wrong": 2, "mended": 3, "added": 0, "unfit": 1})
-    assert fired(audit, "corpus.still_wrong > 0", "corpus.mended < 3", "corpus.unfit >= 1") == [True, False, True]
+    audit = report(corpus=replace(CORPUS, replayed=5, still_flips=2, fixed=3, unfit=1))
+    assert fired(audit, "corpus.still_flips > 0", "corpus.fixed < 3", "corpus.unfit >= 1") == [True, False, True]
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(300, 300, False), (300, 330, False), (300, 500, True)])
 def test_a_change_counts_only_if_it_is_shown(before, after, expected):
-    now, then = summary(attribute(found=after)), summary(attribute(found=before))
-    audit = now | {"baseline": compare_with(now, then)}
+    now, then = report(attribute(found=after)), report(attribute(found=before))
+    audit = replace(now, baseline=compare_with(now, then))
     assert fired(audit, "rate.change > 0") == [expected]
-    assert fired(audit, "rate.data.change > 0") == [False]
+    assert fired(audit, "rate.table.change > 0") == [False]
 
 
 def test_a_fall_can_be_asked_for():
-    now, then = summary(attribute(found=100)), summary(attribute(found=300))
-    audit = now | {"baseline": compare_with(now, then)}
+    now, then = report(attribute(found=100)), report(attribute(found=300))
+    audit = replace(now, baseline=compare_with(now, then))
     gate = check(audit, ["sex.rate.change < 0", "rate.change < -0.019"])
-    assert [c["fired"] for c in gate["checks"]] == [True, False]  # at least 1.45 points lower
-    assert gate["checks"][0]["value"] == pytest.approx(-0.02)
-    assert gate["checks"][0]["judged_on"] == "upper end"
+    assert [c.fired for c in gate.checks] == [True, False]  # at least 1.45 points lower
+    assert gate.checks[0].value == pytest.approx(-0.02)
+    assert gate.checks[0].judged_on == "upper end"
 
 
 def test_a_change_that_cannot_be_compared_is_an_error():
-    now, then = summary(), summary(attribute("race"))
+    now, then = report(), report(attribute("race"))
     with pytest.raises(NeuronFairError, match=r"'sex.rate' cannot be compared.*then only: race"):
-        check(now | {"baseline": compare_with(now, then)}, ["rate.change > 0"])
+        check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"])
 
 
 def test_expressions_can_be_read_before_the_audit():
@@ -235,7 +237,7 @@ def test_any_text_is_read_or_refused(text):
         read_expressions([text], ["sex"], ["frontier"])
 
 
-@pytest.mark.parametrize("text", ["rate > 5", "sex.rate.data >= 1.5", "gsr.frontier > 2", "accuracy < 70"])
+@pytest.mark.parametrize("text", ["rate > 5", "sex.rate.table >= 1.5", "gsr.frontier > 2", "accuracy < 70"])
 def test_a_share_above_one_is_a_percentage_without_its_sign(text):
     with pytest.raises(NeuronFairError, match=r"is a share from 0 to 1\. Did you mean"):
         read_expressions([text], ["sex"], ["frontier"])

@@ -15,7 +15,9 @@ from neuronfair.network.bridges import open_model
 from neuronfair.network.descent import TrainingSettings
 from neuronfair.network.weights import save
 from neuronfair.verdict import proposal
-from neuronfair.verdict.audit import AuditSettings, Origin, audit
+from neuronfair.verdict.about import Origin
+from neuronfair.verdict.audit import audit, run
+from neuronfair.verdict.settings import AuditSettings
 from tests.planted import networks
 
 SETTINGS = AuditSettings(seeds=20, steps=20, samples=2_000)
@@ -42,22 +44,21 @@ def test_retraining_helps(trained, tmp_path):
     save(tmp_path / "loans.safetensors", module, card)
     opened = open_model(tmp_path / "loans.safetensors", data.domain, data.rows)
     origin = Origin(card=card, table="my loans.csv")
-    result = audit(opened, data, settings=SETTINGS, origin=origin, folder=tmp_path / "run").summary()
-    repair = result["repair"]
-    assert repair["kind"] == "retraining"
-    assert set(repair["before"]) == set(repair["after"]) == set(repair["without_findings"])
-    before, after = repair["before"], repair["after"]
-    assert after["rate"]["high"] < before["rate"]["low"]
-    assert after["accuracy"] > before["accuracy"] - 0.03
-    assert [group["values"] for group in after["groups"]] == ["0", "1"]
-    assert 0 <= after["auc"] < 1
-    command = f"neuronfair repair {tmp_path}/run/s/frontier --data 'my loans.csv' --out fair.safetensors"
-    assert repair["text"].endswith(command)
-    assert "discrimination of random people by s from" in repair["text"]
+    report = run(opened, data, settings=SETTINGS, origin=origin, folder=tmp_path / "run").report
+    repair = report.repair
+    assert repair.kind == "retraining"
+    assert repair.without_findings is not None
+    before, after = repair.before, repair.after
+    assert after.rate.high < before.rate.low
+    assert after.accuracy > before.accuracy - 0.03
+    assert [group.values for group in after.groups] == ["0", "1"]
+    assert 0 <= after.auc < 1
+    assert repair.command == f"neuronfair repair {tmp_path}/run/s/frontier --data 'my loans.csv' --out fair.safetensors"
+    assert "the decision flips with s for" in repair.text
     # What was measured before is what the audit itself says, on other people and rows.
-    valid = result["attributes"][0]["rate"]["valid"]
-    assert valid["low"] < before["rate"]["share"] < valid["high"]
-    assert before["accuracy"] == pytest.approx(result["model"]["accuracy"]["test"])
+    measured = report.attributes[0].rates.domain
+    assert measured.low < before.rate.rate < measured.high
+    assert before.accuracy == pytest.approx(report.model.accuracy["test"])
 
 
 def test_a_command_that_would_be_refused_is_not_printed(trained, tmp_path):
@@ -70,14 +71,15 @@ def test_a_command_that_would_be_refused_is_not_printed(trained, tmp_path):
         [(module, "loans.csv"), (file, None), (replace(file, kind="ONNX"), "loans.csv")]
     ):
         origin = Origin(card=card, table=table)
-        repair = audit(model, data, settings=quick, origin=origin, folder=tmp_path / str(i)).summary()["repair"]
-        assert "neuronfair repair" not in repair["text"]
-        assert repair["text"].endswith("train with your own program.")
+        opened = open_model(model, data.domain, data.rows)
+        repair = run(opened, data, settings=quick, origin=origin, folder=tmp_path / str(i)).report.repair
+        assert repair.command is None
+        assert repair.text.endswith("train with your own program.")
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
-    [(0.02, 0.01, " (50% less)"), (0.01, 0.012, " (20% more)"), (0.01, 0.01, ""), (0, 0, "")],
+    [(0.02, 0.01, " (50 % less)"), (0.01, 0.012, " (20 % more)"), (0.01, 0.01, ""), (0, 0, "")],
 )
 def test_a_rise_is_not_called_a_fall(before, after, said):
     assert proposal._change(before, after) == said
@@ -86,10 +88,12 @@ def test_a_rise_is_not_called_a_fall(before, after, said):
 def test_retraining_that_costs_too_much(trained, monkeypatch):
     monkeypatch.setattr(proposal, "LOSS", -1.0)
     module, card = trained
-    repair = audit(module, loans(), settings=SETTINGS, origin=Origin(card=card)).summary()["repair"]
-    assert repair["kind"] == "none"
-    assert repair["text"].startswith("A short retraining with the findings did not help: no repeat keeps the accuracy")
-    assert repair["before"] is repair["after"] is None
+    data = loans()
+    opened = open_model(module, data.domain, data.rows)
+    repair = run(opened, data, settings=SETTINGS, origin=Origin(card=card)).report.repair
+    assert repair.kind == "none"
+    assert repair.text.startswith("A short retraining with the findings did not help: no repeat keeps the accuracy")
+    assert repair.before is repair.after is None
 
 
 class Split(nn.Module):
@@ -118,9 +122,9 @@ def test_why_there_is_none(trained):
     data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
 
     def why(model: nn.Module, data: Data, decision: Decision | None = None) -> str:
-        repair = audit(model, data, settings=quick, decision=decision).summary()["repair"]
-        assert repair["kind"] == "none"
-        return str(repair["text"])
+        repair = audit(model, data, settings=quick, decision=decision).report.repair
+        assert repair.kind == "none"
+        return repair.text
 
     assert "Only fully connected ReLU networks" in why(Split(module), data)
     assert "no labels" in why(module, replace(data, labels=torch.full_like(data.labels, -1)))

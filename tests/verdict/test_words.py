@@ -12,43 +12,45 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.verdict import words
-from neuronfair.verdict.sentences import people_found, verdict
+from neuronfair.verdict.entries import Change, Condition, Finding
 
 ARGMAX = Decision()
 
 
-def pair(people: TableDomain, columns: list[int], *, age: int = 39, decision: Decision = ARGMAX, scores=None) -> dict:
+def pair(
+    people: TableDomain, columns: list[int], *, age: int = 39, decision: Decision = ARGMAX, scores=None
+) -> Finding:
     table = {"age": age, "sex": "F", "relationship": "Wife", "marital": "AF", "race": "B", "gain": 2.5, "loss": 0}
     twin = table | {"sex": "M"}
     rows = people.from_table({name: [table[name], twin[name]] for name in table})
     one, other = torch.tensor([[2.0, 0.5], [-1.0, 0.5]]) if scores is None else scores
-    return words.pair(people, decision, rows, one, other, columns)
+    return words.finding(people, decision, words.Pair(*rows, one, other), columns, 17, "frontier")
 
 
 def test_a_pair(people):
     told = pair(people, [6, 0, 1, 5, 2, 3, 4])
-    assert told["sentence"] == (
+    assert told.sentence == (
         "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 is decided 'low'; with sex M "
         "instead of F: 'high'."
     )
-    assert told["changed"] == [{"attribute": "sex", "from": "F", "to": "M"}]
-    assert (told["decision"], told["other_decision"]) == ("low", "high")
+    assert told.changed == (Change("sex", "F", "M"),)
+    assert (told.decision, told.twin_decision) == ("low", "high")
     # The lead of "low": 2 - 0.5 before, -1 - 0.5 after.
-    assert (told["score"], told["other_score"], told["gap"]) == (1.5, -1.5, 3.0)
+    assert (told.score, told.twin_score, told.gap) == (1.5, -1.5, 3.0)
 
 
 def test_the_most_telling_attributes_are_named(people, monkeypatch):
     monkeypatch.setattr(words, "NAMED", 2)
-    assert pair(people, [5, 1, 4, 0])["sentence"].startswith(
+    assert pair(people, [5, 1, 4, 0]).sentence.startswith(
         "A person with race B, gain 2.5 and 4 more attributes is decided"
     )
     monkeypatch.setattr(words, "NAMED", 5)
-    assert " and 1 more attribute is decided" in pair(people, [0, 2, 3, 4, 5, 6])["sentence"]
+    assert " and 1 more attribute is decided" in pair(people, [0, 2, 3, 4, 5, 6]).sentence
 
 
 @pytest.mark.parametrize(("age", "who"), [(18, "An 18-year-old"), (80, "An 80-year-old"), (17, "A 17-year-old")])
 def test_ages(people, age, who):
-    assert pair(people, [0, 2], age=age)["sentence"].startswith(f"{who} with ")
+    assert pair(people, [0, 2], age=age).sentence.startswith(f"{who} with ")
 
 
 def test_140_attributes_stay_readable():
@@ -56,11 +58,12 @@ def test_140_attributes_stay_readable():
     domain = TableDomain("wide", (*columns, Attribute("sex", "flag")), ("sex",))
     rows = torch.zeros(2, 141, dtype=torch.int64)
     rows[1, 140] = 1
-    told = words.pair(domain, ARGMAX, rows, torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), list(range(141)))
-    assert len(told["sentence"]) < 250
-    assert "question 0 0" in told["sentence"]
-    assert "133 more attributes is decided 'class 0'; with sex 1 instead of 0: 'class 1'." in told["sentence"]
-    assert len(told["row"]) == 141
+    both = words.Pair(*rows, torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    told = words.finding(domain, ARGMAX, both, list(range(141)), 0, "frontier")
+    assert len(told.sentence) < 250
+    assert "question 0 0" in told.sentence
+    assert "133 more attributes is decided 'class 0'; with sex 1 instead of 0: 'class 1'." in told.sentence
+    assert len(told.row) == 141
 
 
 @pytest.mark.parametrize(
@@ -73,12 +76,12 @@ def test_140_attributes_stay_readable():
 )
 def test_scores(people, decision, scores, said):
     told = pair(people, [0], decision=decision, scores=torch.tensor(scores)[:, None])
-    assert (told["decision"], told["other_decision"]) == said
-    assert (told["score"], told["other_score"]) == pytest.approx(scores)
-    assert told["gap"] == pytest.approx(scores[0] - scores[1], abs=1e-6)
+    assert (told.decision, told.twin_decision) == said
+    assert (told.score, told.twin_score) == pytest.approx(scores)
+    assert told.gap == pytest.approx(scores[0] - scores[1], abs=1e-6)
     unnamed = replace(people, target=None)
     told = pair(unnamed, [0], decision=Decision("threshold", 0.5), scores=torch.tensor([[0.7], [0.2]]))
-    assert (told["decision"], told["other_decision"]) == ("at least 0.5", "below 0.5")
+    assert (told.decision, told.twin_decision) == ("at least 0.5", "below 0.5")
 
 
 def test_importance(people):
@@ -97,21 +100,21 @@ def cut(domain: TableDomain, name: str, *codes: int) -> Cut:
 
 def test_subgroups(people):
     cuts = (cut(people, "age", *range(24, 74)), cut(people, "race", 0, 2), cut(people, "gain", *range(3, 7)))
-    told = words.subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "valid"), 5.0))
-    assert told["text"] == "age at least 41, race A or C and gain 1.5 to 3"
-    assert told["conditions"] == [
-        {"attribute": "age", "min": 41},
-        {"attribute": "race", "values": ["A", "C"]},
-        {"attribute": "gain", "min": 1.5, "max": 3},
-    ]
-    assert told["sentence"] == (
-        "People with age at least 41, race A or C and gain 1.5 to 3 are judged by sex: 38 % of them, 5 times as many "
-        "as overall."
+    told = words.subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "domain"), 5.0))
+    assert told.text == "age at least 41, race A or C and gain 1.5 to 3"
+    assert told.conditions == (
+        Condition("age", min=41),
+        Condition("race", values=("A", "C")),
+        Condition("gain", min=1.5, max=3),
     )
-    assert (told["rate"]["people"], told["rate"]["discriminated"], told["lift"]) == (100, 38, 5.0)
-    told = words.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "valid"), None))
-    assert told["conditions"] == [{"attribute": "loss", "max": 1}]
-    assert told["sentence"] == "People with loss at most 1 are judged by sex: 38 % of them."
+    assert told.sentence == (
+        "People with age at least 41, race A or C and gain 1.5 to 3: the decision flips with sex for 38 % of them, 5 "
+        "times as many as overall."
+    )
+    assert (told.rate.of, told.rate.discriminated, told.lift) == (100, 38, 5.0)
+    told = words.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "domain"), None))
+    assert told.conditions == (Condition("loss", max=1),)
+    assert told.sentence == "People with loss at most 1: the decision flips with sex for 38 % of them."
 
 
 def test_nobody_can_be_asked_about(people):
@@ -127,58 +130,13 @@ def test_nobody_can_be_asked_about(people):
     assert model.scores(nobody).shape == (0, 1)
 
 
-def test_a_model_that_does_not_decide():
-    entry = {
-        "name": "sex",
-        "sensitive": ["sex"],
-        "rate": {"valid": None, "data": None},
-        "searches": [],
-        "severity": None,
-        "health": [{"name": "constant-decision", "seen": "", "remedy": ""}],
-    }
-    told = verdict([entry], 100)
-    assert told["level"] == "nothing found"
-    assert told["text"].endswith("such a model cannot be judged.")
-
-
-def entry(found: int = 0, people: int = 1000, **more: object) -> dict:
-    rate = {"share": found / people, "low": 0.0, "high": 0.1, "confidence": 0.95, "people": people}
-    rates = {"valid": rate | {"discriminated": found}, "data": rate | {"discriminated": found}}
-    blank = {"name": "sex", "sensitive": ["sex"], "rate": rates, "searches": [], "severity": None, "health": []}
-    return blank | more
-
-
-def test_ctrl_c_before_anything_was_measured_is_no_calm_verdict():
-    nothing = entry(rate={"valid": None, "data": None})
-    for entries in ([], [nothing]):
-        told = verdict(entries, 1000, interrupted=True)
-        assert told["level"] == "interrupted"
-        assert told["text"].startswith("Nothing was measured, so nothing can be said.")
-        assert "no proof" not in told["text"]
-    assert verdict([entry()], 1000, interrupted=True)["level"] == "nothing found"
-    assert verdict([entry(10)], 1000, interrupted=True)["level"] == "discriminates"
-
-
-def test_a_sample_of_the_table_is_not_called_the_table():
-    assert "1 % of the people in the table and" in verdict([entry(10)], 1000)["text"]
-    assert "1 % of 1,000 people of the table and" in verdict([entry(10)], 1001)["text"]
-
-
-def test_people_are_counted_once():
-    searches = [{"findings": 80, "tried": 100}, {"findings": 50, "tried": 100}]
-    both = entry(searches=searches, severity={"histogram": {"edges": [0, 1, 2], "counts": [60, 41]}})
-    assert people_found(both) == 101
-    assert people_found(entry(searches=searches)) == 80  # not counted: so many at least
-    assert "101 by sex" in verdict([both], 1000)["text"]
-
-
 def test_a_sensitive_attribute_that_stays_is_named(people):
     """Of sex and race only sex differs: the race of both belongs to the person."""
     told = pair(people.with_sensitive("sex", "race"), [6, 0, 1, 5, 2, 3])
-    assert told["changed"] == [{"attribute": "sex", "from": "F", "to": "M"}]
-    assert told["sentence"].startswith(
+    assert told.changed == (Change("sex", "F", "M"),)
+    assert told.sentence.startswith(
         "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 is decided 'low'; with sex M "
     )
-    assert pair(people.with_sensitive("sex", "race"), [0])["sentence"].startswith(
+    assert pair(people.with_sensitive("sex", "race"), [0]).sentence.startswith(
         "A 39-year-old with race B and 4 more attributes is decided"
     )

@@ -32,9 +32,9 @@ from neuronfair.cli.options import (
     load_data,
     read_decision,
     write_file,
-    write_json,
 )
-from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.errors import DataError
+from neuronfair.shown import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from neuronfair.network.bridges import Opened
     from neuronfair.network.descent import TrainingSettings
     from neuronfair.network.weights import Card
-    from neuronfair.verdict.audit import AuditSettings
-    from neuronfair.verdict.corpus import Corpus
+    from neuronfair.verdict.checks import Ready
+    from neuronfair.verdict.report import Report
+    from neuronfair.verdict.settings import AuditSettings
 
 LARGE = 10_000  # rows from which on large steps cost a classifier no accuracy
 INTERRUPTED, FIRED = 130, 1
@@ -73,7 +74,7 @@ def audit(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many rows each search starts from.")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each search.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Random people to judge.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="People drawn uniformly from the domain to judge.")] = None,
     repair: Annotated[bool, typer.Option(help="Also try a short retraining with the findings.")] = True,
     fail_if: Annotated[
         list[str] | None,
@@ -90,7 +91,7 @@ def audit(
     seed: SeedOption = 0,
     quiet: QuietOption = False,
 ) -> None:
-    """Audit a model: how often, where and for whom a sensitive attribute changes its decision.
+    """Audit a model: how often, where and for whom a sensitive attribute flips its decision.
 
     Without arguments: Adult, sex, and a classifier trained on the spot. Several sensitive attributes are audited each
     alone and all together. The folder holds the page, audit.json and every finding; after Ctrl-C the same command
@@ -105,14 +106,13 @@ def audit(
     `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
     from neuronfair.domain.data import DATASETS
-    from neuronfair.report.audit import audit_report
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.verdict.audit import AuditSettings, Origin
-    from neuronfair.verdict.audit import audit as run
-    from neuronfair.verdict.baseline import compare_with, read_baseline
-    from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.terminal import audit_report
+    from neuronfair.verdict.about import Origin
+    from neuronfair.verdict.audit import run
+    from neuronfair.verdict.checks import Checks
     from neuronfair.verdict.folder import PAGE, check_audit_folder
-    from neuronfair.verdict.gate import check
+    from neuronfair.verdict.settings import AuditSettings
 
     check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
@@ -125,11 +125,9 @@ def audit(
     settings = AuditSettings.quick() if quick else AuditSettings(repair=repair)
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     table, text = _table(data, encoding, domain, sensitive, target)
-    past = read_corpus(corpus, table.domain) if corpus is not None else None
-    earlier = read_baseline(baseline) if baseline is not None else None
+    ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     source = Source(model, weights, trust_pickle, decision, device)
-    limits = _Limits(fail_if or [], past, earlier)
-    opened, card = _open_or_train(source, table, out, limits, settings, _training(table, quick), console)
+    opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     origin = Origin(
         command=shlex.join(["neuronfair", *sys.argv[1:]]),
         card=card,
@@ -140,44 +138,31 @@ def audit(
         domain_text=text,
         inferred=target is not None,
     )
-    replayed = None if past is None else replay_corpus(past, opened.model, opened.decision)
     with progress_bar("Auditing", quiet=console.quiet) as show:
         result = run(
             opened,
             table,
             settings=settings,
-            folder=out,
+            ready=ready,
             origin=origin,
+            folder=out,
             progress=lambda what, done, total, note="": show(done, total, note, what=what),
         )
-    summary = result.summary()
-    failure: NeuronFairError | None = None
-    try:
-        if replayed is not None:
-            summary["corpus"] = {**replayed, "added": 0}
-        if earlier is not None:
-            summary["baseline"] = compare_with(summary, earlier, str(baseline))
-        if fail_if and not result.interrupted:
-            summary["gate"] = check(summary, fail_if)
-        if past is not None and corpus_add:
-            summary["corpus"]["added"] = extend(past, summary, write=False)
-    except NeuronFairError as error:  # the audit itself is done and worth its page all the same
-        failure = error
-    outputs.write(summary)
-    if failure is not None:
-        raise failure
-    if past is not None and corpus_add:  # last: after an error or a kill before it, the same audit replays the same
-        extend(past, summary)
-    console.print(audit_report(summary))
+    report = result.report
+    outputs.write(report)
+    if result.failure is not None:
+        raise result.failure
+    ready.extend(report)
+    console.print(audit_report(report))
     if text is not None and target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
     console.print(f"Page: {outputs.html}", soft_wrap=True)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if summary["gate"] is not None and not summary["gate"]["passed"]:
+    if report.gate is not None and not report.gate.passed:
         if quiet:  # a build that fails says why
-            for failed in (one for one in summary["gate"]["checks"] if one["fired"]):
-                complain(f"--fail-if '{failed['expression']}': {failed['text']}")
+            for failed in (one for one in report.gate.checks if one.fired):
+                complain(f"--fail-if '{failed.expression}': {failed.text}")
         raise typer.Exit(FIRED)
 
 
@@ -212,54 +197,29 @@ class _Outputs:
             if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 check_out(path)
 
-    def write(self, summary: dict[str, Any]) -> None:
-        """Write them all."""
-        from neuronfair.report.page import audit_page
-        from neuronfair.verdict.folder import FIGURES, keep_figures
-        from neuronfair.verdict.junit import junit
-        from neuronfair.verdict.markdown import markdown
+    def write(self, report: Report) -> None:
+        """Write them all but audit.json, which the audit has written."""
+        from neuronfair.render.junit import junit
+        from neuronfair.render.markdown import markdown
+        from neuronfair.render.page import audit_page
+        from neuronfair.verdict.folder import FIGURES
 
-        keep_figures(self.folder, summary)
-        write_file(self.html, audit_page(summary))
+        write_file(self.html, audit_page(report))
         if self.junit is not None:
-            write_file(self.junit, junit(summary))
+            write_file(self.junit, junit(report))
         if self.markdown is not None:
-            write_file(self.markdown, markdown(summary))
-        if self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
-            write_json(self.json, summary)
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """What --fail-if says, and what there is to judge it with."""
-
-    expressions: list[str]
-    corpus: Corpus | None
-    earlier: dict[str, Any] | None
-
-    def check(self, table: Data, methods: tuple[str, ...]) -> None:
-        """Refuse a limit that cannot be judged, before any work is done."""
-        from neuronfair.verdict.audit import attribute_sets
-        from neuronfair.verdict.gate import CHANGES, CORPUS, read_expressions
-        from neuronfair.verdict.settings import WHITE
-
-        labels = ["+".join(names) for names in attribute_sets(table.domain.sensitive)]
-        for limit in read_expressions(self.expressions, labels, methods or WHITE):
-            if limit.figure in CORPUS and self.corpus is None:
-                raise NeuronFairError(f"--fail-if '{limit.expression}': needs --corpus FILE")
-            if limit.figure in CHANGES and self.earlier is None:
-                raise NeuronFairError(f"--fail-if '{limit.expression}': needs --baseline FILE")
-        if self.earlier is not None and self.earlier["reproduction"]["domain"] != table.domain.fingerprint:
-            raise NeuronFairError(
-                "--baseline: that audit was made on another domain. Give its domain.toml as --domain, or leave it out"
-            )
+            write_file(self.markdown, markdown(report))
+        if self.json is not None and is_stdout(self.json):
+            sys.stdout.write(visible(report.to_json(), keep="\n"))
+        elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
+            write_file(self.json, report.to_json())
 
 
 def _open_or_train(
     source: Source,
     table: Data,
     out: Path,
-    limits: _Limits,
+    ready: Ready,
     settings: AuditSettings,
     training: TrainingSettings,
     console: Console,
@@ -268,16 +228,17 @@ def _open_or_train(
     from neuronfair.network.weights import load
     from neuronfair.store.manifest import rows_digest
     from neuronfair.verdict.folder import check_same, own_weights
+    from neuronfair.verdict.settings import WHITE
 
     own = own_weights(out) if source.model is None else None
     if source.model is None and own is None:
-        limits.check(table, settings.methods or ())
+        ready.refuse(table.domain.sensitive, settings.methods or WHITE)
         return source.train(table, console, settings.seed, training)
     if source.model is None:  # the classifier of that audit is right for the same table only
         check_same(out, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
     path = source.model or str(own)
     opened = replace(source, model=path).open(table)
-    limits.check(table, settings.methods_for(opened))
+    ready.refuse(table.domain.sensitive, settings.methods_for(opened))
     return opened, load(path)[1] if opened.kind == "neuronfair" else None
 
 

@@ -32,6 +32,7 @@ from neuronfair.cli.options import (
     names,
     write_json,
 )
+from neuronfair.words import listed
 
 
 class _Phase(StrEnum):
@@ -80,9 +81,9 @@ def compare(
     from neuronfair.generation.methods import check_method
     from neuronfair.measure.compare import able
     from neuronfair.measure.compare import compare as run
-    from neuronfair.report.compare import compare_report, plot_comparison
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.plots import PICTURES
+    from neuronfair.render.compare import compare_report, plot_comparison
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.plots import PICTURES
 
     check_out(plot, PICTURES)
     check_out(json_file, or_stdout=True)
@@ -104,7 +105,7 @@ def compare(
         result = run(network, table.domain, table.rows, chosen, plan, phase=phase.value, repeats=repeats, progress=note)
     console.print(compare_report(result, table.domain))
     if plot is not None:
-        title = f"{table.name}, {' and '.join(table.domain.sensitive)}: {result.seeds:,} seeds"
+        title = f"{table.name}, {listed(table.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     if json_file is not None:

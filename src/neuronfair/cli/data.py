@@ -21,7 +21,7 @@ def data_list() -> None:
 
     from neuronfair.domain.data import DATASETS, catalog_domain
     from neuronfair.domain.sources import source, where
-    from neuronfair.report.console import make_console
+    from neuronfair.render.console import make_console
 
     table = Table.grid("name", "at hand", "sensitive", "terms", padding=(0, 2))
     table.columns[3].overflow = "fold"
@@ -41,7 +41,7 @@ def data_get(
 ) -> None:
     """Download a data set into the user cache, checked against its checksum."""
     from neuronfair.domain.sources import get
-    from neuronfair.report.console import progress_bar
+    from neuronfair.render.console import progress_bar
 
     with progress_bar(f"Fetching {name}", quiet=quiet) as show:
         paths = get(name, progress=show)

@@ -12,6 +12,7 @@ import typer
 from neuronfair.cli.app import app
 from neuronfair.cli.options import DeviceOption, QuietOption, SeedOption, check_device
 from neuronfair.errors import DataError, RunError, did_you_mean
+from neuronfair.words import percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,13 +56,13 @@ def audit_images(
     seed: SeedOption = 0,
     quiet: QuietOption = False,
 ) -> None:
-    """Test whether a detector of pictures decides otherwise when only a sensitive attribute changes.
+    """Test whether the decision of a detector of pictures flips when only a sensitive attribute changes.
 
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
     from neuronfair.atomic import write_text
     from neuronfair.network.detect import accuracies, fit_attribute, save_detector
-    from neuronfair.report.console import make_console
+    from neuronfair.render.console import make_console
     from neuronfair.verdict.folder import check_writable
     from neuronfair.verdict.pictures import after, compare, improve, subject
 
@@ -87,9 +88,10 @@ def audit_images(
         detector, card.body, pixels[train], values[train], own_body=own_body, epochs=epochs, seed=seed
     )
     right, balanced = accuracies(classifier, pixels[test], values[test])
-    console.print(f"Detector ({card.body}): {rate:.2%} of held-out pictures decided rightly.")
+    console.print(f"Detector ({card.body}): {percent(rate)} of held-out pictures decided rightly.")
     console.print(
-        f"Classifier of {sensitive}: {right:.2%} held out, {balanced:.2%} balanced over {len(classes)} classes."
+        f"Classifier of {sensitive}: {percent(right)} held out, {percent(balanced)} balanced over {len(classes)} "
+        "classes."
     )
     chance = 1 / len(classes)
     if not own_body and balanced - chance < ENOUGH * (1 - chance):
@@ -162,7 +164,7 @@ def _detector(
     console: Any,
 ) -> tuple[Detector, DetectorCard]:  # fmt: skip
     from neuronfair.network.detect import DetectorCard, fit_detector, load_detector
-    from neuronfair.report.console import progress_bar
+    from neuronfair.render.console import progress_bar
 
     if model is None:
         with progress_bar("Training the detector", quiet=console.quiet) as show:
@@ -187,12 +189,13 @@ def _sentences(result: dict[str, Any]) -> list[str]:
         f"{result['epsilon_mean'] * 255:.1f} grey levels in the mean turns the {result['sensitive']} of "
         f"{result['attribute_turns']:,} of them, "
         f"{result['attribute_never_turns']:,} never turn and are left out.",
-        f"NeuronFair finds {ours['idis']:,} pairs that are decided otherwise, from {ours['share_of_seeds']:.1%} of the "
-        f"seeds (GSR {ours['gsr']:.2%}); the same walk in random directions from {walk['share_of_seeds']:.1%} of its "
-        f"seeds; with a random shift of equal size instead of the attribute from {shift['share_of_seeds']:.1%}.",
+        f"NeuronFair finds {ours['idis']:,} pairs whose decision flips, from {percent(ours['share_of_seeds'])} of the "
+        f"seeds (GSR {percent(ours['gsr'])}); the same walk in random directions from "
+        f"{percent(walk['share_of_seeds'])} of its seeds; with a random shift of equal size instead of the attribute "
+        f"from {percent(shift['share_of_seeds'])}.",
         f"With steps that are halved at the boundary it finds {close['idis']:,} pairs, from "
-        f"{close['share_of_seeds']:.1%} of the seeds (GSR {close['gsr']:.2%}), and with the random shift from "
-        f"{close_shift['share_of_seeds']:.1%}. These pairs are shown and used for retraining.",
+        f"{percent(close['share_of_seeds'])} of the seeds (GSR {percent(close['gsr'])}), and with the random shift "
+        f"from {percent(close_shift['share_of_seeds'])}. These pairs are shown and used for retraining.",
         f"The shift moves the scores by {result['score_gap']:.3f} in the mean, a random shift of equal size by "
         f"{result['score_gap_random_shift']:.3f}. Most biased layer: {result['worst_layer']}, AUC {result['auc']:.3f}.",
     ]
@@ -200,7 +203,7 @@ def _sentences(result: dict[str, Any]) -> list[str]:
         before, after = result["improvement"]["before"], result["improvement"]["after"]
         lines.append(
             f"Retrained with {after['used']:,} findings: AUC {before['auc']:.3f} to {after['auc']:.3f}, detection rate "
-            f"{before['detection_rate']:.2%} to {after['detection_rate']:.2%}, found again on held-out faces "
+            f"{percent(before['detection_rate'])} to {percent(after['detection_rate'])}, found again on held-out faces "
             f"{before['found_again']:,} of {before['seeds_again']:,} to {after['found_again']:,} of "
             f"{after['seeds_again']:,}."
         )
@@ -214,7 +217,7 @@ def _write_pairs(
     import numpy as np
 
     from neuronfair.atomic import replacing
-    from neuronfair.report.pictures import write_page
+    from neuronfair.render.pictures import write_page
 
     findings, domain = found["halving"].findings, under_test.domain
     numbers = under_test.numbers[findings.origin].tolist()
@@ -228,7 +231,7 @@ def _write_pairs(
             seeds=np.array([files[i] for i in numbers], dtype=str),
         )
     table = {name: {title: _cell(key, line[key]) for key, title in COLUMNS.items()} for name, line in figures.items()}
-    title = f"Pictures that are decided otherwise when only {domain.sensitive[0]} changes"
+    title = f"Pictures whose decision flips when only {domain.sensitive[0]} changes"
     write_page(
         out / PAGE, domain, findings[:SHOWN], title=title, lines=lines, table=table, classes=card.classes
     )  # fmt: skip
@@ -238,5 +241,5 @@ def _cell(key: str, value: Any) -> str:
     if value is None:
         return "–"
     if key in ("gsr", "share_of_seeds", "attribute_still_turned"):
-        return f"{value:.2%}"
+        return percent(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"

@@ -34,6 +34,7 @@ from neuronfair.cli.options import (
     write_json,
 )
 from neuronfair.errors import ModelError
+from neuronfair.words import listed
 
 
 @app.command()
@@ -55,7 +56,7 @@ def train(
     Example: `neuronfair train adult --out adult.safetensors`
     """
     from neuronfair.network.weights import save
-    from neuronfair.report.console import make_console
+    from neuronfair.render.console import make_console
 
     out = check_weights(out)
     console = make_console(quiet=quiet)
@@ -92,8 +93,8 @@ def interpret(
     from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import interpret as run
     from neuronfair.network.adapter import Network
-    from neuronfair.report.console import interpretation_json, layer_table, make_console, progress_bar, verdict
-    from neuronfair.report.plots import PICTURES, plot_as_curves
+    from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
+    from neuronfair.render.plots import PICTURES, plot_as_curves
 
     check_out(plot, PICTURES)
     check_out(json_file, or_stdout=True)
@@ -120,8 +121,8 @@ def interpret(
     console.print(layer_table(profile, table.domain))
     console.print(verdict(profile, ablation, table.domain))
     if plot is not None:
-        named = " and ".join(table.domain.sensitive)
-        plot_as_curves(profile, plot, title=f"{table.name}: reaction of the neurons to {named}")
+        title = f"{table.name}: reaction of the neurons to {listed(table.domain.sensitive)}"
+        plot_as_curves(profile, plot, title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
     if json_file is not None:
         result = {

@@ -16,6 +16,7 @@ import typer
 
 from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
 from neuronfair.shown import visible
+from neuronfair.words import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ DataArgument = Annotated[
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 EncodingOption = Annotated[
     str,
-    typer.Option(help="For the data sets of the paper: 'default' (readable, valid people) or 'paper' (its numbers)."),
+    typer.Option(help="For the data sets of the paper: 'default' (readable, with rules) or 'paper' (its numbers)."),
 ]
 SensitiveOption = Annotated[
     str | None, typer.Option(help="Sensitive attribute, or several: sex,race. Default: the one the domain names.")
@@ -146,7 +147,7 @@ def fit_classifier(
 ) -> tuple[nn.Sequential, Card]:
     """Train a classifier with a progress bar and say how well it does."""
     from neuronfair.network.fit import fit
-    from neuronfair.report.console import progress_bar
+    from neuronfair.render.console import progress_bar
 
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
         losses = []
@@ -156,7 +157,7 @@ def fit_classifier(
             show(epoch, None, f"epochs, best validation loss {min(losses):.4f}")
 
         module, card = fit(data, hidden=hidden, settings=settings, seed=seed, progress=note)
-    shares = ", ".join(f"{part} {share:.2%}" for part, share in card.accuracy.items())
+    shares = ", ".join(f"{part} {percent(share)}" for part, share in card.accuracy.items())
     console.print(
         f"Trained {'-'.join(map(str, (card.inputs, *card.hidden, card.outputs)))} on {data.name}: accuracy {shares}."
     )

@@ -30,19 +30,13 @@ from neuronfair.cli.options import (
     load_data,
     write_json,
 )
+from neuronfair.words import POPULATIONS, listed, percent
 
 
-class _Distribution(StrEnum):
-    valid = "valid"
+class _Population(StrEnum):
     domain = "domain"
-    data = "data"
-
-
-PEOPLE = {
-    "valid": "drawn uniformly from all people the domain allows",
-    "domain": "drawn uniformly, rules ignored",
-    "data": "taken from the table",
-}
+    combinations = "combinations"
+    table = "table"
 
 
 @app.command()
@@ -56,9 +50,9 @@ def rate(
     decision: DecisionOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
-    distribution: Annotated[
-        _Distribution, typer.Option(help="Whom to judge: valid people, all combinations, or the rows of the table.")
-    ] = _Distribution.valid,
+    population: Annotated[
+        _Population, typer.Option(help="Whom to judge: people of the domain, all combinations, or the table's rows.")
+    ] = _Population.domain,
     error: Annotated[float, typer.Option(help="Go on until the rate is known to this much, up or down.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="… with this confidence.")] = 0.95,
     samples: Annotated[int, typer.Option(min=1, help="People to judge, at most.")] = 1_000_000,
@@ -67,15 +61,15 @@ def rate(
     seed: SeedOption = 0,
     quiet: QuietOption = False,
 ) -> None:
-    """Estimate how many people are decided otherwise when only the sensitive attribute changes (Themis).
+    """Estimate for how many people the decision flips when only the sensitive attribute changes (Themis).
 
-    Random people are judged until the error bound holds at the confidence asked for. The rate speaks of the people it
-    was drawn from: name them with --distribution.
+    People are drawn and judged until the error bound holds at the confidence asked for. A rate speaks of the people it
+    was drawn from: name them with --population.
 
-    Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --distribution data`
+    Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
     """
     from neuronfair.measure.rate import discrimination_rate
-    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.render.console import make_console, progress_bar
 
     check_out(json_file, or_stdout=True)
     check_device(device)
@@ -83,12 +77,12 @@ def rate(
     table = load_data(data, encoding, domain, sensitive, target)
     source = Source(model, weights, trust_pickle, decision, device)
     opened, table, _ = source.open_or_train(table, console, seed)
-    with progress_bar("Judging random people", quiet=console.quiet) as show:
+    with progress_bar("Judging people", quiet=console.quiet) as show:
         result = discrimination_rate(
             opened.model,
             table.domain,
-            distribution=distribution.value,
-            rows=table.rows if distribution is _Distribution.data else None,
+            population=population.value,
+            rows=table.rows if population is _Population.table else None,
             samples=samples,
             error=error,
             confidence=confidence,
@@ -97,15 +91,14 @@ def rate(
             progress=show,
         )
     low, high = result.interval
-    named = " and ".join(table.domain.sensitive)
     console.print(
-        f"{result.found:,} of {result.sampled:,} people {PEOPLE[distribution.value]} would be decided otherwise if "
-        f"only their {named} changed: {result.rate:.3%}, between {low:.3%} and {high:.3%} at {confidence:.3g} "
-        "confidence."
+        f"The decision flips with {listed(table.domain.sensitive)} for {result.found:,} of {result.sampled:,} "
+        f"{POPULATIONS[result.population]}: {percent(result.rate)}, between {percent(low)} and "
+        f"{percent(high)} with {percent(confidence)} confidence."
     )
     if result.error > error:
         console.print(
-            f"The error of {result.error:.3%} is above the {error:.3%} asked for: nobody else was left to judge."
+            f"The error of {percent(result.error)} is above the {percent(error)} asked for: nobody was left to judge."
         )
     if json_file is not None:
         write_json(
@@ -116,7 +109,7 @@ def rate(
                 "encoding": table.domain.encoding,
                 "sensitive": list(table.domain.sensitive),
                 "model_fingerprint": opened.fingerprint,
-                "distribution": distribution.value,
+                "population": population.value,
                 "rate": result.rate,
                 "interval": [low, high],
                 "confidence": confidence,

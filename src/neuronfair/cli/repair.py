@@ -26,6 +26,7 @@ from neuronfair.cli.options import (
     write_json,
 )
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
+from neuronfair.words import percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +80,7 @@ def repair(
 ) -> None:
     """Repair a network with the findings of a run, and show it before and after.
 
-    Nothing is written if discrimination of random people does not fall, or if the accuracy on validation rows cannot
+    Nothing is written if the rate does not fall, or if the accuracy on validation rows cannot
     be kept.
 
     Examples:
@@ -91,11 +92,11 @@ def repair(
     from neuronfair.interpretation.profile import interpret
     from neuronfair.network.adapter import Network
     from neuronfair.network.weights import save
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.repair import repair_json, repair_report
     from neuronfair.repair.neurons import repair_neurons
     from neuronfair.repair.proof import stand
     from neuronfair.repair.retrain import retrain
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.repair import repair_json, repair_report
     from neuronfair.store.run import Run
 
     out = check_weights(out)
@@ -162,7 +163,7 @@ def repair(
     before, after = standings
     if after.rate.rate >= before.rate.rate:
         raise NeuronFairError(
-            f"discrimination of random people did not fall ({before.rate.rate:.2%} before, {after.rate.rate:.2%} "
+            f"the rate did not fall ({percent(before.rate.rate)} before, {percent(after.rate.rate)} "
             "after), so nothing was written. Search longer for more findings, or repair otherwise with --how"
         )
     save(out, work.module, _card(work.module, table, after.accuracy, split_seed))

@@ -50,7 +50,7 @@ def reproduce(
     `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
     """
     from neuronfair.atomic import replacing, write_text
-    from neuronfair.report.console import make_console, progress_bar
+    from neuronfair.render.console import make_console, progress_bar
     from neuronfair.verdict.folder import check_writable
 
     for folder in (out, docs):

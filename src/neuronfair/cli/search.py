@@ -85,8 +85,8 @@ def search(
     from neuronfair.generation.campaign import Plan, find
     from neuronfair.generation.methods import check_method
     from neuronfair.network.weights import save
-    from neuronfair.report.console import make_console, progress_bar
-    from neuronfair.report.search import search_report
+    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.search import search_report
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
     from neuronfair.verdict.about import Origin, replay_options
@@ -156,8 +156,8 @@ def replay(
     """
     from neuronfair.network.bridges import open_model
     from neuronfair.network.judge import Decision
-    from neuronfair.report.console import make_console
-    from neuronfair.report.search import replay_report
+    from neuronfair.render.console import make_console
+    from neuronfair.render.search import replay_report
     from neuronfair.store.run import Run
 
     if trust_pickle and model is None:

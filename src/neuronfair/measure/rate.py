@@ -1,4 +1,4 @@
-"""How often a network discriminates: the share of people with a twin decided otherwise, and how sure that is."""
+"""How often a network discriminates: the share of people whose decision flips, and how sure that is."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.measure.rows import check_rows
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, families, judge
+from neuronfair.words import POPULATIONS, Population
 
-DISTRIBUTIONS = ("valid", "domain", "data")
 FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; each look doubles them
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of discriminatory instances among sampled people (DM-RS), under a named distribution.
+    """A share of discriminatory instances among sampled people (DM-RS), of a named population.
 
     `looks` says at how many sample sizes the sampling might have stopped, or how many rates are looked at side by side.
     The interval spends an equal part of 1 - confidence on each, so it holds with the stated confidence wherever the
     sampling did stop, and for all those rates together.
 
-    >>> Rate(3, 100, "valid")
-    Rate(found=3, sampled=100, distribution='valid', confidence=0.95, looks=1)
-    >>> [round(end, 4) for end in Rate(3, 100, "valid").interval]
+    >>> Rate(3, 100, "domain")
+    Rate(found=3, sampled=100, population='domain', confidence=0.95, looks=1)
+    >>> [round(end, 4) for end in Rate(3, 100, "domain").interval]
     [0.0062, 0.0852]
     """
 
     found: int
     sampled: int
-    distribution: str
+    population: Population
     confidence: float = 0.95
     looks: int = 1
 
@@ -73,7 +73,7 @@ def discrimination_rate(
     network: Model,
     domain: TableDomain,
     *,
-    distribution: str = "valid",
+    population: Population = "domain",
     rows: Tensor | None = None,
     samples: int = 10_000,
     error: float | None = None,
@@ -82,14 +82,14 @@ def discrimination_rate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rate:
-    """Estimate the share of people who have a twin that is decided otherwise (DM-RS; the score of Themis).
+    """Estimate the share of people who have a twin for whom the decision flips (DM-RS; the score of Themis).
 
-    A rate means nothing without its distribution:
+    A rate means nothing without its population:
 
-    - "valid" draws uniformly from the valid rows of the domain;
-    - "domain" draws every attribute uniformly and ignores the rules, as the published tools do;
-    - "data" takes `rows`, the people of a table, in random order and each once. The interval then speaks of the
-      population that the table is a sample of.
+    - "domain" draws uniformly from the valid rows of the domain;
+    - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
+    - "table" takes `rows`, the people of a table, in random order and each once. The interval then speaks of those whom
+      the table is a sample of.
 
     People without a valid twin count as not discriminated. With an `error`, sampling stops as soon as half the width of
     the interval is at most that, or at `samples`; `Rate.error` tells which. This is the stopping rule of Themis
@@ -100,7 +100,7 @@ def discrimination_rate(
         raise NeuronFairError(f"samples must be 1 or more, got {samples}")
     if error is not None and not error > 0:
         raise NeuronFairError(f"error must be more than 0, got {error}")
-    draw, total = _source(domain, distribution, rows, samples, seed)
+    draw, total = _source(domain, population, rows, samples, seed)
     looks = (total,) if error is None else _looks(total)
     found = sampled = 0
     for look in looks:
@@ -109,7 +109,7 @@ def discrimination_rate(
             sampled += len(part)
             if progress:
                 progress(sampled, total)
-        rate = Rate(found, sampled, distribution, confidence, len(looks))
+        rate = Rate(found, sampled, population, confidence, len(looks))
         if error is not None and rate.error <= error:
             break
     return rate
@@ -122,21 +122,21 @@ def _looks(total: int) -> tuple[int, ...]:
 
 
 def _source(
-    domain: TableDomain, distribution: str, rows: Tensor | None, samples: int, seed: int
+    domain: TableDomain, population: Population, rows: Tensor | None, samples: int, seed: int
 ) -> tuple[Callable[[Tensor], Tensor], int]:
     """Return what gives the people with consecutive numbers, and how many there are."""
-    if distribution not in DISTRIBUTIONS:
-        raise NeuronFairError(f"no distribution '{distribution}'. {did_you_mean(distribution, DISTRIBUTIONS)}")
-    if (rows is not None) != (distribution == "data"):
-        raise NeuronFairError("rows belong to the distribution 'data' and to no other: give both or neither")
+    if population not in POPULATIONS:
+        raise NeuronFairError(f"no population '{population}'. {did_you_mean(population, POPULATIONS)}")
+    if (rows is not None) != (population == "table"):
+        raise NeuronFairError("rows belong to the population 'table' and to no other: give both or neither")
     generator = torch.Generator().manual_seed(seed)
     if rows is not None:
         check_rows(domain, rows, "discrimination rate")
         if len(rows) == 0:
-            raise NeuronFairError("no rows to judge. Give the rows of a table, or another distribution")
+            raise NeuronFairError("no rows to judge. Give the rows of a table, or another population")
         order = torch.randperm(len(rows), generator=generator)
         return lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
-    if distribution == "valid":
+    if population == "domain":
         return lambda numbers: domain.sample(len(numbers), generator), samples
 
     def any_row(numbers: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.network.stacked import linear_layers
 from neuronfair.repair.outcome import Outcome, outcomes
+from neuronfair.words import percent
 
 FACTORS = (0.0, 0.25, 0.5, 0.75)
 SAMPLES = 4_000  # random people, beside those of the validation part, on whom a repair is chosen
@@ -89,7 +90,7 @@ def repair_neurons(
     turn = best(_turns(profile))
     if turn is None:
         raise NeuronFairError(
-            f"no way of turning down biased neurons lowers discrimination and costs at most {max_loss:.1%} of the "
+            f"no way of turning down biased neurons lowers discrimination and costs at most {percent(max_loss)} of the "
             "accuracy. Allow more with --max-loss, or repair with --how retrain"
         )
     others: list[Turn | None] = []

@@ -18,6 +18,7 @@ from neuronfair.network.stacked import linear_layers, train_stack
 from neuronfair.network.zoo import fully_connected
 from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
 from neuronfair.repair.outcome import Outcome, outcomes
+from neuronfair.words import percent
 
 MOST = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less
 HELD = 8  # one in so many of the drawn pairs is kept for validation, at most
@@ -178,12 +179,13 @@ def _choose(start: Outcome, results: list[Outcome], max_loss: float | None) -> i
     if not allowed:
         best = max(result.accuracy for result in results)
         raise NeuronFairError(
-            f"no repeat keeps the accuracy: on the validation rows it falls from {start.accuracy:.1%} to {best:.1%} at "
-            f"best, and {max_loss:.1%} may be lost. Allow more with --max-loss, or try another --label or --share"
+            f"no repeat keeps the accuracy: on the validation rows it falls from {percent(start.accuracy)} to "
+            f"{percent(best)} at best, and {percent(max_loss)} may be lost. Allow more with --max-loss, or try another "
+            "--label or --share"
         )
     if min(results[i].rate for i in allowed) >= start.rate:
         raise NeuronFairError(
-            f"no repeat that keeps the accuracy discriminates fewer people than before ({start.rate:.2%}). Search "
+            f"no repeat that keeps the accuracy discriminates fewer people than before ({percent(start.rate)}). Search "
             "longer for more findings, or try another --label or a larger --share"
         )
     return min(allowed, key=lambda i: results[i].rate)

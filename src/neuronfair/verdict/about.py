@@ -6,7 +6,6 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from neuronfair.network.bridges import Opened
 from neuronfair.network.judge import BATCH
 from neuronfair.network.weights import PICKLE_SUFFIXES, Card
 from neuronfair.store.manifest import rows_digest, versions
+from neuronfair.verdict.report import DataReport, ModelReport, Reproduction
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,36 @@ class Origin:
     inferred: bool = False
 
 
-def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> dict[str, Any]:
-    """Return the "data" entry of an audit."""
+def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataReport:
+    """Return what an audit says of the table."""
     target = data.domain.target
-    return {
-        "name": data.name,
-        "rows": len(data),
-        "attributes": len(data.domain.attributes),
-        "sensitive": list(sensitive),
-        "target": target.column if target is not None else None,
-        "classes": list(target.classes) if target is not None else [],
-        "domain_inferred": origin.inferred,
-    }
+    return DataReport(
+        name=data.name,
+        rows=len(data),
+        attributes=len(data.domain.attributes),
+        sensitive=tuple(sensitive),
+        target=target.column if target is not None else None,
+        classes=tuple(target.classes) if target is not None else (),
+        domain_inferred=origin.inferred,
+    )
 
 
-def about_model(opened: Opened, data: Data, origin: Origin) -> dict[str, Any]:
-    """Return the "model" entry of an audit; its accuracy is by parts only where it is known what it was trained on."""
+def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
+    """Return what an audit says of the model; accuracy is by parts only where it is known what it was trained on."""
     parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
     shares = {name: _accuracy(opened, part) for name, part in parts.items()}
-    return {
-        "source": f"trained on {data.name}" if origin.trained_here else opened.source,
-        "kind": opened.kind,
-        "white_box": opened.white_box,
-        "note": opened.note,
-        "fingerprint": opened.fingerprint,
-        "outputs": opened.model.outputs,
-        "layers": dict(opened.model.neurons) if isinstance(opened.model, Network) else {},
-        "accuracy": None if None in shares.values() else shares,
-        "trained_here": origin.trained_here,
-    }
+    known = {name: share for name, share in shares.items() if share is not None}
+    return ModelReport(
+        source=f"trained on {data.name}" if origin.trained_here else opened.source,
+        kind=opened.kind,
+        white_box=opened.white_box,
+        note=opened.note,
+        fingerprint=opened.fingerprint,
+        outputs=opened.model.outputs,
+        layers=dict(opened.model.neurons) if isinstance(opened.model, Network) else {},
+        accuracy=known if len(known) == len(shares) else None,
+        trained_here=origin.trained_here,
+    )
 
 
 def _accuracy(opened: Opened, data: Data) -> float | None:
@@ -90,16 +91,19 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
     return ("--model", opened.source, *weights)
 
 
-def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool) -> dict[str, Any]:
-    """Return the "reproduction" entry of an audit."""
+def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool) -> Reproduction:
+    """Return how to do an audit again."""
     used = versions()
-    return {
-        "command": origin.command,
-        "seed": seed,
-        **{key: used[key] for key in ("created", "python", "torch", "numpy")},
-        "platform": platform.platform(),
-        "domain": data.domain.fingerprint,
-        "rows": rows_digest(data.rows),
-        "model": opened.fingerprint,
-        "interrupted": interrupted,
-    }
+    return Reproduction(
+        command=origin.command,
+        seed=seed,
+        created=used["created"],
+        python=used["python"],
+        torch=used["torch"],
+        numpy=used["numpy"],
+        platform=platform.platform(),
+        domain=data.domain.fingerprint,
+        rows=rows_digest(data.rows),
+        model=opened.fingerprint,
+        interrupted=interrupted,
+    )

@@ -1,8 +1,7 @@
-"""The audit: every stage in turn for one model and one table, and what came of it as one dictionary."""
+"""The audit: every stage in turn for one model and one table, and what came of it as one report."""
 
 from __future__ import annotations
 
-import copy
 import json
 import shlex
 import time
@@ -23,14 +22,14 @@ from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
 from neuronfair.verdict.case import Case, Inquiry, Progress
-from neuronfair.verdict.description import WORST
-from neuronfair.verdict.folder import SCHEMA, WEIGHTS, begin, folder_name, keep_figures, keep_weights
+from neuronfair.verdict.checks import Checks, Ready, attribute_sets
+from neuronfair.verdict.description import WORST, describe
+from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.proposal import propose
+from neuronfair.verdict.report import SCHEMA, DecisionReport, Report, Seconds
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
-
-__all__ = ["Audit", "AuditSettings", "Origin", "attribute_sets", "audit"]
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
 
@@ -39,22 +38,19 @@ SHRUNK = 100  # candidates for the worst findings, with the full budget
 class Audit:
     """What an audit came to. `outcomes` holds what each search found, by attribute and method."""
 
-    figures: dict[str, Any]
+    report: Report
     outcomes: dict[tuple[str, str], Outcome]
-
-    def summary(self) -> dict[str, Any]:
-        """Return everything as plain values: what audit.json holds and the page shows."""
-        return copy.deepcopy(self.figures)
+    failure: NeuronFairError | None = None  # why the checks could not be judged
 
     @property
     def verdict(self) -> str:
         """The verdict in a sentence or two."""
-        return str(self.figures["verdict"]["text"])
+        return self.report.verdict.text
 
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the audit early."""
-        return bool(self.figures["reproduction"]["interrupted"])
+        return self.report.reproduction.interrupted
 
 
 def audit(
@@ -64,71 +60,94 @@ def audit(
     sensitive: str | Sequence[str] | None = None,
     decision: Decision | None = None,
     settings: AuditSettings | None = None,
+    checks: Checks | None = None,
     folder: str | Path | None = None,
-    origin: Origin | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit a model with a table of people: how often, where and for whom a sensitive attribute changes the decision.
+    """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
 
     The model is whatever `open_model` takes. Each of the sensitive attributes (those of the table's domain, if none are
-    named) is looked at alone, then all together. With a folder, every search is a run in it that survives a kill (the
-    same audit goes on from there), and the figures are left in its audit.json.
+    named) is looked at alone, then all together. `checks` are limits, past counterexamples and an earlier audit that it
+    is judged by. With a folder, every search is a run in it that survives a kill (the same audit goes on from there),
+    and the figures are left in its audit.json.
 
     >>> import neuronfair
     >>> from torch import nn
     >>> data = neuronfair.load("german")
     >>> module = nn.Sequential(nn.Linear(neuronfair.TableEncoding.of(data.domain).width, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).summary()["data"]["rows"]
+    >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).report.data.rows
     1000
     """
-    settings, origin, show = settings or AuditSettings(), origin or Origin(), progress or _silent
+    settings, ready = settings or AuditSettings(), (checks or Checks()).read(data.domain)
     device = str(getattr(model, "device", data.domain.device))
     opened = open_model(model, data.domain, data.rows, device=device, decision=decision)
-    data = data.to(device)
-    names = [sensitive] if isinstance(sensitive, str) else sensitive
-    choices = attribute_sets(names or data.domain.sensitive)
+    if sensitive is not None:
+        names = [sensitive] if isinstance(sensitive, str) else sensitive
+        data = replace(data, domain=data.domain.with_sensitive(*names))
+    ready.refuse(data.domain.sensitive, settings.methods_for(opened))
+    result = run(opened, data, settings=settings, ready=ready, folder=folder, progress=progress)
+    if result.failure is not None:
+        raise result.failure
+    ready.extend(result.report)
+    return result
+
+
+def run(
+    opened: Opened,
+    data: Data,
+    *,
+    settings: AuditSettings,
+    ready: Ready | None = None,
+    origin: Origin | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit a model that is open already, by the sensitive attributes of the table's domain.
+
+    Checks that could not be judged do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
+    """
+    origin, ready, show = origin or Origin(), ready or Ready(), progress or _silent
+    data = data.to(opened.model.encoding.device)
+    choices = attribute_sets(data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
-    manifest = _manifest(opened, data, settings, choices[-1])
+    past = ready.replay(opened)
     place = Path(folder) if folder is not None else None
     if place is not None:
         text = origin.domain_text or format_domain(data.domain)
+        manifest = _manifest(opened, data, settings, choices[-1])
         _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
     clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
     try:
         for case in _cases(opened, views, settings, place, origin, clock, show):
-            one = stages.blank("+".join(case.domain.sensitive), case.domain)
-            inquiries.append(one)
-            _inquire(case, one, clock, _labelled(show, one.entry["name"] if len(choices) > 1 else ""))
+            inquiries.append(Inquiry.of(case.domain))
+            _inquire(case, inquiries[-1], clock, _labelled(show, case.domain.sensitive if len(choices) > 1 else ()))
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
-                repair = propose(case, one, opened, split_seed, _repair_command(case, one, opened, origin), show)
+                command = _repair_command(case, inquiries[-1], opened, origin)
+                repair = propose(case, inquiries[-1], opened, split_seed, command, show)
     except KeyboardInterrupt:
         interrupted = True
-    entries = [one.entry for one in inquiries]
-    figures: dict[str, Any] = {
-        "schema": SCHEMA,
-        "neuronfair": versions()["neuronfair"],
-        "verdict": verdict(entries, len(data), interrupted=interrupted),
-        "data": about_data(data, choices[-1], origin),
-        "model": about_model(opened, data, origin),
-        "decision": {"kind": opened.decision.kind, "value": opened.decision.value},
-        "attributes": entries,
-        "repair": repair,
-        "corpus": None,
-        "baseline": None,
-        "gate": None,
-        "seconds": clock.figures(),
-        "reproduction": reproduction(opened, data, settings.seed, origin, interrupted),
-    }
+    entries = tuple(one.report for one in inquiries)
+    report = Report(
+        neuronfair=versions()["neuronfair"],
+        verdict=verdict(entries, len(data), interrupted=interrupted),
+        data=about_data(data, choices[-1], origin),
+        model=about_model(opened, data, origin),
+        decision=DecisionReport(opened.decision.kind, opened.decision.value),
+        attributes=entries,
+        repair=repair,
+        seconds=clock.figures(),
+        reproduction=reproduction(opened, data, settings.seed, origin, interrupted),
+    )
+    report, failure = ready.judge(report, past)
     if place is not None:
-        keep_figures(place, figures)
-    found = {(one.entry["name"], o.plan.method): o for one in inquiries for o in one.outcomes}
-    return Audit(figures, found)
+        keep_figures(place, report)
+    return Audit(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)
 
 
 def _cases(
@@ -164,16 +183,6 @@ def _cases(
         )
 
 
-def attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return each attribute alone and, if there are several, all together.
-
-    >>> attribute_sets(["sex", "race"])
-    [('sex',), ('race',), ('sex', 'race')]
-    """
-    names = tuple(dict.fromkeys(sensitive))
-    return [*((name,) for name in names), *([names] if len(names) > 1 else [])]
-
-
 def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
     """Go through all stages for one choice of sensitive attributes; what was found is described even after Ctrl-C."""
     with clock.of("rate"):
@@ -184,7 +193,7 @@ def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
         try:
             stages.search(case, one, show)
         finally:
-            stages.describe(case, one, show)
+            describe(case, one, show)
     with clock.of("rate"):
         stages.find_subgroups(case, one, show)
 
@@ -249,17 +258,17 @@ class _Clock:
         finally:
             self.parts[what] = self.parts.get(what, 0.0) + time.perf_counter() - begun
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> Seconds:
         """Return the seconds by kind of work, and in all."""
-        parts = {name: self.parts.get(name, 0.0) for name in ("interpretation", "search", "rate", "repair")}
-        return {"total": time.perf_counter() - self.begun, **parts}
+        return Seconds(total=time.perf_counter() - self.begun, **self.parts)
 
 
-def _labelled(show: Progress, label: str) -> Progress:
-    """Return a progress that says which attribute it is about."""
+def _labelled(show: Progress, names: Sequence[str]) -> Progress:
+    """Return a progress that says which attributes it is about."""
+    label = f"{'+'.join(names)}: " if names else ""
 
     def labelled(what: str, done: int, total: int | None, note: str = "") -> None:
-        show(f"{label}: {what}" if label else what, done, total, note)
+        show(label + what, done, total, note)
 
     return labelled
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +14,10 @@ from torch import Tensor
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.generation.campaign import Outcome, Plan
+from neuronfair.measure.rate import Rate
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision
+from neuronfair.verdict.entries import AttributeReport, Note
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
 
@@ -69,27 +71,21 @@ class Case:
 class Inquiry:
     """What is known so far about one choice of sensitive attributes; it grows stage by stage."""
 
-    entry: dict[str, Any]
+    report: AttributeReport
     outcomes: list[Outcome] = field(default_factory=list)
+    rate: Rate | None = None  # of people drawn uniformly from the domain
 
+    @staticmethod
+    def of(domain: TableDomain) -> Inquiry:
+        """Return an inquiry about which nothing is known yet."""
+        names = domain.sensitive
+        return Inquiry(AttributeReport("+".join(names), tuple(names), twins=len(domain.sensitive_values) - 1))
 
-def blank(name: str, domain: TableDomain) -> Inquiry:
-    """Return an inquiry about which nothing is known yet."""
-    entry: dict[str, Any] = {
-        "name": name,
-        "sensitive": list(domain.sensitive),
-        "twins": len(domain.sensitive_values) - 1,
-        "rate": {"valid": None, "data": None},
-        "groups": [],
-        "interpretation": None,
-        "searches": [],
-        "severity": None,
-        "mean_distance": None,
-        "regions": None,
-        "coverage": None,
-        "worst": [],
-        "findings": [],
-        "subgroups": [],
-        "health": [],
-    }
-    return Inquiry(entry)
+    def add(self, **known: Any) -> None:
+        """Add what is known now."""
+        self.report = replace(self.report, **known)
+
+    def note(self, *notes: Note) -> None:
+        """Add what may mislead, unless it was said before."""
+        names = {note.name for note in self.report.health}
+        self.add(health=(*self.report.health, *(note for note in notes if note.name not in names)))

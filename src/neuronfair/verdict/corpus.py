@@ -7,11 +7,11 @@ that a version control shows them as added lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -21,25 +21,27 @@ from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_text
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, Judgement, families, judge
+from neuronfair.verdict.entries import Cell, Finding
+from neuronfair.verdict.report import CorpusReport, Report
 from neuronfair.verdict.words import decided
 
-SHOWN = 10  # sentences about people who are still decided otherwise, or who fit no longer
+SHOWN = 10  # sentences about people whose decision still flips, or who fit no longer
 
 
 @dataclass(frozen=True)
 class Past:
     """One past counterexample: a person, the attributes that may not matter, and what was decided then."""
 
-    row: Mapping[str, str | int | float]
+    row: Mapping[str, Cell]
     sensitive: tuple[str, ...]
-    twin: Mapping[str, str | int | float]  # the sensitive values with which the decision was another
+    twin: Mapping[str, Cell]  # the sensitive values with which the decision was another
     decision: str
     other_decision: str
     seen: Mapping[str, str]  # first: version, date and fingerprint of the model
 
     def line(self) -> str:
         """Return the line of the file."""
-        return json.dumps({**self.__dict__, "sensitive": list(self.sensitive)}, ensure_ascii=False, allow_nan=False)
+        return json.dumps(msgspec.to_builtins(self), ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -103,32 +105,31 @@ def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
     return Corpus(path, domain, text, tuple(fitting), codes, tuple(unfit))
 
 
-def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None) -> dict[str, Any]:
-    """Judge everybody in the corpus again, in float64, and return the "corpus" entry of an audit."""
-    wrong = torch.zeros(len(corpus), dtype=torch.bool)
+def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None) -> CorpusReport:
+    """Judge everybody in the corpus again, in float64."""
+    flips = torch.zeros(len(corpus), dtype=torch.bool)
     told: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
     for names, index, _ in corpus.groups:
         view = corpus.domain.to(model.encoding.device).with_sensitive(*names)
         for (part,) in zip(*families(model.encoding, view, index), strict=True):
             judgement = judge(model, view, corpus.rows[part].to(view.device), decision)
-            wrong[part] = judgement.discriminates.cpu()
+            flips[part] = judgement.discriminates.cpu()
             for i in judgement.discriminates.nonzero()[:SHOWN, 0].tolist():
                 told[int(part[i])] = _sentence(view, decision, judgement, corpus.rows[part[i]], i)
-    return {
-        "file": str(corpus.file),
-        "replayed": len(corpus),
-        "still_wrong": int(wrong.sum()),
-        "mended": int((~wrong).sum()),
-        "added": 0,
-        "unfit": len(corpus.unfit),
-        "examples": [told[i] for i in sorted(told)[:SHOWN]],
-        "notes": list(corpus.unfit[:SHOWN]),
-    }
+    return CorpusReport(
+        file=str(corpus.file),
+        replayed=len(corpus),
+        still_flips=int(flips.sum()),
+        fixed=int((~flips).sum()),
+        unfit=len(corpus.unfit),
+        examples=tuple(told[i] for i in sorted(told)[:SHOWN]),
+        notes=corpus.unfit[:SHOWN],
+    )
 
 
 def _sentence(domain: TableDomain, decision: Decision, judgement: Judgement, row: Tensor, i: int) -> str:
-    """Return a person who is still decided otherwise in words, with what is decided now."""
+    """Return a person whose decision still flips in words, with what is decided now."""
     table = domain.to_table(torch.stack([row.to(domain.device), judgement.twin[i]]))
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
     twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
@@ -137,23 +138,19 @@ def _sentence(domain: TableDomain, decision: Decision, judgement: Judgement, row
     return f"{person}: decided {now}; with {twin}: {other}"
 
 
-def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10, write: bool = True) -> int:
+def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
 
     Who is there already is not added again. The file is read anew and written whole; if there is nobody to add, or a
     line of it cannot be read, it stays as it is. Without `write` they are only counted.
     """
     corpus = read_corpus(corpus.file, corpus.domain)
-    seen = {
-        "version": str(summary["neuronfair"]),
-        "date": str(summary["reproduction"]["created"])[:10],
-        "model": str(summary["model"]["fingerprint"]),
-    }
+    date, model = report.reproduction.created[:10], report.model.fingerprint
+    seen = {"version": report.neuronfair, "date": date, "model": model}
     known, lines = corpus.keys, []
-    for attribute in summary["attributes"]:
-        names = tuple(attribute["sensitive"])
-        worst = attribute["worst"][:most]
-        for past, key in zip(*_findings(worst, names, seen, corpus.domain), strict=True):
+    for attribute in report.attributes:
+        names = attribute.sensitive
+        for past, key in _findings(attribute.worst[:most], names, seen, corpus.domain):
             if (names, key) not in known:
                 known.add((names, key))
                 lines.append(past.line())
@@ -167,36 +164,23 @@ def extend(corpus: Corpus, summary: Mapping[str, Any], *, most: int = 10, write:
 
 
 def _findings(
-    worst: Sequence[Mapping[str, Any]], names: tuple[str, ...], seen: Mapping[str, str], domain: TableDomain
-) -> tuple[list[Past], list[int]]:
-    past = []
-    for finding in worst:
-        twin = {c["attribute"]: c["to"] for c in finding["changed"]}
-        past.append(Past(finding["row"], names, twin, str(finding["decision"]), str(finding["other_decision"]), seen))
-    if not past:
-        return [], []
-    rows = domain.from_table({name: [p.row[name] for p in past] for name in domain.names})
-    return past, domain.with_sensitive(*names).key(rows).tolist()
-
-
-_CELLS = (str, int, float)
+    worst: Sequence[Finding], names: tuple[str, ...], seen: Mapping[str, str], domain: TableDomain
+) -> Iterator[tuple[Past, int]]:
+    """Yield findings as they are written, each with the key of the person."""
+    view = domain.with_sensitive(*names)
+    for one in worst:
+        twin = {change.attribute: change.twin for change in one.changed}
+        row = domain.from_table({name: [one.row[name]] for name in domain.names})
+        yield Past(one.row, names, twin, one.decision, one.twin_decision, seen), int(view.key(row))
 
 
 def _parse(line: str, where: str) -> Past:
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        raise DataError(f"{where}: not JSON. Mend or remove the line; nothing was changed") from None
-    kinds = {"row": dict, "sensitive": list, "twin": dict, "decision": str, "other_decision": str, "seen": dict}
-    whole = isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in kinds.items())
-    if not whole or not all(isinstance(name, str) for name in entry["sensitive"]):
+        return msgspec.json.decode(line, type=Past)
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
         raise DataError(
-            f"{where}: not a counterexample: expected {', '.join(kinds)}. Mend or remove the line; nothing was changed"
-        )
-    if not all(isinstance(cell, _CELLS) for part in ("row", "twin") for cell in entry[part].values()):
-        raise DataError(f"{where}: a value is neither a text nor a number. Mend or remove the line")
-    entry["sensitive"] = tuple(entry["sensitive"])
-    return Past(**{key: entry[key] for key in kinds})
+            f"{where}: not a counterexample ({error}). Correct or remove the line; nothing was changed"
+        ) from None
 
 
 def _codes(past: Past, domain: TableDomain) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from neuronfair.network.adapter import Network
 from neuronfair.network.judge import families, judge
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
+from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity
 from neuronfair.verdict.folder import keep_nearer
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
@@ -32,7 +34,7 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     if not outcomes:
         return
     progress("Describing the findings", 0, None)
-    domain, decision, entry = case.domain, case.decision, inquiry.entry
+    domain, decision = case.domain, case.decision
     parts = [outcome.findings for outcome in outcomes]
     rows = torch.cat([f.packed for f in parts])
     scores, others = (torch.cat([getattr(f, name) for f in parts]).double() for name in ("scores", "twin_scores"))
@@ -42,33 +44,31 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
     once = torch.from_numpy(np.sort(first)).to(rows.device)
     gaps = decision.gap(scores, others)[once]
-    entry["severity"] = _severity(gaps.cpu().numpy())
-    entry["mean_distance"] = mean_distance(domain, rows[once].long(), seed=case.seed)
-    entry["regions"] = regions(domain, rows[once].long(), seed=case.seed)
     generator = torch.Generator().manual_seed(case.seed)
     drawn = once[torch.randperm(len(once), generator=generator).to(once.device)]
-    entry["coverage"] = _coverage(case, outcomes[0], rows[drawn[:LOOK]])
+    inquiry.add(
+        severity=_severity(gaps.cpu().numpy()),
+        mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
+        regions=regions(domain, rows[once].long(), seed=case.seed),
+        coverage=_coverage(case, outcomes[0], rows[drawn[:LOOK]]),
+    )
 
-    worst, people, moved = _worst(case, rows, once, gaps)
-    spread = drawn[:SAMPLE]
-    nothing: list[list[int]] = [[] for _ in spread]
-    for name, which, persons, columns in (
-        ("worst", worst, people, moved),
-        ("findings", spread, rows[spread].long(), nothing),
-    ):
-        told = _told(case, persons, columns)
+    def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
+        """Return people in words; `first` holds the columns that are most telling for each."""
+        twins, scores, others = _partners(case, people)
+        columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
         methods = [outcomes[i].plan.method for i in method[which].tolist()]
-        entry[name] = [_numbered(case, *line) for line in zip(methods, number[which].tolist(), told, strict=True)]
+        pairs = map(words.Pair, people, twins, scores, others)
+        lines = zip(pairs, columns, number[which].tolist(), methods, strict=True)
+        return tuple(_replayed(case, words.finding(domain, decision, *line)) for line in lines)
+
+    spread = drawn[:SAMPLE]
+    inquiry.add(
+        worst=told(*_worst(case, rows, once, gaps)),
+        findings=told(spread, rows[spread].long(), [[] for _ in spread]),
+    )
     if case.folder is not None:
-        keep_nearer(case.folder, entry["worst"])
-
-
-def _told(case: Case, people: Tensor, first: list[list[int]]) -> list[dict[str, Any]]:
-    """Return people and their twins in words; `first` holds the columns that are most telling for each."""
-    twins, scores, others = _partners(case, people)
-    pairs = torch.stack([people, twins], 1)
-    columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
-    return [words.pair(case.domain, case.decision, *line) for line in zip(pairs, scores, others, columns, strict=True)]
+        keep_nearer(case.folder, inquiry.report.worst)
 
 
 def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,29 +82,28 @@ def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return twins, scores, others
 
 
-def _numbered(case: Case, method: str, number: int, finding: dict[str, Any]) -> dict[str, Any]:
-    replay = None
-    if case.folder is not None and case.replay is not None:
-        replay = shlex.join(["neuronfair", "replay", str(case.folder / method), str(number), *case.replay])
-    return {"number": number, "method": method, **finding, "replay": replay}
+def _replayed(case: Case, finding: Finding) -> Finding:
+    """Return a finding with the command that shows it again, where there is one."""
+    if case.folder is None or case.replay is None:
+        return finding
+    words = ["neuronfair", "replay", str(case.folder / finding.method), str(finding.number), *case.replay]
+    return replace(finding, replay=shlex.join(words))
 
 
-def _severity(gaps: np.ndarray[Any, Any]) -> dict[str, Any]:
+def _severity(gaps: np.ndarray[Any, Any]) -> Severity:
     median, p95, largest = (float(q) for q in np.quantile(gaps, (0.5, 0.95, 1.0)))
     counts, edges = np.histogram(gaps, BINS, (0.0, largest or 1.0))
-    histogram = {"edges": edges.tolist(), "counts": counts.tolist()}
-    return {"median": median, "p95": p95, "max": largest, "histogram": histogram}
+    return Severity(median, p95, largest, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
 
 
-def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> dict[str, float] | None:
+def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> CoverageReport | None:
     """Return the share of biased neurons that a finding, and that a miss, activates on average; None without misses."""
     misses = outcome.findings.misses[: len(findings)]
     if outcome.profile is None or not isinstance(case.model, Network) or len(misses) == 0:
         return None
-    shares = {}
-    for name, rows in (("findings", findings), ("misses", misses)):
-        shares[name] = float(np.mean(covered(case.model, case.domain, outcome.profile, rows).shares))
-    return shares
+    network, profile = case.model, outcome.profile
+    shares = [float(np.mean(covered(network, case.domain, profile, rows).shares)) for rows in (findings, misses)]
+    return CoverageReport(*shares)
 
 
 def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, list[list[int]]]:

@@ -1,4 +1,4 @@
-"""A fairness check in one call, for tests: sample people, and show the worst pair if too many are decided otherwise."""
+"""A fairness check in one call, for tests: sample people, and show the worst pair if too many decisions flip."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST
-from neuronfair.verdict import inquiry, words
 from neuronfair.verdict.about import Origin, replay_options
+from neuronfair.verdict.case import Case, Inquiry
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
+from neuronfair.verdict.description import describe
 from neuronfair.verdict.gate import Limit, people_needed
+from neuronfair.verdict.inquiry import search
+from neuronfair.verdict.report import CorpusReport
+from neuronfair.verdict.words import importance
+from neuronfair.words import listed, percent, plain
 
 SAMPLES = 10_000  # people judged at least
 ROWS = 1000  # people drawn where no table is given, for the search to start from
@@ -42,7 +47,7 @@ class Checked:
 
     rate: Rate
     max_rate: float
-    corpus: dict[str, Any] | None
+    corpus: CorpusReport | None
 
 
 class Fairness:
@@ -70,7 +75,7 @@ class Fairness:
         corpus: str | Path | None = None,
         seed: int = 0,
     ) -> Checked:
-        """Fail unless at most `max_rate` of all valid people would be decided otherwise if only `sensitive` changed.
+        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of the domain.
 
         `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
@@ -114,9 +119,9 @@ class Fairness:
                 "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to "
                 "this domain, and the decision"
             )
-        if past is not None and past["still_wrong"]:
-            count = f"{past['still_wrong']:,} of {past['replayed']:,} past counterexamples in {past['file']}"
-            problems += [f"{count} are still decided otherwise:", *past["examples"]]
+        if past is not None and past.still_flips:
+            count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
+            problems += [f"{count} still flip:", *past.examples]
         if problems:
             raise AssertionError("\n".join(map(visible, problems)))
         return Checked(rate, max_rate, past)
@@ -129,7 +134,7 @@ class Fairness:
             shutil.rmtree(folder)  # of an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
         kept = _kept(folder, data.domain, opened)
-        case = inquiry.Case(
+        case = Case(
             model=opened.model,
             data=data,
             decision=opened.decision,
@@ -138,23 +143,23 @@ class Fairness:
             samples=SAMPLES,
             confidence=confidence,
             seed=plan.seed,
-            telling=words.importance(opened.model, data.domain, data.rows, opened.decision),
+            telling=importance(opened.model, data.domain, data.rows, opened.decision),
             folder=folder,
             manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
             replay=replay_options(opened, Origin()) or (),
         )
-        found = inquiry.blank("", data.domain)
-        inquiry.search(case, found, _silent)
-        inquiry.describe(case, found, _silent)
-        if not found.entry["worst"]:
+        found = Inquiry.of(data.domain)
+        search(case, found, _silent)
+        describe(case, found, _silent)
+        if not found.report.worst:
             return []
-        worst = found.entry["worst"][0]
-        again = worst["replay"] + ("" if kept else " --model (its file, or package.module:name)")
-        return [f"Worst pair: {worst['sentence']}", f"See it again: {again}"]
+        worst = found.report.worst[0]
+        again = f"{worst.replay}{'' if kept else ' --model (its file, or package.module:name)'}"
+        return [f"Worst pair: {worst.sentence}", f"See it again: {again}"]
 
 
 def _decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
-    """Return whether all these rows and as many random people as were judged get one decision."""
+    """Return whether all these rows, and as many drawn from the domain as were judged, get one decision."""
     model = opened.model
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     parts = torch.split(people, model.encoding.rows_per_pass)
@@ -167,11 +172,11 @@ def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
 
 def _too_many(rate: Rate, limit: Limit, domain: TableDomain) -> list[str]:
     low, high = rate.interval
-    by = words.listed([words.plain(name) for name in domain.sensitive])
+    by = listed([plain(name) for name in domain.sensitive])
     lines = [
-        f"{words.percent(rate.rate)} of all valid people would be decided otherwise if only {by} changed "
-        f"({words.percent(low)} to {words.percent(high)} with {rate.confidence:.0%} confidence, {rate.found:,} of "
-        f"{rate.sampled:,} people); at most {words.percent(limit.number)} is allowed."
+        f"The decision flips with {by} for {percent(rate.rate)} of people drawn uniformly from the domain "
+        f"({percent(low)} to {percent(high)} with {percent(rate.confidence)} confidence, {rate.found:,} of "
+        f"{rate.sampled:,} people); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):
         needed = people_needed(limit, rate.rate, rate.confidence)
@@ -198,7 +203,7 @@ def _data(
     return data
 
 
-def _replay(corpus: str | Path | None, domain: TableDomain, opened: Opened) -> dict[str, Any] | None:
+def _replay(corpus: str | Path | None, domain: TableDomain, opened: Opened) -> CorpusReport | None:
     if corpus is None:
         return None
     if not Path(corpus).is_file():

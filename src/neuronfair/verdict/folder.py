@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
@@ -21,8 +22,9 @@ from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
 from neuronfair.store.seal import read_sealed, seal
+from neuronfair.verdict.entries import Finding
+from neuronfair.verdict.report import Report
 
-SCHEMA = 1  # of the figures and of the manifest
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
 NEARER = "worst.json"  # beside the runs of one choice of attributes: the worst findings, shrunk
 BEGUN_WITH = {
@@ -63,9 +65,9 @@ def refuse_links(folder: Path) -> None:
 def check_audit_folder(folder: Path) -> None:
     """Refuse a folder that holds something else, is damaged, cannot be written, leads elsewhere, or is in use."""
     check_writable(folder)
+    refuse_links(folder)
     if folder.exists() and _read_manifest(folder) is None and not is_unused(folder):
         raise RunError(f"{folder} exists and is not the folder of an audit. Choose another --out")
-    refuse_links(folder)
     if folder.exists():
         Lock.of(folder)
 
@@ -122,14 +124,14 @@ def keep_weights(folder: Path, module: nn.Module, card: Card) -> None:
         _enter(folder, WEIGHTS)
 
 
-def keep_figures(folder: Path, figures: Mapping[str, Any]) -> None:
+def keep_figures(folder: Path, report: Report) -> None:
     """Write the figures of an audit into its folder."""
-    _keep(folder / FIGURES, figures)
+    _keep(folder / FIGURES, msgspec.to_builtins(report))
 
 
-def keep_nearer(folder: Path, worst: list[dict[str, Any]]) -> None:
+def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
     """Leave the worst findings, shrunk, beside the runs: `neuronfair replay` shows the same people."""
-    _keep(folder / NEARER, {"worst": worst})
+    _keep(folder / NEARER, {"worst": msgspec.to_builtins(worst)})
 
 
 def _keep(path: Path, entry: Mapping[str, Any]) -> None:
@@ -147,10 +149,11 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
     method = run.manifest["plan"].get("method")
     try:
         worst = read_sealed(run.folder.absolute().parent / NEARER)["worst"]
-        one = next(f for f in worst if (f["method"], f["number"]) == (method, number))
-        twin = one["row"] | {change["attribute"]: change["to"] for change in one["changed"]}
-        rows = run.domain.from_table({name: [one["row"][name], twin[name]] for name in run.domain.names})
-    except (OSError, LookupError, TypeError, StopIteration, DomainError):
+        findings = msgspec.convert(worst, tuple[Finding, ...])
+        one = next(f for f in findings if (f.method, f.number) == (method, number))
+        twin = {**one.row, **{change.attribute: change.twin for change in one.changed}}
+        rows = run.domain.from_table({name: [one.row[name], twin[name]] for name in run.domain.names})
+    except (OSError, LookupError, TypeError, msgspec.MsgspecError, StopIteration, DomainError):
         return None  # an unfinished audit, a finding that is not among the worst, or a file that is not ours
     return rows[0], rows[1]
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeVar
 
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.verdict.sentences import is_constant
+from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.report import BaselineReport, Check, Gate, Report
+from neuronfair.words import percent
 
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
@@ -26,15 +28,16 @@ _EXPRESSION = re.compile(
     rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
 )
 
-RATES = {"rate": "valid", "rate.valid": "valid", "rate.data": "data"}
-CHANGES = ("rate.change", "rate.data.change")
+RATES = {"rate": "domain", "rate.domain": "domain", "rate.table": "table"}
+CHANGES = ("rate.change", "rate.table.change")
 OF_A_SEARCH = ("findings", "gsr", "lift")
 SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
-CORPUS = ("corpus.still_wrong", "corpus.mended", "corpus.replayed", "corpus.unfit")
+CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
 _MOST_PEOPLE = 10**9  # more are never asked for
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class _Figure:
     value: float
     low: float | None = None
     high: float | None = None
-    judged_on: str = "value"
+    judged_on: Literal["value", "lower end", "upper end"] = "value"
     note: str = ""  # what else a reader should know, as a sentence
 
     def number(self) -> float:
@@ -112,25 +115,25 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
     raise _error(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
 
 
-def check(summary: Mapping[str, Any], expressions: Sequence[str]) -> dict[str, Any]:
-    """Return the "gate" entry of an audit: whether it passed, and every check with what it was judged on.
+def check(report: Report, expressions: Sequence[str]) -> Gate:
+    """Return whether an audit passes, and every check with what it was judged on.
 
     A figure of an attribute is checked for every audited one unless the expression names one. A figure that is not
     known is an error: a build must not pass for lack of a number, nor for a model that decides alike for everybody.
     """
-    attributes = summary["attributes"]
-    methods = {search["method"] for attribute in attributes for search in attribute["searches"]}
+    attributes = report.attributes
+    methods = {search.method for attribute in attributes for search in attribute.searches}
     checks = []
-    for limit in read_expressions(expressions, [a["name"] for a in attributes], sorted(methods)):
+    for limit in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
         if limit.figure in OF_THE_AUDIT:
-            checks.append(_judge(limit, None, _of_the_audit(limit, summary)))
+            checks.append(_judge(limit, None, _of_the_audit(limit, report)))
             continue
-        chosen = [a for a in attributes if limit.attribute in (None, a["name"])]
-        checks += [_judge(limit, a["name"], _of_an_attribute(limit, a, summary)) for a in chosen]
-    return {"passed": not any(c["fired"] for c in checks), "checks": checks}
+        chosen = [a for a in attributes if limit.attribute in (None, a.name)]
+        checks += [_judge(limit, a.name, _of_an_attribute(limit, a, report)) for a in chosen]
+    return Gate(passed=not any(c.fired for c in checks), checks=tuple(checks))
 
 
-def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> dict[str, Any]:
+def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> Check:
     fired = limit.met_by(figure.number())
     shown = figure.judged_on if figure.judged_on != "value" else ""
     value = _shown(limit, figure.value)
@@ -139,89 +142,85 @@ def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> dict[str, An
     whose = f" of {attribute}" if attribute else ""
     said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number)}"
     text = f"{limit.figure}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
-    return {
-        "expression": limit.expression,
-        "attribute": attribute,
-        "value": figure.value,
-        "low": figure.low,
-        "high": figure.high,
-        "judged_on": figure.judged_on,
-        "fired": fired,
-        "text": text,
-    }
+    return Check(
+        expression=limit.expression,
+        attribute=attribute,
+        value=figure.value,
+        low=figure.low,
+        high=figure.high,
+        judged_on=figure.judged_on,
+        fired=fired,
+        text=text,
+    )
 
 
-def _of_an_attribute(limit: Limit, attribute: Mapping[str, Any], summary: Mapping[str, Any]) -> _Figure:
-    figure, _, method = limit.figure.partition(".")
-    if limit.figure != "worst_auc" and any(is_constant(entry) for entry in summary["attributes"]):
+def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -> _Figure:
+    figure, _, part = limit.figure.partition(".")
+    if limit.figure != "worst_auc" and any(one.is_constant for one in report.attributes):
         raise _error(
             limit.expression,
             "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this "
             "table and domain, and the --decision",
         )
     if limit.figure in CHANGES:
-        return _change(limit, attribute["name"], summary["baseline"])
+        return _change(limit, attribute.name, report.baseline)
     if limit.figure in RATES:
-        rate = attribute["rate"] and attribute["rate"].get(RATES[limit.figure])
-        return _rate(limit, _known(limit, rate, f"it was not measured for {attribute['name']}"))
+        rate: RateOf | None = getattr(attribute.rates, RATES[limit.figure])
+        return _rate(limit, _known(limit, rate, f"it was not measured for {attribute.name}"))
     if figure in OF_A_SEARCH:
-        return _of_searches(limit, attribute, figure, method)
+        return _of_searches(limit, attribute, figure, part)
     if limit.figure in SEVERITIES:
-        gaps = attribute["severity"]
-        if gaps is None and not any(search["findings"] for search in attribute["searches"]):
+        if attribute.severity is None and not any(search.findings for search in attribute.searches):
             return _Figure(0.0, note="Nobody was found, so there is no gap.")
-        return _Figure(_known(limit, gaps and gaps.get(method), f"no gap was measured for {attribute['name']}"))
+        severity = _known(limit, attribute.severity, f"no gap was measured for {attribute.name}")
+        return _Figure(getattr(severity, part))
     why = "a black box has no layers to look into"
-    if summary["model"]["white_box"]:
+    if report.model.white_box:
         why = "the audit was interrupted before the layers were looked at"
-    layers = _known(limit, attribute["interpretation"], why)
-    worst = next((layer["auc"] for layer in layers["layers"] if layer["name"] == layers["worst"]), None)
-    return _Figure(_known(limit, worst, "the interpretation names no layer"), note=f"Layer {layers['worst']}.")
+    inside = _known(limit, attribute.interpretation, why)
+    worst = _known(limit, inside.worst_auc, "the interpretation names no layer")
+    return _Figure(worst, note=f"Layer {inside.worst}.")
 
 
-def _of_searches(limit: Limit, attribute: Mapping[str, Any], figure: str, method: str) -> _Figure:
+def _of_searches(limit: Limit, attribute: AttributeReport, figure: str, method: str) -> _Figure:
     """Return a figure of the search that was named, or of the one that comes nearest to the limit or beyond it."""
-    searches = [s for s in attribute["searches"] if method in ("", s["method"])]
+    searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
-        raise _error(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute['name']}")
-    values = {}
+        raise _error(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}")
+    values: dict[str, float] = {}
     for search in searches:
-        value = search[figure]
-        if figure == "lift" and search["findings"] == 0:
+        value: float | None = getattr(search, figure)
+        if figure == "lift" and search.findings == 0:
             value = 0.0  # nothing was found, by whatever: not above random
-        why = f"the search by {search['method']} has none for {attribute['name']}"
+        why = f"the search by {search.method} has none for {attribute.name}"
         if figure == "lift":
-            why += ": random people were not tried, or nobody was found among them"
-        values[search["method"]] = _known(limit, value, why)
+            why += ": nobody was drawn uniformly from the domain to compare with, or no such decision flips"
+        values[search.method] = _known(limit, value, why)
     worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
     return _Figure(values[worst], note="" if method else f"Search by {worst}.")
 
 
-def _of_the_audit(limit: Limit, summary: Mapping[str, Any]) -> _Figure:
+def _of_the_audit(limit: Limit, report: Report) -> _Figure:
     if limit.figure in ACCURACIES:
-        accuracy = summary["model"]["accuracy"] or {}
+        accuracy = report.model.accuracy or {}
         part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
         return _Figure(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
-    corpus = _known(limit, summary["corpus"], "no corpus was replayed. Give --corpus FILE")
-    return _Figure(_known(limit, corpus.get(limit.figure.partition(".")[2]), "the corpus has no such count"))
+    corpus = _known(limit, report.corpus, "no corpus was replayed. Give --corpus FILE")
+    return _Figure(getattr(corpus, limit.figure.partition(".")[2]))
 
 
-def _rate(limit: Limit, rate: Mapping[str, Any]) -> _Figure:
-    share, low, high = (_known(limit, rate[key], "the rate has no value") for key in ("share", "low", "high"))
-    on = "upper end" if limit.looks_up else "lower end"
-    figure = _Figure(share, low, high, on)
-    people, confidence = rate["people"], rate["confidence"]
-    notes = [f"{rate['discriminated']:,} of {people:,} people, confidence {confidence:.0%}."]
-    other = low if limit.looks_up else high
-    if limit.met_by(figure.number()) and not limit.met_by(other):
-        needed = people_needed(limit, share, confidence)
+def _rate(limit: Limit, rate: RateOf) -> _Figure:
+    end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
+    notes = [f"{rate.discriminated:,} of {rate.of:,} people, confidence {percent(rate.confidence)}."]
+    if limit.met_by(end) and not limit.met_by(other):
+        needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             notes.append(f"These are too few people to decide: about {needed:,} would be needed.")
-        elif limit.met_by(share):
+        elif limit.met_by(rate.rate):
             notes.append("The share itself is beyond the limit; more people would hardly change that.")
         else:
             notes.append("No number of people can show that: choose another limit, or limit the findings.")
-    return _Figure(share, low, high, on, " ".join(notes))
+    return _Figure(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", " ".join(notes))
 
 
 def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
@@ -229,7 +228,7 @@ def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
     from neuronfair.measure.rate import Rate
 
     def passes(people: int) -> bool:
-        ends = Rate(round(share * people), people, "valid", confidence).interval
+        ends = Rate(round(share * people), people, "domain", confidence).interval
         return not limit.met_by(ends[1] if limit.looks_up else ends[0])
 
     people = 1
@@ -245,17 +244,17 @@ def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
     return math.ceil(people / unit) * unit
 
 
-def _change(limit: Limit, attribute: str, baseline: Mapping[str, Any] | None) -> _Figure:
+def _change(limit: Limit, attribute: str, baseline: BaselineReport | None) -> _Figure:
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     figure = f"{attribute}.{limit.figure.removesuffix('.change')}"
-    change = next((c for c in baseline["changes"] if c["figure"] == figure), None)
+    change = next((c for c in baseline.changes if c.figure == figure), None)
     if change is None:
-        raise _error(limit.expression, f"'{figure}' cannot be compared with the earlier audit. {baseline['text']}")
-    on = "lower end" if limit.looks_up else "upper end"
-    return _Figure(change["after"] - change["before"], change["low"], change["high"], on, change["text"])
+        raise _error(limit.expression, f"'{figure}' cannot be compared with the earlier audit. {baseline.text}")
+    on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
+    return _Figure(change.after - change.before, change.low, change.high, on, change.text)
 
 
-def _known(limit: Limit, value: Any, why: str) -> Any:
+def _known(limit: Limit, value: _T | None, why: str) -> _T:
     if value is None:
         raise _error(limit.expression, f"'{limit.figure}' is not known: {why}")
     return value
@@ -264,7 +263,7 @@ def _known(limit: Limit, value: Any, why: str) -> Any:
 def _shown(limit: Limit, number: float) -> str:
     """Return a number as its figure is read: shares in percent."""
     if limit.is_share:
-        return f"{100 * number:.3g} %"
+        return percent(number)
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from neuronfair.domain.data import Data
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation.campaign import find
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.groups import groups
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import discrimination_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.network.adapter import Network
 from neuronfair.network.blackbox import Model
@@ -20,32 +22,22 @@ from neuronfair.network.judge import BATCH, Decision
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
-from neuronfair.verdict.case import Case, Inquiry, Progress, blank
-from neuronfair.verdict.description import describe
+from neuronfair.verdict.case import Case, Inquiry, Progress
+from neuronfair.verdict.entries import Group, Interpretation, LayerReport, Note, SearchReport
 from neuronfair.verdict.folder import NEARER
-
-__all__ = [
-    "Case",
-    "Inquiry",
-    "Progress",
-    "blank",
-    "describe",
-    "find_subgroups",
-    "look_inside",
-    "measure_rates",
-    "search",
-]
+from neuronfair.words import Population
 
 POINTS = 101  # of an AS curve, at most
 LOOK = 20_000  # findings that rules for groups are learned from, at most
 
 
 def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Estimate how often the decision changes, for random valid people and for the rows of the table."""
-    for name, rows, what in (
-        ("valid", None, "Judging random people"),
-        ("data", case.data.rows, "Judging the rows of the table"),
-    ):
+    """Estimate how often the decision flips, for people drawn uniformly from the domain and for the table's rows."""
+    populations: tuple[tuple[Population, Tensor | None, str], ...] = (
+        ("domain", None, "Judging people drawn from the domain"),
+        ("table", case.data.rows, "Judging the rows of the table"),
+    )
+    for population, rows, what in populations:
 
         def note(done: int, total: int, what: str = what) -> None:
             progress(what, done, total)
@@ -53,7 +45,7 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         rate = discrimination_rate(
             case.model,
             case.domain,
-            distribution=name,
+            population=population,
             rows=rows,
             samples=case.samples,
             confidence=case.confidence,
@@ -61,29 +53,30 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             seed=case.seed,
             progress=note,
         )
-        inquiry.entry["rate"][name] = words.rate_json(rate)
+        inquiry.rate = inquiry.rate or rate
+        inquiry.add(rates=replace(inquiry.report.rates, **{population: words.rate_of(rate)}))
     broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, BATCH))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
         remedy = "Correct the rules in the domain file, or the rows."
-        inquiry.entry["health"].append({"name": "rows-break-rules", "seen": seen, "remedy": remedy})
-    inquiry.entry["groups"] = group_figures(case.model, case.data, case.decision)
+        inquiry.note(Note("rows-break-rules", seen, remedy))
+    inquiry.add(groups=group_figures(case.model, case.data, case.decision))
 
 
-def group_figures(model: Model, data: Data, decision: Decision) -> list[dict[str, Any]]:
+def group_figures(model: Model, data: Data, decision: Decision) -> tuple[Group, ...]:
     """Return the share of each group of the table that the last class is decided for; nothing for a tolerance."""
     if decision.kind == "tolerance":
-        return []
+        return ()
     domain = data.domain
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
-    return [
-        {
-            "values": ", ".join(str(a.value(code)) for a, code in zip(columns, group.codes, strict=True)),
-            "rows": group.rows,
-            "selection_rate": group.selection[-1],
-        }
+    return tuple(
+        Group(
+            values=", ".join(str(a.value(code)) for a, code in zip(columns, group.codes, strict=True)),
+            rows=group.rows,
+            selection_rate=group.selection[-1],
+        )
         for group in groups(model, domain, data.rows, decision=decision)
-    ]
+    )
 
 
 def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:
@@ -93,7 +86,7 @@ def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         profile = interpret(
             case.model, case.domain, case.looked_at, progress=lambda done, total: progress(what, done, total)
         )
-        inquiry.entry["interpretation"] = _interpretation(profile)
+        inquiry.add(interpretation=_interpretation(profile))
 
 
 def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
@@ -121,69 +114,67 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         figures = outcome.summary()
         if run is not None and not outcome.interrupted:
             run.finish({"data": case.data.name, "sensitive": list(case.domain.sensitive), **figures})
-        inquiry.entry["searches"].append(_search_figures(figures, place))
-        known = {note["name"] for note in inquiry.entry["health"]}
-        inquiry.entry["health"] += [note for note in figures["health"] if note["name"] not in known]
+        inquiry.add(searches=(*inquiry.report.searches, _search(figures, place)))
+        inquiry.note(*(Note(note.name, note.seen, note.remedy) for note in outcome.health))
         if outcome.interrupted:
             raise KeyboardInterrupt
 
 
-def _search_figures(figures: dict[str, Any], place: str | None) -> dict[str, Any]:
+def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
     random, direction, seconds = figures["random"], figures["random_direction"], figures["seconds"]
-    return {
-        "method": figures["method"],
-        "folder": place,
-        "findings": figures["findings"],
-        "tried": figures["tried"],
-        "gsr": figures["gsr"],
-        "seconds": seconds,
-        "findings_per_second": figures["findings"] / seconds if seconds else None,
-        "random_gsr": random and random["gsr"],
-        "lift": figures["lift"],
-        "random_direction_gsr": direction and direction["gsr"],
-        "lift_over_random_direction": figures["lift_over_random_direction"],
-        "violations": figures["violations"],
-        "stop": "; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
-    }
+    return SearchReport(
+        method=figures["method"],
+        folder=place,
+        findings=figures["findings"],
+        tried=figures["tried"],
+        gsr=figures["gsr"],
+        seconds=seconds,
+        findings_per_second=figures["findings"] / seconds if seconds else None,
+        random_gsr=random and random["gsr"],
+        lift=figures["lift"],
+        random_direction_gsr=direction and direction["gsr"],
+        lift_over_random_direction=figures["lift_over_random_direction"],
+        violations=figures["violations"],
+        stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
+    )
 
 
-def _interpretation(profile: BiasProfile) -> dict[str, Any]:
+def _interpretation(profile: BiasProfile) -> Interpretation:
     layers = []
     for layer in profile.layers:
         points = torch.linspace(0, len(layer.rates) - 1, min(POINTS, len(layer.rates))).round().long()
         curve = torch.stack([layer.thresholds[points], layer.rates[points]], 1)
         layers.append(
-            {
-                "name": layer.name,
-                "neurons": len(layer.act_diff),
-                "auc": layer.auc,
-                "cut": layer.cut,
-                "biased": list(layer.biased) if layer.reacts else [],
-                "act_diff": [float(f"{x:.6g}") for x in layer.act_diff.tolist()],
-                "curve": [[round(t, 4), round(share, 6)] for t, share in curve.tolist()],
-            }
+            LayerReport(
+                name=layer.name,
+                neurons=len(layer.act_diff),
+                auc=layer.auc,
+                cut=layer.cut,
+                biased=tuple(layer.biased) if layer.reacts else (),
+                act_diff=tuple(float(f"{x:.6g}") for x in layer.act_diff.tolist()),
+                curve=tuple((round(t, 4), round(share, 6)) for t, share in curve.tolist()),
+            )
         )
-    return {"worst": profile.worst.name, "layers": layers}
+    return Interpretation(profile.worst.name, tuple(layers))
 
 
 def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     """Look for short rules under which discrimination is frequent."""
-    overall, found = inquiry.entry["rate"]["valid"], [o.findings.packed for o in inquiry.outcomes]
-    if overall is None or not found:
+    rate, found = inquiry.rate, [o.findings.packed for o in inquiry.outcomes]
+    if rate is None or not found:
         return
     progress("Looking for groups", 0, None)
     rows = torch.cat(found)
-    if len(rows) == 0 and overall["discriminated"] == 0:
+    if len(rows) == 0 and rate.found == 0:
         return
     generator = torch.Generator().manual_seed(case.seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[:LOOK].to(rows.device)]
-    rate = Rate(overall["discriminated"], overall["people"], "valid", case.confidence)
     try:
         result = subgroups(
             case.model, case.domain, rows, rate, samples=case.samples, decision=case.decision, seed=case.seed + 1
         )
     except NeuronFairError as error:  # a rule on top of many others may not fit their table of combinations
         seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
-        inquiry.entry["health"].append({"name": "no-groups", "seen": seen, "remedy": "Use fewer or simpler rules."})
+        inquiry.note(Note("no-groups", seen, "Use fewer or simpler rules."))
         return
-    inquiry.entry["subgroups"] = [words.subgroup(case.domain, group) for group in result]
+    inquiry.add(subgroups=tuple(words.subgroup(case.domain, group) for group in result))

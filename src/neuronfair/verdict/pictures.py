@@ -1,4 +1,4 @@
-"""The whole test of a detector on pictures: whom it misses when only the attribute changes, and what training mends."""
+"""The whole test of a detector on pictures: whom it misses when only the attribute changes, and what training helps."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from neuronfair.network.detect import predictions
 from neuronfair.network.pixels import PictureEncoding
 from neuronfair.network.vision import Detector
 from neuronfair.repair.pictures import FACE, retrained
+from neuronfair.words import percent
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
 CONTROLLED = ("neuronfair", "halving")
@@ -141,14 +142,14 @@ def compare(
     for method in methods:
         found[method] = search_pictures(subject.network, subject.domain, method, numbers, **plain)
         figures[method] = measured(subject, found[method])
-        say(f"{method}: {figures[method]['idis']:,} findings, GSR {figures[method]['gsr']:.2%}")
+        say(f"{method}: {figures[method]['idis']:,} findings, GSR {percent(figures[method]['gsr'])}")
     some = numbers[:control_seeds]
     for method in (m for m in CONTROLLED if m in methods):
         for name, domain, blind in (("random direction", subject.domain, True), ("random shift", other, False)):
             control = search_pictures(subject.network, domain, method, some, blind=blind, **plain)
             name = f"{method}, {name}"
             figures[name] = measured(subject, control, domain)
-            say(f"{name}: {figures[name]['idis']:,} findings, GSR {figures[name]['gsr']:.2%}")
+            say(f"{name}: {figures[name]['idis']:,} findings, GSR {percent(figures[name]['gsr'])}")
     return found, figures
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
@@ -20,7 +19,9 @@ from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import SAMPLES, retrain
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.inquiry import group_figures
-from neuronfair.verdict.words import listed, percent, plain, rate_json
+from neuronfair.verdict.report import RepairReport, RepairState
+from neuronfair.verdict.words import rate_of
+from neuronfair.words import listed, percent, plain
 
 # Enough to see whether retraining helps; `neuronfair repair` takes its time.
 SHORT = TrainingSettings(epochs=15, batch=512, patience=4)
@@ -30,15 +31,15 @@ LOSS = 0.01  # accuracy that may be lost on validation rows
 
 def propose(
     case: Case, inquiry: Inquiry, opened: Opened, parts_seed: int | None, command: str | None, progress: Progress
-) -> dict[str, Any]:
-    """Return the "repair" entry of an audit.
+) -> RepairReport:
+    """Return a short retraining with the findings, or why there is none.
 
     `parts_seed` is that of the split the model was trained with, so that the test rows are new to it; None where that
     is not known. `command` repairs the model for good; None where no command can.
     """
     why = _impossible(case, inquiry, opened)
     if why is not None:
-        return {"kind": "none", "text": why, "before": None, "after": None, "without_findings": None}
+        return RepairReport("none", why)
     module = opened.module
     assert isinstance(module, nn.Sequential)
     best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
@@ -59,24 +60,25 @@ def propose(
             progress=lambda epoch, losses: progress("Training again with the findings", epoch, SHORT.epochs),
         )
     except NeuronFairError as error:
-        text = f"A short retraining with the findings did not help: {error}. {_longer(command)}"
-        return {"kind": "none", "text": text, "before": None, "after": None, "without_findings": None}
+        text = f"A short retraining with the findings did not help: {error}.{_longer(command)}"
+        return RepairReport("none", text, command)
     before, after, without = work.before, work.after, work.without
     lost = 100 * (before.accuracy - after.accuracy)
+    by = listed([plain(name) for name in case.domain.sensitive])
     text = (
-        f"A short retraining with {work.pairs:,} of the pairs found brings discrimination of random people by "
-        f"{listed([plain(name) for name in case.domain.sensitive])} from {percent(before.rate)} to "
-        f"{percent(after.rate)}{_change(before.rate, after.rate)} and {_points(lost)} of accuracy on test "
-        f"rows; the same retraining without them ends at {percent(without.rate)}. {_doubt(parts_seed)}"
-        f"{_longer(command)}"
+        f"A short retraining with {work.pairs:,} of the pairs found: the decision flips with {by} for "
+        f"{percent(after.rate)} of people drawn uniformly from the domain instead of {percent(before.rate)}"
+        f"{_change(before.rate, after.rate)}, and that {_points(lost)} of accuracy on test rows; the same retraining "
+        f"without them ends at {percent(without.rate)}.{_doubt(parts_seed)}{_longer(command)}"
     )
-    return {
-        "kind": "retraining",
-        "text": text,
-        "before": _out(module, before, case, parts),
-        "after": _out(work.module, after, case, parts),
-        "without_findings": _figures(without, case.confidence),
-    }
+    return RepairReport(
+        "retraining",
+        text,
+        command,
+        before=_out(module, before, case, parts),
+        after=_out(work.module, after, case, parts),
+        without_findings=_state(without, case.confidence),
+    )
 
 
 def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
@@ -106,15 +108,15 @@ def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
 
 
 def _doubt(parts_seed: int | None) -> str:
-    seen = "The model may have been trained on some of the test rows, which then flatter what it was before. "
+    seen = " The model may have been trained on some of the test rows, which then flatter what it was before."
     return seen if parts_seed is None else ""
 
 
 def _longer(command: str | None) -> str:
     if command is not None:
-        return f"A longer one, whose result is kept: {command}"
+        return ""
     return (
-        "This was a trial: to mend the model, add the pairs that were found to its training data, both people of a "
+        " This was a trial: to repair the model, add the pairs that were found to its training data, both people of a "
         "pair with the same label, and train with your own program."
     )
 
@@ -122,7 +124,7 @@ def _longer(command: str | None) -> str:
 def _change(before: float, after: float) -> str:
     if not before or after == before:
         return ""
-    return f" ({abs(1 - after / before):.0%} {'less' if after < before else 'more'})"
+    return f" ({percent(round(abs(1 - after / before), 2))} {'less' if after < before else 'more'})"
 
 
 def _points(lost: float) -> str:
@@ -131,14 +133,13 @@ def _points(lost: float) -> str:
     )
 
 
-def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> dict[str, Any]:
+def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> RepairState:
     test: Data = parts.test
     network = Network(copy.deepcopy(module), case.domain)
     auc = interpret(network, case.domain, test.rows).worst.auc
-    groups = group_figures(network, test, case.decision)
-    return {**_figures(outcome, case.confidence), "groups": groups, "auc": auc}
+    return replace(_state(outcome, case.confidence), groups=group_figures(network, test, case.decision), auc=auc)
 
 
-def _figures(outcome: Outcome, confidence: float) -> dict[str, Any]:
-    rate = Rate(round(outcome.rate * SAMPLES), SAMPLES, "valid", confidence)
-    return {"rate": rate_json(rate), "accuracy": outcome.accuracy, "groups": [], "auc": None}
+def _state(outcome: Outcome, confidence: float) -> RepairState:
+    rate = Rate(round(outcome.rate * SAMPLES), SAMPLES, "domain", confidence)
+    return RepairState(rate_of(rate), outcome.accuracy)

@@ -2,94 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from neuronfair.verdict.words import listed, percent, plain
+from neuronfair.verdict.entries import AttributeReport
+from neuronfair.verdict.report import Level, Verdict
+from neuronfair.words import listed, percent, plain
 
 
-def verdict(attributes: Sequence[dict[str, Any]], rows: int, *, interrupted: bool = False) -> dict[str, str]:
+def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bool = False) -> Verdict:
     """Return the level and the text of a verdict about a table of so many rows.
 
-    A model "discriminates" where random people or rows of the table are decided otherwise, is "suspicious" where only a
-    search found somebody, and otherwise "nothing found"; but "interrupted" where nothing was measured by then.
+    A model "discriminates" where decisions flip among the rows of the table or people drawn from the domain, is
+    "suspicious" where only a search found somebody, and otherwise "nothing found"; but "interrupted" where nothing was
+    measured by then.
     """
-    named = {entry["name"]: listed([plain(n) for n in entry["sensitive"]]) for entry in attributes}
-    hit = [entry for entry in attributes if _share(entry) > 0]
-    found = [entry for entry in attributes if people_found(entry) > 0]
-    measured = any(entry["rate"]["valid"] is not None or entry["searches"] for entry in attributes)
+    hit = [one for one in attributes if _rate(one) > 0]
+    found = [one for one in attributes if one.people_found > 0]
+    measured = any(one.rates.domain is not None or one.searches for one in attributes)
+    level: Level
     if hit:
-        level, text = "discriminates", _discriminates(max(hit, key=_share), hit, named, rows)
+        level, text = "discriminates", _discriminates(max(hit, key=_rate), hit, rows)
     elif found:
-        level, text = "suspicious", _suspicious(found, named)
+        level, text = "suspicious", _suspicious(found)
     elif interrupted and not measured:
         level, text = "interrupted", "Nothing was measured, so nothing can be said."
     else:
-        level, text = "nothing found", _nothing(attributes, named)
-    if any(is_constant(entry) for entry in attributes):
+        level, text = "nothing found", _nothing(attributes)
+    if any(one.is_constant for one in attributes):
         text += " But it decided alike for everybody looked at: such a model cannot be judged."
     if interrupted:
         text += " The audit was interrupted: this is what was seen until then."
-    return {"level": level, "text": text}
+    return Verdict(level, text)
 
 
-def is_constant(entry: Mapping[str, Any]) -> bool:
-    """Return whether the model decided alike for everybody looked at, so that it cannot be judged."""
-    return any(note["name"] == "constant-decision" for note in entry["health"])
-
-
-def people_found(entry: Mapping[str, Any]) -> int:
-    """Return how many different people all searches found together; at least so many if that was not counted."""
-    counts = (entry["severity"] or {}).get("histogram", {}).get("counts", ())
-    if counts:
-        return int(sum(counts))
-    return max((int(search["findings"] or 0) for search in entry["searches"]), default=0)
-
-
-def _discriminates(worst: dict[str, Any], hit: Sequence[dict[str, Any]], named: dict[str, str], rows: int) -> str:
-    name, data, valid = named[worst["name"]], worst["rate"]["data"], worst["rate"]["valid"]
+def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows: int) -> str:
+    table, domain = worst.rates.table, worst.rates.domain
     parts = []
-    if data is not None and data["discriminated"]:
-        whom = "the people in the table" if data["people"] >= rows else f"{data['people']:,} people of the table"
-        parts.append(f"{percent(data['share'])} of {whom}")
-    if valid is not None and valid["discriminated"]:
-        ends = f"between {percent(valid['low'])} and {percent(valid['high'])}"
-        parts.append(f"{percent(valid['share'])} of random valid people ({ends})")
-    text = f"This model judges people by {name}: {listed(parts)} would be decided otherwise if only that changed."
-    others = [f"{named[e['name']]} ({percent(_share(e))})" for e in hit if e is not worst]
+    if table is not None and table.discriminated:
+        whom = "the people in the table" if table.of >= rows else f"{table.of:,} people of the table"
+        parts.append(f"{percent(table.rate)} of {whom}")
+    if domain is not None and domain.discriminated:
+        ends = f"between {percent(domain.low)} and {percent(domain.high)}"
+        parts.append(f"{percent(domain.rate)} of people drawn uniformly from the domain ({ends})")
+    text = f"This model discriminates by {_by(worst)}: the decision flips for {listed(parts)} if only that changes."
+    others = [f"{_by(one)} ({percent(_rate(one))})" for one in hit if one is not worst]
     if others:
         text += f" Also by {listed(others)}."
-    count = people_found(worst)
-    return text + (f" The searches found {count:,} such people." if count else "")
+    return text + (f" The searches found {worst.people_found:,} such people." if worst.people_found else "")
 
 
-def _suspicious(found: Sequence[dict[str, Any]], named: dict[str, str]) -> str:
-    counts = listed([f"{people_found(entry):,} by {named[entry['name']]}" for entry in found])
-    return f"A search found people whom this model judges otherwise: {counts}. They are rare{_bound(found)}."
+def _suspicious(found: Sequence[AttributeReport]) -> str:
+    counts = listed([f"{one.people_found:,} by {_by(one)}" for one in found])
+    return f"A search found people whose decision flips: {counts}. They are rare{_bound(found)}."
 
 
-def _nothing(attributes: Sequence[dict[str, Any]], named: dict[str, str]) -> str:
+def _nothing(attributes: Sequence[AttributeReport]) -> str:
     if not attributes:
         return "Nothing was looked at."
-    names = listed([named[e["name"]] for e in attributes if len(e["sensitive"]) == 1] or [*named.values()][:1])
-    tried = sum(search["tried"] for entry in attributes for search in entry["searches"])
+    names = listed([_by(one) for one in attributes if len(one.sensitive) == 1] or [_by(attributes[0])])
+    tried = sum(search.tried for one in attributes for search in one.searches)
     return (
-        f"Nobody was found whose decision changes with {names}{_bound(attributes)}. {tried:,} people were tried by "
+        f"Nobody was found whose decision flips with {names}{_bound(attributes)}. {tried:,} people were tried by "
         "search. That is no proof that there is nobody."
     )
 
 
-def _bound(attributes: Sequence[dict[str, Any]]) -> str:
-    rates = [entry["rate"]["valid"] for entry in attributes if entry["rate"]["valid"] is not None]
+def _bound(attributes: Sequence[AttributeReport]) -> str:
+    rates = [one.rates.domain for one in attributes if one.rates.domain is not None]
     if not rates:
         return ""
-    widest = max(rates, key=lambda rate: float(rate["high"]))
+    widest = max(rates, key=lambda rate: rate.high)
     return (
-        f": none of {widest['people']:,} random people, so at most {percent(widest['high'])} of all "
-        f"({widest['confidence']:.0%} confidence)"
+        f": none of {widest.of:,} people drawn uniformly from the domain, so at most {percent(widest.high)} of all "
+        f"({percent(widest.confidence)} confidence)"
     )
 
 
-def _share(entry: dict[str, Any]) -> float:
-    """Return the larger of the two shares that were measured."""
-    return max((float(rate["share"]) for rate in entry["rate"].values() if rate is not None), default=0.0)
+def _by(attribute: AttributeReport) -> str:
+    return listed([plain(name) for name in attribute.sensitive])
+
+
+def _rate(attribute: AttributeReport) -> float:
+    """Return the larger of the two rates that were measured."""
+    return max((rate.rate for rate in attribute.rates.measured), default=0.0)

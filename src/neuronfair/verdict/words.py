@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,35 +14,11 @@ from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import BATCH, Decision
+from neuronfair.verdict.entries import Cell, Change, Condition, Finding, RateOf, SubgroupReport
+from neuronfair.words import listed, percent, plain
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 LOOK = 128  # rows from which the importance of the attributes is read
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return texts as a list in a sentence.
-
-    >>> listed(["sex", "race", "age"])
-    'sex, race and age'
-    """
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def plain(name: str) -> str:
-    """Return the name of a column as words."""
-    return name.replace("_", " ").strip() or name
-
-
-def percent(share: float) -> str:
-    """Return a share as a person reads it: three digits, or "under 0.001 %".
-
-    >>> percent(0.01713), percent(0.2), percent(0.0), percent(1e-9)
-    ('1.71 %', '20 %', '0 %', 'under 0.001 %')
-    """
-    if 0 < share < 1e-5:
-        return "under 0.001 %"
-    return f"{float(f'{100 * share:.3g}'):g} %"
 
 
 def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
@@ -75,9 +51,9 @@ def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
 
 
 def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, float]:
-    """Return the scores of two people who are decided otherwise, as one number each.
+    """Return the scores of a person and a twin as one number each.
 
-    For classes it is how far the first person's class leads the other one's; else it is the score itself.
+    For classes it is how far the person's class leads the twin's; else it is the score itself.
     """
     if decision.kind != "argmax":
         return float(scores[-1]), float(others[-1])
@@ -85,7 +61,7 @@ def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, flo
     return float(scores[own] - scores[other]), float(others[own] - others[other])
 
 
-def person(row: dict[str, Any], named: Sequence[str], left: int) -> str:
+def person(row: Mapping[str, Cell], named: Sequence[str], left: int) -> str:
     """Return a person in words: the named attributes, and that there are `left` more."""
     age = next((n for n in named if n.casefold() == "age" and isinstance(row[n], (int, float))), None)
     others = [n for n in named if n != age]
@@ -100,53 +76,59 @@ def person(row: dict[str, Any], named: Sequence[str], left: int) -> str:
     return f"{who} with {listed(parts)}" if parts else who
 
 
-def pair(
-    domain: TableDomain,
-    decision: Decision,
-    rows: Tensor,
-    scores: Tensor,
-    twin_scores: Tensor,
-    columns: Sequence[int],
-) -> dict[str, Any]:
-    """Return a person and the twin decided otherwise, `rows` (2, d), as values and as a sentence.
+class Pair(NamedTuple):
+    """A person and the twin for whom the decision flips, (d,) each, and the scores of both."""
+
+    row: Tensor
+    twin: Tensor
+    scores: Tensor
+    twin_scores: Tensor
+
+
+def finding(
+    domain: TableDomain, decision: Decision, pair: Pair, columns: Sequence[int], number: int, method: str
+) -> Finding:
+    """Return a person and the twin as values and as a sentence.
 
     `columns` are the attributes to name, the most telling first. Of several sensitive attributes, those that are the
     same for both are named as well: the twin has them too.
     """
-    table = domain.to_table(rows)
+    table = domain.to_table(torch.stack([pair.row, pair.twin]))
     row = {name: values[0] for name, values in table.items()}
-    changed = [{"attribute": n, "from": a, "to": b} for n, (a, b) in table.items() if a != b]
+    changed = tuple(Change(name, own, twin) for name, (own, twin) in table.items() if own != twin)
     both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
     named = sorted([*both, *[c for c in columns if bool(domain.free[c])][:NAMED]])
-    one, other = decided(domain, decision, scores), decided(domain, decision, twin_scores)
+    one, other = decided(domain, decision, pair.scores), decided(domain, decision, pair.twin_scores)
     verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
-    instead = listed([f"{plain(n)} {b} instead of {a}" for n, (a, b) in table.items() if a != b])
+    instead = listed([f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed])
     who = person(row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
-    score, other_score = lead(decision, scores, twin_scores)
-    return {
-        "row": row,
-        "changed": changed,
-        "decision": one,
-        "other_decision": other,
-        "score": score,
-        "other_score": other_score,
-        "gap": float(decision.gap(scores, twin_scores)),
-        "sentence": f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}.",
-    }
+    score, twin_score = lead(decision, pair.scores, pair.twin_scores)
+    return Finding(
+        number=number,
+        method=method,
+        row=row,
+        changed=changed,
+        decision=one,
+        twin_decision=other,
+        score=score,
+        twin_score=twin_score,
+        gap=float(decision.gap(pair.scores, pair.twin_scores)),
+        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}.",
+    )
 
 
-def condition(domain: TableDomain, cut: Cut) -> dict[str, Any]:
-    """Return one condition of a subgroup as plain values: the labels, or the ends that matter."""
+def condition(domain: TableDomain, cut: Cut) -> Condition:
+    """Return one condition of a subgroup: the labels, or the ends that matter."""
     attribute = domain.attributes[cut.column]
     codes = cut.table.nonzero()[:, 0].tolist()
     if attribute.values:
-        return {"attribute": attribute.name, "values": [attribute.value(code) for code in codes]}
-    ends: dict[str, Any] = {"attribute": attribute.name}
-    if codes[0] > 0:
-        ends["min"] = attribute.value(codes[0])
-    if codes[-1] < attribute.size - 1:
-        ends["max"] = attribute.value(codes[-1])
-    return ends
+        return Condition(attribute.name, values=tuple(attribute.value(code) for code in codes))
+    low, high = codes[0] > 0, codes[-1] < attribute.size - 1
+    return Condition(
+        attribute.name,
+        min=attribute.value(codes[0]) if low else None,
+        max=attribute.value(codes[-1]) if high else None,
+    )
 
 
 def _condition_text(attribute: Attribute, cut: Cut) -> str:
@@ -163,31 +145,23 @@ def _condition_text(attribute: Attribute, cut: Cut) -> str:
     return f"{name} at least {low}" if codes[-1] == attribute.size - 1 else f"{name} {low} to {high}"
 
 
-def subgroup(domain: TableDomain, group: Subgroup) -> dict[str, Any]:
-    """Return a subgroup as plain values and as a sentence."""
+def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
+    """Return a subgroup as values and as a sentence."""
     text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
     by = listed([plain(name) for name in domain.sensitive])
     times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
-    return {
-        "text": text,
-        "conditions": [condition(domain, cut) for cut in group.conditions],
-        "people": group.people,
-        "findings": group.findings,
-        "rate": rate_json(group.rate),
-        "lift": group.lift,
-        "sentence": f"People with {text} are judged by {by}: {percent(group.rate.rate)} of them{times}.",
-    }
+    return SubgroupReport(
+        text=text,
+        conditions=tuple(condition(domain, cut) for cut in group.conditions),
+        people=group.people,
+        findings=group.findings,
+        rate=rate_of(group.rate),
+        lift=group.lift,
+        sentence=f"People with {text}: the decision flips with {by} for {percent(group.rate.rate)} of them{times}.",
+    )
 
 
-def rate_json(rate: Rate) -> dict[str, Any]:
+def rate_of(rate: Rate) -> RateOf:
     """Return a rate with its interval as plain values."""
     low, high = rate.interval
-    return {
-        "distribution": rate.distribution,
-        "share": rate.rate,
-        "low": low,
-        "high": high,
-        "confidence": rate.confidence,
-        "people": rate.sampled,
-        "discriminated": rate.found,
-    }
+    return RateOf(rate.population, rate.rate, low, high, rate.sampled, rate.found, rate.confidence)

@@ -1,0 +1,81 @@
+"""An audit as JUnit XML, which build servers show as tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from neuronfair.shown import visible
+from neuronfair.verdict.entries import AttributeReport
+from neuronfair.verdict.report import Report
+from neuronfair.words import listed
+
+WHOLE = "audit"  # the suite of checks that belong to no attribute
+
+
+def junit(report: Report) -> str:
+    """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
+
+    A limit fails if it fired, a search if it found anybody. A failure shows the worst pair in words and how to see it
+    again. Control characters, most of which XML cannot hold, are written out.
+    """
+    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {visible(report.data.name)}")
+    for name, cases in _suites(report).items():
+        suite = ElementTree.SubElement(root, "testsuite", name=visible(name))
+        suite.extend(cases)
+        _count(suite)
+    _count(root)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
+    suites: dict[str, list[ElementTree.Element]] = {}
+    attributes = {attribute.name: attribute for attribute in report.attributes}
+    if report.gate is None:
+        return {name: list(_searches(attribute)) for name, attribute in attributes.items()}
+    for check in report.gate.checks:
+        suite = check.attribute or WHOLE
+        case = _case(suite, check.expression)
+        if check.fired:
+            examples = report.corpus.examples if report.corpus is not None else ()
+            _fail(case, check.text, _worst(attributes[suite]) if check.attribute else examples)
+        suites.setdefault(suite, []).append(case)
+    return suites
+
+
+def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
+    for search in attribute.searches:
+        case = _case(attribute.name, f"search by {search.method}", search.seconds)
+        if search.findings:
+            by = listed(attribute.sensitive)
+            _fail(case, f"{search.findings:,} people found whose decision flips with {by} alone", _worst(attribute))
+        elif "interrupted" in search.stop:
+            ElementTree.SubElement(case, "skipped", message="interrupted before anybody was found")
+        yield case
+
+
+def _case(suite: str, name: str, seconds: float = 0.0) -> ElementTree.Element:
+    places = {"classname": f"neuronfair.{visible(suite)}", "name": visible(name), "time": f"{seconds:.3f}"}
+    return ElementTree.Element("testcase", places)
+
+
+def _fail(case: ElementTree.Element, message: str, details: Sequence[str]) -> None:
+    failure = ElementTree.SubElement(case, "failure", message=visible(message), type="discrimination")
+    failure.text = "\n".join(map(visible, (message, *details)))
+
+
+def _worst(attribute: AttributeReport) -> list[str]:
+    if not attribute.worst:
+        return []
+    worst = attribute.worst[0]
+    return [f"Worst pair: {worst.sentence}", *([f"See it again: {worst.replay}"] if worst.replay else [])]
+
+
+def _count(suite: ElementTree.Element) -> None:
+    cases = list(suite.iter("testcase"))
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    suite.set("errors", "0")
+    suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
+    suite.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")

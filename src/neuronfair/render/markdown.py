@@ -1,0 +1,110 @@
+"""An audit as a page of Markdown, for the summary of a build."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+
+from neuronfair.shown import visible
+from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.report import CorpusReport, Gate, Report
+from neuronfair.words import spanned, times
+
+WORST = 3  # pairs shown for each attribute
+
+
+def markdown(report: Report) -> str:
+    """Return an audit as Markdown: verdict, a line per attribute, worst pairs, limits, corpus and earlier audit.
+
+    Words from the table are escaped: a column called `<b>` or `a|b` stays a word.
+    """
+    parts = [
+        f"## Fairness audit: {report.verdict.level}",
+        _words(report.verdict.text),
+        _table(
+            ("attribute", "decision flips, in the domain", "in the table", "findings", "lift over random"),
+            [_figures(attribute) for attribute in report.attributes],
+        ),
+        *_worst(report.attributes),
+        *_gate(report.gate),
+        *_corpus(report.corpus),
+    ]
+    if report.baseline is not None:
+        changes = [f"- {_words(change.text)}" for change in report.baseline.changes]
+        parts += ["### Since the earlier audit", _words(report.baseline.text), "\n".join(changes)]
+    if report.repair is not None:
+        longer = f" A longer one, whose result is kept: {_code(report.repair.command)}" if report.repair.command else ""
+        parts += ["### Repair", _words(report.repair.text) + longer]
+    model, data, again = report.model, report.data, report.reproduction
+    parts.append(
+        f"Model: {_words(model.source)} ({_words(model.kind)}); data: {_words(data.name)}, "
+        f"{data.rows:,} rows; neuronfair {report.neuronfair}. Again: {_code(again.command)}"
+        + (" **Interrupted: not everything was looked at.**" if again.interrupted else "")
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _figures(attribute: AttributeReport) -> Sequence[str]:
+    lifts = [f"{_words(s.method)} {times(s.lift)}" for s in attribute.searches if s.lift is not None]
+    counts = [f"{_words(s.method)} {s.findings:,}" for s in attribute.searches]
+    rates = [_rate(attribute.rates.domain), _rate(attribute.rates.table)]
+    return _words(attribute.name), *rates, ", ".join(counts) or "–", ", ".join(lifts) or "–"
+
+
+def _rate(rate: RateOf | None) -> str:
+    return "–" if rate is None else spanned(rate.rate, rate.low, rate.high)
+
+
+def _worst(attributes: Sequence[AttributeReport]) -> Iterator[str]:
+    if any(attribute.worst for attribute in attributes):
+        yield "### Worst pairs"
+    for attribute in attributes:
+        worst = attribute.worst[:WORST]
+        pairs = [f"- {_words(p.sentence)}" + (f"<br>{_code(p.replay)}" if p.replay else "") for p in worst]
+        if pairs:
+            yield "\n".join([f"**{_words(attribute.name)}**", "", *pairs])
+
+
+def _gate(gate: Gate | None) -> Iterator[str]:
+    if gate is None:
+        return
+    yield f"### Limits: {'passed' if gate.passed else 'failed'}"
+    rows = []
+    for check in gate.checks:
+        limit = _code(check.expression).replace("|", "\\|")  # a table is cut at its bars before code is looked at
+        rows.append((limit, "**fired**" if check.fired else "ok", _words(check.text)))
+    yield _table(("fails the build if", "result", "why"), rows)
+
+
+def _corpus(corpus: CorpusReport | None) -> Iterator[str]:
+    if corpus is None:
+        return
+    yield "### Past counterexamples"
+    unfit = f", {corpus.unfit:,} no longer fit the domain" if corpus.unfit else ""
+    yield (
+        f"{corpus.replayed:,} of {_words(corpus.file)} judged again: {corpus.still_flips:,} still flip, "
+        f"{corpus.fixed:,} are fixed{unfit}; {corpus.added:,} added."
+    )
+    yield "\n".join(f"- {_words(line)}" for line in (*corpus.examples, *corpus.notes))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _words(text: str) -> str:
+    """Return a text that Markdown and HTML show as it is, on one line: no table, list, link, formula or mention."""
+    line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", visible(" ".join(text.split())))
+    line = re.sub(r"^(\d*)([-+.)])(?= |$)", r"\1\\\2", line)
+    # GitHub makes links of bare addresses, and writes to whom an @ names.
+    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)", "<!-- -->", html.escape(line, quote=False))
+
+
+def _code(text: str) -> str:
+    """Return a text as code, whatever backticks are in it."""
+    text = visible(" ".join(text.split()))
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    inner = f" {text} " if text.startswith("`") or text.endswith("`") else text
+    return f"{ticks}{inner}{ticks}"

@@ -1,0 +1,145 @@
+"""The templates of HTML pages, and what they are told: everything is escaped, and what is missing is an error."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from neuronfair import words
+from neuronfair.render.page import charts
+from neuronfair.render.page.layermap import layer_maps
+from neuronfair.shown import visible
+from neuronfair.verdict.entries import AttributeReport, Change, Finding, RateOf, SearchReport
+from neuronfair.verdict.report import Seconds
+
+SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
+
+
+def rendered(template: str, *, style: str, script: str | None = None, **values: Any) -> str:
+    """Return a page from a template and the files of its style and script; no name in it can hide."""
+    place = Path(__file__).parent
+    values["style"] = (place / style).read_text(encoding="utf-8")
+    values["script"] = script and (place / script).read_text(encoding="utf-8")
+    return visible(_environment().get_template(template).render(values), keep="\n\r\t")
+
+
+def marked(finding: Finding) -> Markup:
+    """Return the sentence of a finding with what changes marked, as far as the sentence names it.
+
+    >>> from types import SimpleNamespace as One
+    >>> marked(One(sentence="… with sex M instead of F: yes.", changed=[One(attribute="sex", own="F", twin="M")]))
+    Markup('… with <mark>sex M instead of F</mark>: yes.')
+    """
+    sentence, at, parts = finding.sentence, 0, []
+    for start, end in sorted(filter(None, (_place(sentence, change) for change in finding.changed))):
+        if start >= at:  # two changes may have been found in the same words
+            parts += [escape(sentence[at:start]), Markup("<mark>{}</mark>").format(sentence[start:end])]
+            at = end
+    return Markup("").join([*parts, escape(sentence[at:])])
+
+
+def _place(sentence: str, change: Change) -> tuple[int, int] | None:
+    """Return where a sentence speaks of a change: the more words the better."""
+    attribute = words.plain(change.attribute)
+    for told in (f"{attribute} {change.twin} instead of {change.own}", attribute):
+        found = list(re.finditer(rf"(?<!\w){re.escape(told)}(?!\w)", sentence))
+        if found:
+            return found[-1].span()  # the person is described first, the change last
+    return None
+
+
+def _headline(attribute: AttributeReport) -> RateOf | None:
+    """Return the rate that stands for a choice of attributes."""
+    return attribute.rates.domain or attribute.rates.table
+
+
+def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
+    """Return the sensitive attributes with the highest rate among people drawn from the domain."""
+    return max(attributes, key=lambda one: one.rates.domain.rate if one.rates.domain else -1.0)
+
+
+def _best_search(attribute: AttributeReport) -> SearchReport | None:
+    """Return the search with the largest lift over random; None where none is known."""
+    return max(
+        (search for search in attribute.searches if search.lift is not None),
+        key=lambda search: search.lift or 0.0,
+        default=None,
+    )
+
+
+def _people(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return what the page's script shows of each person when asked for it."""
+    columns = list(dict.fromkeys(attribute for finding in findings for attribute in finding.row))
+    return {
+        "columns": columns,
+        "rows": [[finding.row.get(column) for column in columns] for finding in findings],
+        "changed": [[[c.attribute, c.own, c.twin] for c in finding.changed] for finding in findings],
+    }
+
+
+def _digest(script: str) -> str:
+    """Return the name of a script in a page's policy, which then allows no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _tight(text: str) -> str:
+    """Return a text in which a percentage stays on one line."""
+    return re.sub("(?<=[0-9]) %", f"{SPACE}%", text)
+
+
+def _layers(layers: Mapping[str, int]) -> str:
+    return ", ".join(f"{layer} ({size})" for layer, size in layers.items())
+
+
+def _parts(seconds: Seconds) -> str:
+    return ", ".join(f"{step} {words.duration(value)}" for step, value in asdict(seconds).items())
+
+
+def _united(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: show(value).replace(" ", SPACE)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    percent = _united(words.percent)
+    environment.filters |= {
+        **{show.__name__: show for show in (words.listed, words.number, words.plural, words.times, words.whole)},
+        "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
+        "best_search": _best_search,
+        "digest": _digest,
+        "duration": _united(words.duration),
+        "headline": _headline,
+        "layers": _layers,
+        "maps": layer_maps,
+        "marked": marked,
+        "parts": _parts,
+        "people": _people,
+        "percent": percent,
+        "reach": charts.reach,
+        "tight": _tight,
+        "worst_attribute": _worst_attribute,
+    }
+    environment.globals |= {
+        "POPULATIONS": words.POPULATIONS,
+        "at": charts.at,
+        "ticks": charts.ticks,
+        "top_of": charts.top_of,
+    }
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment

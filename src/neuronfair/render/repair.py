@@ -1,0 +1,153 @@
+"""What a repair did and what it cost, in figures and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.measure.groups import Group
+from neuronfair.repair.neurons import NeuronRepair
+from neuronfair.repair.outcome import Outcome
+from neuronfair.repair.proof import Standing
+from neuronfair.repair.retrain import Retraining
+from neuronfair.words import listed, percent, spanned
+
+GROUPS = 8  # shown in the table; all of them are in the JSON
+_RULES = {
+    "ensemble": "by the vote of networks that do not see {sensitive}",
+    "seed": "as the row of the table that each was reached from",
+    "twins": "by the majority of the twins",
+}
+
+
+def repair_report(
+    work: Retraining | NeuronRepair, before: Standing, after: Standing, domain: TableDomain, notes: list[str]
+) -> RenderableType:
+    """Return a table of before and after, and in words what was done and what its control came to."""
+    sensitive = listed(domain.sensitive)
+    table = Table(title=f"Decisions that flip when only {sensitive} changes: before and after")
+    for heading in ("", "before", "after"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for label, cells in _lines(before, after, domain):
+        table.add_row(label, *cells)
+    words = _retraining(work, sensitive) if isinstance(work, Retraining) else _neurons(work, before, sensitive)
+    return Lines(table, verdict(before, after), *words, *notes)
+
+
+def verdict(before: Standing, after: Standing) -> str:
+    """Return in one sentence what became of discrimination and accuracy."""
+    was, now = before.rate.rate, after.rate.rate
+    lost = 100 * (before.accuracy["test"] - after.accuracy["test"])
+    change = "did not fall"
+    if now < was:
+        sure = after.rate.interval[1] < before.rate.interval[0]
+        change = f"fell by {percent(round(1 - now / was, 2))}" + ("" if sure else " (the intervals overlap)")
+    accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
+    return f"The rate {change}; accuracy on the test rows {accuracy}."
+
+
+def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple[str, tuple[str, str]]]:
+    """Return the rows of the table: a label and the cells before and after."""
+    both = (before, after)
+    worst = before.worst.layer
+    areas = [next(area for area in standing.areas if area.layer == worst) for standing in both]
+    lines = [
+        ("rate in the domain (DM-RS)", tuple(spanned(s.rate.rate, *s.rate.interval) for s in both)),
+        (f"AUC of {worst}", tuple(f"{a.auc:.3f} ({a.low:.3f} to {a.high:.3f})" for a in areas)),
+        ("found by another search", tuple(f"{s.search.findings:,} at {percent(s.search.gsr)}" for s in both)),
+        *(
+            (f"accuracy, {part} rows", tuple(percent(s.accuracy[part]) for s in both))
+            for part in ("train", "validation", "test")
+        ),
+    ]
+    positive = domain.target.classes[-1] if domain.target is not None else "the last class"
+    largest = sorted(range(len(before.groups)), key=lambda i: -before.groups[i].rows)[:GROUPS]
+    for i in sorted(largest):
+        label = f"{positive} if {_who(before.groups[i], domain)}"
+        lines.append((label, tuple(percent(s.groups[i].selection[-1]) for s in both)))
+    return [(label, (cells[0], cells[1])) for label, cells in lines]
+
+
+def _who(group: Group, domain: TableDomain) -> str:
+    """Return the sensitive values of a group in words."""
+    columns = zip(domain.sensitive_columns, group.codes, strict=True)
+    return ", ".join(
+        f"{domain.attributes[column].name} {domain.attributes[column].value(code)}" for column, code in columns
+    )
+
+
+def _retraining(work: Retraining, sensitive: str) -> list[str]:
+    count = len(work.repeats)
+    lines = [
+        f"Trained again with {work.pairs:,} pairs, labelled {_RULES[work.label].format(sensitive=sensitive)}. "
+        f"{count} {'repeat' if count == 1 else 'repeats'}: {_spread(work.repeats)}.",
+        f"Control: the same retraining without findings: {_spread((work.without,))}.",
+    ]
+    if work.ensemble is not None:
+        lines.append(f"The networks that do not see {sensitive} are right on {percent(work.ensemble)} of test rows.")
+    return lines
+
+
+def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
+    count, layer = len(work.turn.neurons), before.areas[work.turn.layer].layer
+    better = sum(outcome.rate <= work.after.rate for outcome in work.random)
+    return [
+        f"Turned down to {percent(work.turn.factor)}: {count} of the neurons of {layer} that react most to {sensitive} "
+        f"({', '.join(map(str, work.turn.neurons))}). On other people than above: {_spread((work.after,))}.",
+        f"Control: as many random neurons of the same layer instead, {len(work.random)} draws: {_spread(work.random)}; "
+        f"{better} of them discriminate as little or less.",
+    ]
+
+
+def _spread(results: tuple[Outcome, ...]) -> str:
+    """Return the mean of several outcomes, and the extremes where there are several."""
+    rates, hits = [r.rate for r in results], [r.accuracy for r in results]
+    rate = sum(rates) / len(rates)
+    shown = spanned(rate, min(rates), max(rates)) if len(results) > 1 else percent(rate)
+    return f"DM-RS {shown}, accuracy {percent(sum(hits) / len(hits))}"
+
+
+def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standing) -> dict[str, Any]:
+    """Return a repair as plain values."""
+    result: dict[str, Any] = {"before": _standing(before), "after": _standing(after)}
+    result["rate_drop"] = 1 - after.rate.rate / before.rate.rate if before.rate.found else None
+    result["accuracy_lost"] = before.accuracy["test"] - after.accuracy["test"]
+    if isinstance(work, Retraining):
+        figures = {
+            "label": work.label,
+            "pairs": work.pairs,
+            "chosen": work.chosen,
+            "before": asdict(work.before),
+            "repeats": [asdict(outcome) for outcome in work.repeats],
+            "without_findings": asdict(work.without),
+            "ensemble_accuracy": work.ensemble,
+        }
+    else:
+        figures = {
+            "layer": before.areas[work.turn.layer].layer,
+            "neurons": list(work.turn.neurons),
+            "factor": work.turn.factor,
+            "before": asdict(work.before),
+            "after": asdict(work.after),
+            "random": [asdict(outcome) for outcome in work.random],
+        }
+    return {**result, "repair": figures}
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    rate, search = standing.rate, standing.search
+    return {
+        "rate": rate.rate,
+        "rate_interval": list(rate.interval),
+        "sampled": rate.sampled,
+        "confidence": rate.confidence,
+        "auc": {area.layer: {"auc": area.auc, "interval": [area.low, area.high]} for area in standing.areas},
+        "accuracy": standing.accuracy,
+        "groups": [asdict(group) for group in standing.groups],
+        "search": {**asdict(search), "gsr": search.gsr},
+    }

@@ -1,0 +1,72 @@
+"""What an audit came to, on the terminal: the verdict, a short table, the worst findings."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronfair.shown import visible
+from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.report import Report
+from neuronfair.words import UNKNOWN, percent, spanned, times
+
+WORST = 3  # findings told
+_STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
+
+
+def audit_report(report: Report) -> RenderableType:
+    """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
+    attributes = report.attributes
+    lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
+    lines.append(_table(attributes))
+    worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
+    for finding in worst[:WORST]:
+        lines.append(f"• {finding.sentence}")
+        if finding.replay:
+            lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
+    lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
+    lines += [f"Note: {note.seen} {note.remedy}" for one in attributes[:1] for note in one.health]
+    if not report.model.white_box:
+        lines.append(report.model.note)
+    return Group(*lines, *_afterwards(report))
+
+
+def _table(attributes: tuple[AttributeReport, ...]) -> Table:
+    table = Table(title="How often the decision flips")
+    for heading in ("attribute", "domain", "table", "search", "findings", "lift"):
+        table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
+    for one in attributes:
+        table_rate = one.rates.table.rate if one.rates.table is not None else None
+        cells = [one.name, _rate(one.rates.domain), percent(table_rate)]
+        for search in one.searches:
+            lift = "" if search.lift is None else times(search.lift)
+            table.add_row(*cells, search.method, f"{search.findings:,}", lift)
+            cells = ["", "", ""]
+        if not one.searches:
+            table.add_row(*cells, "none", "", "")
+    return table
+
+
+def _rate(rate: RateOf | None) -> str:
+    return UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high)
+
+
+def _afterwards(report: Report) -> list[RenderableType]:
+    """Return what is said of a repair, the corpus, an earlier audit and the gate, where there are such."""
+    lines: list[RenderableType] = []
+    if report.repair is not None:
+        longer = f" A longer one, whose result is kept: {report.repair.command}" if report.repair.command else ""
+        lines.append(f"Repair: {report.repair.text}{longer}")
+    if report.corpus is not None:
+        corpus = report.corpus
+        lines.append(
+            f"Corpus: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
+            f"{corpus.added:,} added to {corpus.file}."
+        )
+    if report.baseline is not None:
+        lines.append(f"Since {report.baseline.file}: {report.baseline.text}")
+    for check in report.gate.checks if report.gate is not None else ():
+        mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
+        lines.append(Text.assemble((mark, style), visible(f" {check.expression}: {check.text}")))
+    return lines

@@ -1,1 +1,0 @@
-"""Stage 9: what people see."""

@@ -1,0 +1,207 @@
+"""What an audit says of one choice of sensitive attributes. The comments behind the fields are their documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neuronfair.words import Population
+
+Cell = str | int | float
+
+
+@dataclass(frozen=True)
+class RateOf:
+    """How often the decision flips among the people of a population."""
+
+    population: Population  # rows of the table; drawn uniformly from the domain; the same, rules ignored
+    rate: float  # share of people whose decision flips with the sensitive attributes
+    low: float  # exact interval: its lower end
+    high: float  # and its upper end
+    of: int  # people judged
+    discriminated: int  # people among them whose decision flips
+    confidence: float  # of the interval
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The same figure for several populations; null where it was not measured."""
+
+    table: RateOf | None = None  # of the people of the table
+    domain: RateOf | None = None  # of people drawn uniformly from the domain
+
+    @property
+    def measured(self) -> tuple[RateOf, ...]:
+        """Those that were measured."""
+        return tuple(rate for rate in (self.table, self.domain) if rate is not None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """How a group of the table fares."""
+
+    values: str  # the sensitive values of the group
+    rows: int  # rows of the table in it
+    selection_rate: float  # share of them that the last class is decided for
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """How a layer reacts to the sensitive attributes."""
+
+    name: str
+    neurons: int
+    auc: float  # area under the AS curve
+    cut: float  # T_d, where the AS curve meets y = x
+    biased: tuple[int, ...]  # neurons whose reaction exceeds the cut
+    act_diff: tuple[float, ...]  # ActDiff of each neuron
+    curve: tuple[tuple[float, float], ...]  # the AS curve: threshold and share of neurons above it
+
+
+@dataclass(frozen=True)
+class Interpretation:
+    """Which layers and neurons react."""
+
+    worst: str  # the most biased layer
+    layers: tuple[LayerReport, ...]
+
+    @property
+    def worst_auc(self) -> float | None:
+        """The area of the most biased layer; None where it is not among the layers."""
+        return next((layer.auc for layer in self.layers if layer.name == self.worst), None)
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """What a search found, beside its controls."""
+
+    method: str
+    folder: str | None  # its run folder inside the audit's
+    findings: int  # different people whose decision flips
+    tried: int  # different people judged
+    gsr: float  # findings / tried
+    seconds: float
+    findings_per_second: float | None
+    random_gsr: float | None  # of as many people drawn uniformly from the domain
+    lift: float | None  # gsr / random_gsr
+    random_direction_gsr: float | None  # of the same walk with random numbers in the place of gradients
+    lift_over_random_direction: float | None
+    violations: int  # findings that break a rule: 0
+    stop: str  # why each phase ended
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many score gaps lie between two edges."""
+
+    edges: tuple[float, ...]  # one more than counts
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Severity:
+    """Score gaps of the findings."""
+
+    median: float
+    p95: float  # one in twenty is wider
+    max: float
+    histogram: Histogram
+
+
+@dataclass(frozen=True)
+class CoverageReport:
+    """Share of the biased neurons that people activate on average."""
+
+    findings: float  # by findings
+    misses: float  # by people tried in vain
+
+
+@dataclass(frozen=True)
+class Change:
+    """A sensitive attribute in which the twin differs."""
+
+    attribute: str
+    own: Cell  # the person's value
+    twin: Cell  # the twin's value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An individual discriminatory instance: a person, and the twin for whom the decision flips."""
+
+    number: int  # in its run folder
+    method: str  # the search that found it
+    row: Mapping[str, Cell]  # the person
+    changed: tuple[Change, ...]
+    decision: str
+    twin_decision: str  # which is another
+    score: float  # for classes: how far the person's class leads the twin's
+    twin_score: float
+    gap: float  # how far the two lie apart: larger is worse
+    sentence: str
+    replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of a rule: labels, or the ends that matter of a number."""
+
+    attribute: str
+    values: tuple[Cell, ...] | None = None  # one of these
+    min: Cell | None = None  # at least
+    max: Cell | None = None  # at most
+
+
+@dataclass(frozen=True)
+class SubgroupReport:
+    """A short rule under which discrimination is frequent."""
+
+    text: str  # its conditions in words
+    conditions: tuple[Condition, ...]
+    people: float  # share of all people that it holds
+    findings: float  # share of the findings that it holds
+    rate: RateOf  # among fresh people inside; the intervals of all subgroups of an attribute hold together
+    lift: float | None  # over the rate of the whole domain
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that may mislead."""
+
+    name: str
+    seen: str  # what was seen, and why it matters
+    remedy: str  # what to do
+
+
+@dataclass(frozen=True)
+class AttributeReport:
+    """One choice of sensitive attributes."""
+
+    name: str  # such as sex+race
+    sensitive: tuple[str, ...]
+    twins: int  # with how many others a person is compared
+    rates: Rates = Rates()
+    groups: tuple[Group, ...] = ()
+    interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
+    searches: tuple[SearchReport, ...] = ()
+    severity: Severity | None = None
+    mean_distance: float | None = None  # between two findings
+    regions: int | None = None  # of the domain that the findings reach
+    coverage: CoverageReport | None = None  # null without misses
+    worst: tuple[Finding, ...] = ()  # up to ten with the widest gap, shrunk
+    findings: tuple[Finding, ...] = ()  # up to 300, a random sample, as found
+    subgroups: tuple[SubgroupReport, ...] = ()
+    health: tuple[Note, ...] = ()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the model decided alike for everybody looked at, so that it cannot be judged."""
+        return any(note.name == "constant-decision" for note in self.health)
+
+    @property
+    def people_found(self) -> int:
+        """How many different people all searches found together; at least so many if that was not counted."""
+        if self.severity is not None:
+            return sum(self.severity.histogram.counts)
+        return max((search.findings for search in self.searches), default=0)

@@ -1,0 +1,213 @@
+"""What an audit came to: a tree of plain values that page, terminal, gate, JUnit, Markdown and audit.json show.
+
+`to_json` and `from_json` are the only ways in and out. The comments behind the fields are their documentation:
+docs/reference/audit-json.md is made from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from neuronfair.errors import DataError
+from neuronfair.verdict.entries import AttributeReport, Group, RateOf
+
+SCHEMA = 2
+Level = Literal["discriminates", "suspicious", "nothing found", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RepairState:
+    """A model before or after a repair."""
+
+    rate: RateOf
+    accuracy: float  # on test rows
+    groups: tuple[Group, ...] = ()
+    auc: float | None = None  # of the most biased layer
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """A short retraining with the findings, or why there is none."""
+
+    kind: Literal["retraining", "none"]
+    text: str
+    command: str | None = None  # a longer one, whose result is kept
+    before: RepairState | None = None
+    after: RepairState | None = None
+    without_findings: RepairState | None = None  # the same training without the findings
+
+
+@dataclass(frozen=True)
+class CorpusReport:
+    """Past counterexamples, judged again."""
+
+    file: str
+    replayed: int
+    still_flips: int  # people whose decision flips now
+    fixed: int  # people whose decision does not flip any more
+    unfit: int  # people whom the domain does not know any more
+    added: int = 0  # of the worst findings, now
+    examples: tuple[str, ...] = ()  # people whose decision still flips
+    notes: tuple[str, ...] = ()  # about those who do not fit
+
+
+@dataclass(frozen=True)
+class FigureChange:
+    """A figure of an earlier audit and of this one."""
+
+    figure: str
+    before: float
+    after: float
+    low: float | None  # of the difference
+    high: float | None
+    significant: bool  # whether the intervals do not overlap
+    text: str
+
+
+@dataclass(frozen=True)
+class BaselineReport:
+    """What changed since an earlier audit."""
+
+    file: str
+    changes: tuple[FigureChange, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A limit, and what it was judged on."""
+
+    expression: str
+    attribute: str | None  # null: of the whole audit
+    value: float
+    low: float | None  # its interval, if it has one
+    high: float | None
+    judged_on: Literal["value", "lower end", "upper end"]
+    fired: bool  # whether the limit holds, which fails a build
+    text: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """All limits."""
+
+    passed: bool
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The audit in a sentence or two."""
+
+    level: Level  # discriminates: table or domain are hit; suspicious: only a search found somebody
+    text: str
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """The table."""
+
+    name: str
+    rows: int
+    attributes: int
+    sensitive: tuple[str, ...]
+    target: str | None = None  # column that the model decides
+    classes: tuple[str, ...] = ()  # of the target
+    domain_inferred: bool = False  # whether the domain was read off the table
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """The model."""
+
+    source: str
+    kind: str
+    white_box: bool
+    note: str  # about that
+    fingerprint: str
+    outputs: int
+    layers: Mapping[str, int] = field(default_factory=dict)  # neurons by layer
+    accuracy: Mapping[str, float] | None = None  # by part: train, validation, test; or table
+    trained_here: bool = False
+
+
+@dataclass(frozen=True)
+class DecisionReport:
+    """What counts as a flip of the decision."""
+
+    kind: Literal["argmax", "threshold", "tolerance"]
+    value: float  # the threshold, or the widest gap that is tolerated
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long it took."""
+
+    total: float = 0.0
+    interpretation: float = 0.0
+    search: float = 0.0
+    rate: float = 0.0
+    repair: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """How to do it again."""
+
+    command: str
+    seed: int
+    created: str
+    python: str
+    torch: str
+    numpy: str
+    platform: str
+    domain: str  # fingerprint, as of rows and model
+    rows: str
+    model: str
+    interrupted: bool = False  # by Ctrl-C
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole audit."""
+
+    neuronfair: str  # version of the package
+    verdict: Verdict
+    data: DataReport
+    model: ModelReport
+    decision: DecisionReport
+    attributes: tuple[AttributeReport, ...]  # one for each sensitive attribute, then one for all together
+    reproduction: Reproduction
+    seconds: Seconds = Seconds()
+    repair: RepairReport | None = None
+    corpus: CorpusReport | None = None  # with --corpus
+    baseline: BaselineReport | None = None  # with --baseline
+    gate: Gate | None = None  # with --fail-if
+    schema: int = SCHEMA  # raised when an entry changes its meaning
+
+    def to_json(self) -> str:
+        """Return the content of audit.json."""
+        return json.dumps(msgspec.to_builtins(self), indent=2, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str | bytes, source: object = "audit.json") -> Report:
+        """Read the content of an audit.json; what is damaged, or of another form, is refused with its place."""
+        try:
+            schema = msgspec.json.decode(text, type=_Form).schema
+            if schema != SCHEMA:
+                raise DataError(
+                    f"{source}: written in form {schema}, but this version reads form {SCHEMA}. Audit again"
+                )
+            return msgspec.json.decode(text, type=Report)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise DataError(f"{source}: not an audit.json that can be read ({error})") from None
+
+
+@dataclass(frozen=True)
+class _Form:
+    schema: int

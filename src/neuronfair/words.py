@@ -1,0 +1,116 @@
+"""Figures and lists as people read them: enough digits to compare, no more. Any stage may use these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+UNKNOWN = "not known"
+Population = Literal["table", "domain", "combinations"]
+POPULATIONS: dict[Population, str] = {  # who the people of a rate are
+    "table": "rows of the table",
+    "domain": "people drawn uniformly from the domain",
+    "combinations": "combinations of values drawn uniformly, rules ignored",
+}
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with three digits that tell, counted from the nearer of 0 and 100.
+
+    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, -0.02, None)]
+    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', '−2 %', 'not known']
+    """
+    if share is None:
+        return UNKNOWN
+    if 0 < share < 0.5e-6:
+        return "below 0.0001 %"
+    value = 100 * share
+    edge = min(abs(value), abs(100 - value))
+    digits = 0 if edge == 0 else min(4, max(0, 2 - math.floor(math.log10(edge))))
+    text = f"{value:,.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{text} %".replace("-", "\N{MINUS SIGN}")
+
+
+def spanned(share: float, low: float, high: float) -> str:
+    """Return a share with the ends of its interval, as short as can be.
+
+    >>> spanned(0.0471, 0.0442, 0.0501)
+    '4.71 % (4.42–5.01)'
+    """
+    ends = (percent(end).removesuffix(" %") for end in (low, high))
+    return f"{percent(share)} ({'–'.join(ends)})"
+
+
+def whole(value: float | None) -> str:
+    """Return a whole number with commas."""
+    return UNKNOWN if value is None else f"{round(value):,}"
+
+
+def number(value: float | None) -> str:
+    """Return a figure with three digits that tell, two where it is small; tiny ones as powers of ten.
+
+    >>> [number(x) for x in (0.123456, 5.0, 1234.5, -0.0000673, 1.2e-9, None)]
+    ['0.123', '5', '1,234', '−0.000067', '1.2e−09', 'not known']
+    """
+    if value is None:
+        return UNKNOWN
+    size = abs(value)
+    if size >= 1000:
+        digits = f"{value:,.0f}"
+    elif 1e-6 <= size < 1e-3:
+        digits = f"{value:.{1 - math.floor(math.log10(size))}f}"
+    else:
+        digits = f"{value:.3g}" if size >= 1e-3 else f"{value:.2g}"
+    return digits.replace("-", "\N{MINUS SIGN}")
+
+
+def times(value: float | None) -> str:
+    """Return a ratio: two digits that tell below 10, whole above.
+
+    >>> times(5.234), times(61.7), times(0.4166)
+    ('× 5.2', '× 62', '× 0.42')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"× {value:,.0f}" if abs(value) >= 10 else f"× {value:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them.
+
+    >>> [duration(x) for x in (0.0312, 8.04, 125.2, 7322)]
+    ['0.031 s', '8 s', '2 min 5 s', '2 h 2 min']
+    """
+    rounded = round(seconds)
+    if rounded >= 3600:
+        return f"{rounded // 3600} h {rounded % 3600 // 60} min"
+    return f"{rounded // 60} min {rounded % 60} s" if rounded >= 60 else f"{seconds:.2g} s"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence.
+
+    >>> listed(["sex", "race", "age"])
+    'sex, race and age'
+    """
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def plural(value: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "finding"), plural(2000, "finding")
+    ('1 finding', '2,000 findings')
+    """
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def plain(name: str) -> str:
+    """Return the name of a column as words.
+
+    >>> plain("marital_status")
+    'marital status'
+    """
+    return name.replace("_", " ").strip() or name

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from neuronfair.interpretation.ablate import Ablation, Outcome
+from neuronfair.interpretation.profile import BiasProfile, LayerBias
+from neuronfair.render.console import interpretation_json, layer_table, make_console, verdict
+from neuronfair.render.plots import PICTURES, plot_as_curves
+
+PROFILE = BiasProfile(
+    (LayerBias("first", torch.tensor([0.0, 0.1, 2.0])), LayerBias("dead", torch.zeros(2, dtype=torch.float64))), pairs=7
+)
+DOMAIN = SimpleNamespace(sensitive=("sex", "race"))
+ABLATION = Ablation("first", (2,), Outcome(0.25, 0.8), Outcome(0.0001, 0.75), (Outcome(0.2, 0.7), Outcome(0.3, 0.5)))
+
+
+def shown(thing) -> str:
+    console = make_console()
+    with console.capture() as text:
+        console.print(thing)
+    return text.get()
+
+
+@pytest.mark.parametrize("suffix", PICTURES)
+def test_every_kind_of_picture(tmp_path, suffix):
+    path = tmp_path / f"as{suffix}"
+    plot_as_curves(PROFILE, path, title="people")
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert path.read_bytes().startswith(starts[suffix])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_picture_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(OSError, match="No space"):
+        plot_as_curves(PROFILE, tmp_path / "as.png", title="people")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("title", ["income in $ and $x_", r"$\frac$", "\x1b[31m\u202e--><b>", "年齢 \ud800"])
+def test_names_in_pictures_are_no_formulas_and_no_markup(tmp_path, title):
+    plot_as_curves(PROFILE, tmp_path / "as.svg", title=title)
+    text = (tmp_path / "as.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert "\x1b" not in text
+    plot_as_curves(PROFILE, tmp_path / "as.png", title=title)
+
+
+def test_a_link_that_was_named_stays_a_link(tmp_path):
+    (tmp_path / "link.svg").symlink_to(tmp_path / "real.svg")
+    plot_as_curves(PROFILE, tmp_path / "link.svg", title="people")
+    assert (tmp_path / "link.svg").is_symlink()
+    assert (tmp_path / "real.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_the_table_marks_the_worst_layer_and_the_dead_one():
+    text = shown(layer_table(PROFILE, DOMAIN))
+    assert "sex and race" in text
+    assert "first  ◀ most biased" in text
+    assert "none reacts" in text
+
+
+def test_the_verdict_in_words():
+    text = verdict(PROFILE, ABLATION, DOMAIN)
+    assert "Most biased layer: first. 1 of its 3 neurons reacts strongly to sex and race" in text
+    assert "The decision flips with sex and race for 25 % of the people in the table, at" in text
+    assert "0.01 % at an accuracy of 75 %" in text
+    assert "25 % at an accuracy of 60 % (mean of 2 draws)" in text
+
+
+def test_without_labels_no_accuracy():
+    bare = replace(ABLATION, before=Outcome(0.25, None), after=Outcome(0.0, None), random=(Outcome(0.25, None),) * 2)
+    assert "accuracy" not in verdict(PROFILE, bare, DOMAIN)
+    result = interpretation_json(PROFILE, bare)
+    assert result["ablation"]["random"] == {"draws": 2, "rate": 0.25, "accuracy": None}
+
+
+def test_a_network_that_does_not_react():
+    dead = BiasProfile(PROFILE.layers[1:], pairs=7)
+    assert verdict(dead, ABLATION, DOMAIN).startswith("No neuron of this network reacts to sex and race")
+
+
+def test_json_has_what_is_promised():
+    result = interpretation_json(PROFILE, None)
+    assert result["worst"] == "first"
+    assert result["layers"][0]["biased"] == [2]
+    assert result["layers"][1]["reacts"] is False
+    assert "ablation" not in result

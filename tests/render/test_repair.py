@@ -1,0 +1,124 @@
+"""A repair in words and as plain values."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from rich.console import Console
+from torch import nn
+
+from neuronfair.domain.table import Target
+from neuronfair.generation.campaign import Count
+from neuronfair.measure.groups import Group
+from neuronfair.measure.rate import Rate
+from neuronfair.render.repair import repair_json, repair_report, verdict
+from neuronfair.repair.neurons import NeuronRepair, Turn
+from neuronfair.repair.outcome import Outcome
+from neuronfair.repair.proof import Area, Standing
+from neuronfair.repair.retrain import Retraining
+from tests.planted.networks import domain
+
+SPACE = replace(domain(), target=Target("y", ("no", "yes")))
+BEFORE = Standing(
+    Rate(200, 10_000, "domain"),
+    (Area("layer1", 0.2, 0.1, 0.3), Area("layer2", 0.75, 0.7, 0.8)),
+    {"train": 0.87, "validation": 0.86, "test": 0.85},
+    (Group((0,), 60, (0.7, 0.3), 0.8), Group((1,), 40, (0.4, 0.6), 0.9)),
+    Count(1000, 800, 1200),
+)
+AFTER = Standing(
+    Rate(20, 10_000, "domain"),
+    (Area("layer1", 0.3, 0.2, 0.4), Area("layer2", 0.25, 0.2, 0.3)),
+    {"train": 0.86, "validation": 0.86, "test": 0.845},
+    (Group((0,), 60, (0.6, 0.4), 0.8), Group((1,), 40, (0.55, 0.45), 0.9)),
+    Count(1000, 31, 1200),
+)
+RETRAINING = Retraining(
+    nn.Sequential(),
+    "ensemble",
+    1,
+    1234,
+    Outcome(0.02, 0.85),
+    (Outcome(0.004, 0.85), Outcome(0.002, 0.84)),
+    Outcome(0.019, 0.852),
+    0.835,
+)
+NEURONS = NeuronRepair(
+    nn.Sequential(),
+    Turn(1, (2, 5), 0.25),
+    Outcome(0.02, 0.85),
+    Outcome(0.01, 0.84),
+    (Outcome(0.02, 0.85), Outcome(0.005, 0.83), Outcome(0.01, 0.85)),
+)
+
+
+def text(work: Retraining | NeuronRepair, *notes: str) -> str:
+    out = io.StringIO()
+    Console(file=out, width=80).print(repair_report(work, BEFORE, AFTER, SPACE, list(notes)))
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    return " ".join(out.getvalue().split())
+
+
+def test_before_and_after_in_a_table() -> None:
+    shown = text(RETRAINING, "A note.")
+    for words in (
+        "only s changes",
+        "2 % (1.73–2.29)",  # Clopper and Pearson, 200 of 10,000
+        "0.2 % (0.122–0.309)",
+        "AUC of layer2 │ 0.750 (0.700 to 0.800) │ 0.250 (0.200 to 0.300)",  # the layer that was worst, before and after
+        "800 at 80 % │ 31 at 3.1 %",
+        "accuracy, test rows │ 85 % │ 84.5 %",
+        "yes if s 0 │ 30 % │ 40 %",
+        "yes if s 1 │ 60 % │ 45 %",
+        "A note.",
+    ):
+        assert words in shown
+
+
+def test_the_sentence() -> None:
+    assert verdict(BEFORE, AFTER) == "The rate fell by 90 %; accuracy on the test rows loses 0.5 points."
+    assert verdict(AFTER, BEFORE) == "The rate did not fall; accuracy on the test rows gains 0.5 points."
+    little = replace(BEFORE, rate=Rate(190, 10_000, "domain"))
+    assert "fell by 5 % (the intervals overlap)" in verdict(BEFORE, little)
+    assert "accuracy on the test rows stays." in verdict(BEFORE, little)
+
+
+def test_a_retraining_and_its_control() -> None:
+    shown = text(RETRAINING)
+    for words in (
+        "1,234 pairs, labelled by the vote of networks that do not see s.",
+        "2 repeats: DM-RS 0.3 % (0.2–0.4), accuracy 84.5 %.",
+        "without findings: DM-RS 1.9 %, accuracy 85.2 %.",
+        "right on 83.5 % of test rows",
+    ):
+        assert words in shown
+    assert "do not see" not in text(replace(RETRAINING, label="seed", ensemble=None))
+
+
+def test_turned_down_neurons_and_their_control() -> None:
+    shown = text(NEURONS)
+    for words in (
+        "Turned down to 25 %: 2 of the neurons of layer2 that react most to s (2, 5).",
+        "DM-RS 1 %, accuracy 84 %",
+        "3 draws: DM-RS 1.17 % (0.5–2), accuracy 84.3 %; 2 of them discriminate as little or less.",
+    ):
+        assert words in shown
+
+
+def test_all_figures_as_plain_values() -> None:
+    values = json.loads(json.dumps(repair_json(RETRAINING, BEFORE, AFTER), allow_nan=False))
+    assert values["rate_drop"] == 0.9
+    assert round(values["accuracy_lost"], 9) == 0.005
+    assert values["before"]["rate"] == 0.02
+    assert values["before"]["auc"]["layer2"] == {"auc": 0.75, "interval": [0.7, 0.8]}
+    assert values["after"]["search"] == {"tried": 1000, "findings": 31, "judged": 1200, "gsr": 0.031}
+    assert values["after"]["groups"][1]["selection"] == [0.55, 0.45]
+    assert values["repair"]["repeats"][1] == {"rate": 0.002, "accuracy": 0.84}
+    assert values["repair"]["without_findings"] == {"rate": 0.019, "accuracy": 0.852}
+    turned = repair_json(NEURONS, BEFORE, AFTER)["repair"]
+    assert (turned["layer"], turned["neurons"], turned["factor"]) == ("layer2", [2, 5], 0.25)
+    assert len(turned["random"]) == 3
+    fair = replace(BEFORE, rate=Rate(0, 100, "domain"))
+    assert repair_json(NEURONS, fair, fair)["rate_drop"] is None

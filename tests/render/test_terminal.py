@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from neuronfair.render.console import make_console
+from neuronfair.render.terminal import audit_report
+from neuronfair.verdict.entries import Rates
+from neuronfair.verdict.report import Verdict
+from tests import reports
+
+
+def shown(report) -> str:
+    console = make_console()
+    console.width = 200
+    with console.capture() as capture:
+        console.print(audit_report(report))
+    return capture.get()
+
+
+def test_the_verdict_comes_first_then_figures_and_the_worst():
+    text = shown(reports.report(reports.attribute("sex"), reports.fair("race", rates=Rates(), searches=())))
+    lines = text.splitlines()
+    assert lines[0] == "The decision flips for 3 % of people."
+    (sex,) = [line for line in lines if line.startswith("│ sex ")]
+    assert [cell.strip() for cell in sex.strip("│").split("│")] == [
+        "sex", "3 % (2.67–3.35)", "4 %", "frontier", "80", "× 8",
+    ]  # fmt: skip
+    (race,) = [line for line in lines if line.startswith("│ race ")]
+    assert race.count("not known") == 2
+    assert "• A person with age 39 is decided low; with sex M instead of F: high." in text
+    assert "  neuronfair replay RUN/sex/frontier 17" in text
+
+
+def test_three_of_the_worst_by_their_gap_whatever_their_attribute():
+    worst = [tuple(reports.finding(gap=gap, sentence=f"gap {gap}") for gap in gaps) for gaps in ((9, 2), (5, 4))]
+    made = reports.report(reports.attribute("sex", worst=worst[0]), reports.attribute("race", worst=worst[1]))
+    assert [line for line in shown(made).splitlines() if line.startswith("• gap")] == ["• gap 9", "• gap 5", "• gap 4"]
+
+
+def test_what_a_build_asked_is_answered():
+    text = shown(reports.adult(findings=0))
+    assert "FAILED rate > 0.01: its upper end is above 1 %." in text
+    assert "passed corpus.still_flips > 5: it is not above 5." in text
+    assert "Corpus: 3 of 41 past counterexamples still flip; 10 added to c.jsonl." in text
+    assert "Since last/audit.json: sex.rate fell from 2.41 % to 1.82 %." in text
+    assert "kept: neuronfair repair neuronfair-audit/sex/frontier --out fair.safetensors" in text
+    assert "• People with hours per week at least 41 are discriminated against by sex." in text
+    assert "Note: 612 of 1,000 seeds flip before any step. Compare with random." in text
+
+
+def test_a_black_box_is_said_to_be_one():
+    assert "Black box." in shown(reports.nothing_found())
+
+
+def test_a_name_gives_the_terminal_no_orders():
+    name = "se\x1b[31mx"
+    text = shown(reports.report(reports.attribute(name), verdict=Verdict("suspicious", f"By {name}.")))
+    assert "\x1b" not in text
+    assert text.count("se\\u001b[31mx") >= 3

@@ -1,0 +1,56 @@
+"""Limits, past counterexamples and an earlier audit, as `neuronfair.audit` takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from neuronfair import AuditSettings, Checks, NeuronFairError, audit
+from neuronfair.verdict.checks import attribute_sets
+from tests.planted import networks
+from tests.verdict.test_audit import table
+
+TINY = AuditSettings(seeds=8, steps=8, samples=1_000, repair=False)
+MODULE, DATA = networks.one_biased_neuron(), table(networks.domain())
+
+
+def test_an_audit_in_python_is_judged_as_by_the_command(tmp_path):
+    corpus, folder = tmp_path / "past.jsonl", tmp_path / "run"
+    first = audit(MODULE, DATA, settings=TINY, folder=folder, checks=Checks(["rate > 50%"], corpus)).report
+    assert first.gate.passed
+    assert first.corpus.added == len(first.attributes[0].worst) == len(corpus.read_text().splitlines()) > 0
+    checks = Checks(["corpus.still_flips > 0", "rate.change > 0"], corpus, add=False, baseline=folder / "audit.json")
+    second = audit(MODULE, DATA, settings=TINY, checks=checks).report
+    assert (second.corpus.still_flips, second.corpus.added) == (first.corpus.added, 0)
+    assert [check.fired for check in second.gate.checks] == [True, False]
+    assert second.baseline.text == "No rate changed by more than chance explains."
+
+
+@pytest.mark.parametrize(
+    ("checks", "says"),
+    [
+        (Checks(["rat > 1%"]), "Did you mean 'rate'"),
+        (Checks(["corpus.fixed < 1"]), "needs --corpus"),
+        (Checks(["rate.change > 0"]), "needs --baseline"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_before_any_work(tmp_path, checks, says):
+    with pytest.raises(NeuronFairError, match=says):
+        audit(MODULE, DATA, settings=TINY, folder=tmp_path / "run", checks=checks)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_figure_that_turns_out_unknown_is_an_error_but_the_figures_are_kept(tmp_path):
+    with pytest.raises(NeuronFairError, match="accuracy was not measured"):
+        audit(MODULE, DATA, settings=TINY, folder=tmp_path, checks=Checks(["accuracy < 0.5"]))
+    assert (tmp_path / "audit.json").exists()
+
+
+def test_an_audit_of_another_domain_is_no_baseline(tmp_path):
+    audit(networks.one_biased_pair(), table(networks.sex_and_race()), settings=TINY, folder=tmp_path / "other")
+    with pytest.raises(NeuronFairError, match="another domain"):
+        audit(MODULE, DATA, settings=TINY, checks=Checks(baseline=tmp_path / "other" / "audit.json"))
+
+
+def test_each_attribute_alone_then_all_together():
+    assert attribute_sets(["sex", "race", "sex"]) == [("sex",), ("race",), ("sex", "race")]
+    assert attribute_sets(["sex"]) == [("sex",)]

@@ -1,0 +1,76 @@
+"""audit.json: the whole report comes back, and whatever is damaged is refused with its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from neuronfair.errors import DataError
+from neuronfair.verdict.report import Report
+from tests import reports
+
+
+@pytest.mark.parametrize(
+    "made", [reports.report(), reports.adult(("sex",), ("sex", "race"), findings=3), reports.nothing_found()]
+)
+def test_a_report_comes_back_as_it_was(made):
+    text = made.to_json()
+    assert Report.from_json(text) == made
+    assert text.isascii()
+    assert json.loads(text)["schema"] == 2
+
+
+def test_what_is_no_number_is_not_written():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        reports.with_first(reports.report(), mean_distance=float("nan")).to_json()
+
+
+def test_an_undecodable_path_can_be_written():
+    assert "\\udcff" in reports.report(corpus=reports.r.CorpusReport("c\udcff.jsonl", 0, 0, 0, 0)).to_json()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not an audit.json"),
+        (b"\xff\xfe", "not an audit.json"),
+        (b"[" * 100_000, "not an audit.json"),
+        (b"[]", "not an audit.json"),
+        (b"{}", "not an audit.json"),
+        (b'{"schema": 1}', "written in form 1, but this version reads form 2"),
+        (b'{"schema": 2}', "not an audit.json"),
+    ],
+)
+def test_other_files_are_refused(content, says):
+    with pytest.raises(DataError, match=says):
+        Report.from_json(content, "old.json")
+
+
+@pytest.mark.parametrize("bad", ["x", [], {}, True, float("nan"), 10**400])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("attributes", 0, "rates", "domain", "low"),
+        ("attributes", 0, "searches", 0, "gsr"),
+        ("attributes", 0, "severity", "p95"),
+        ("attributes", 0, "interpretation", "layers", 1, "auc"),
+        ("model", "accuracy", "test"),
+        ("decision", "value"),
+        ("reproduction",),
+    ],
+)
+def test_every_damaged_figure_is_refused_with_its_place(place, bad):
+    audit = json.loads(reports.report().to_json())
+    part = audit
+    for step in place[:-1]:
+        part = part[step]
+    part[place[-1]] = bad
+    with pytest.raises(DataError, match=r"old.json: not an audit.json that can be read"):
+        Report.from_json(json.dumps(audit), "old.json")
+
+
+def test_the_place_is_named():
+    text = reports.report().to_json().replace('"gsr": 0.08', '"gsr": "many"')
+    with pytest.raises(DataError, match=r"Expected `float`, got `str` - at `\$.attributes\[0\].searches\[0\].gsr`"):
+        Report.from_json(text)

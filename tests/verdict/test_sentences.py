@@ -1,0 +1,69 @@
+"""The verdict: its level, and that it says no more than was measured."""
+
+from __future__ import annotations
+
+from neuronfair.verdict.entries import Histogram, Note, Rates, Severity
+from neuronfair.verdict.report import Verdict
+from neuronfair.verdict.sentences import verdict
+from tests.reports import attribute, fair, rate, search
+
+NOTHING = fair(rates=Rates(), searches=())
+
+
+def both(found: int, people: int = 1000) -> Rates:
+    return Rates(table=rate(found, people, "table"), domain=rate(found, people))
+
+
+def test_a_model_that_discriminates():
+    told = verdict([attribute(rates=both(10)), fair("race", rates=both(0)), fair("sex+race", rates=both(5))], 1000)
+    assert told == Verdict(
+        "discriminates",
+        "This model discriminates by sex: the decision flips for 1 % of the people in the table and 1 % of people "
+        "drawn uniformly from the domain (between 0.481 % and 1.83 %) if only that changes. Also by sex and race "
+        "(0.5 %). The searches found 100 such people.",
+    )
+
+
+def test_a_model_that_does_not_decide():
+    told = verdict([fair(rates=both(0), searches=(), health=(Note("constant-decision", "", ""),))], 100)
+    assert told.level == "nothing found"
+    assert told.text.endswith("such a model cannot be judged.")
+
+
+def test_ctrl_c_before_anything_was_measured_is_no_calm_verdict():
+    for entries in ([], [NOTHING]):
+        told = verdict(entries, 1000, interrupted=True)
+        assert told.level == "interrupted"
+        assert told.text.startswith("Nothing was measured, so nothing can be said.")
+        assert "no proof" not in told.text
+    assert verdict([fair(rates=both(0))], 1000, interrupted=True).level == "nothing found"
+    assert verdict([fair(rates=both(10))], 1000, interrupted=True).level == "discriminates"
+
+
+def test_a_sample_of_the_table_is_not_called_the_table():
+    assert "1 % of the people in the table and" in verdict([attribute(rates=both(10))], 1000).text
+    assert "1 % of 1,000 people of the table and" in verdict([attribute(rates=both(10))], 1001).text
+
+
+def test_people_are_counted_once():
+    searches = (search("frontier", 80), search("adf", 50))
+    counted = fair(rates=both(0), searches=searches, severity=Severity(1, 2, 3, Histogram((0, 1, 2), (60, 41))))
+    assert counted.people_found == 101
+    assert fair(searches=searches).people_found == 80  # not counted: so many at least
+    told = verdict([counted], 1000)
+    assert told.level == "suspicious"
+    assert told.text.startswith(
+        "A search found people whose decision flips: 101 by sex. They are rare: none of 1,000 people drawn uniformly "
+        "from the domain, so at most 0.368 % of all (95 % confidence)"
+    )
+
+
+def test_nobody_is_no_proof():
+    told = verdict([fair(rates=both(0)), fair("marital_status", rates=both(0))], 1000)
+    assert told.level == "nothing found"
+    assert told.text == (
+        "Nobody was found whose decision flips with sex and marital status: none of 1,000 people drawn uniformly from "
+        "the domain, so at most 0.368 % of all (95 % confidence). 4,000 people were tried by search. That is no proof "
+        "that there is nobody."
+    )
+    assert verdict([], 1000).text == "Nothing was looked at."
