@@ -44,7 +44,7 @@ ROWS, COLUMNS = 160, ("duration", "purpose", "credit_amount", "savings_status", 
 # Loaded before the fork, as each would take a while in every run.
 AHEAD = ("torch._dynamo", "sklearn.cluster", "sklearn.tree", "sklearn.pipeline", "pyarrow.parquet", "matplotlib.figure")
 PAGE = ("table3_accuracy", "figure5_diversity")
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 
 
 @dataclass(frozen=True)

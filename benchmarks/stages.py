@@ -67,7 +67,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.verdict.inquiry:look_inside": "interpretation",
         "neuronfair.verdict.inquiry:search": "searches",
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
-        "neuronfair.verdict.inquiry:describe": "shrinking and telling the worst",
+        "neuronfair.verdict.description:describe": "shrinking and telling the worst",
         "neuronfair.verdict.inquiry:find_subgroups": "groups",
         "neuronfair.verdict.proposal:propose": "trial repair",
         "neuronfair.verdict.folder:keep_figures": "writing figures and page",
@@ -192,7 +192,7 @@ def watch(order: Order) -> None:
         function = watcher.watched(plain.__func__ if is_static else plain, stage)
         setattr(owner, name, staticmethod(function) if is_static else function)
         for other in list(sys.modules.values()) if inspect.ismodule(owner) else ():
-            for key in [key for key, value in vars(other).items() if value is plain]:
+            for key in [key for key, value in getattr(other, "__dict__", {}).items() if value is plain]:
                 setattr(other, key, function)
     sync = os.fsync
     os.fsync = lambda handle: (watcher.event(), sync(handle))[1]  # the one that Python does not announce

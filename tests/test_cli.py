@@ -229,10 +229,18 @@ def test_a_file_without_rows(refused, table, command, content, says):
 
 def test_a_table_with_too_few_rows_to_train(refused, table):
     write("one.csv", HEADER, people()[0])
-    says = ("no rows are left", "more rows")
+    says = ("one: the table has 1 rows; at least 10 are needed to train, validate and test",)
     refused("train", "one.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
-    write("two.csv", HEADER, *people()[:2])
-    refused("train", "two.csv", "--domain", "table.toml", "--out", "m.safetensors", says=says)
+    refused("audit", "one.csv", "--domain", "table.toml", "--out", "run", says=says)
+
+
+def test_a_table_that_is_too_large(refused, table, monkeypatch):
+    Path("bomb.csv.gz").write_bytes(gzip.compress(b"a,b\n1," + b"2" * 10_000_000))
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
+    says = ("bomb.csv.gz: would take about 0.0 GB", "NEURONFAIR_MAX_BYTES")
+    refused("interpret", "bomb.csv.gz", *USE, says=says)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "2 GB")
+    refused("interpret", "bomb.csv.gz", *USE, says=("NEURONFAIR_MAX_BYTES: expected a whole number", "'2 GB'"))
 
 
 def test_a_folder_or_nothing_instead_of_a_file(refused, table):

@@ -16,6 +16,7 @@ from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation import engine
 from neuronfair.network.judge import Decision
+from neuronfair.store.manifest import NEW
 from neuronfair.store.seal import read_sealed
 from tests.conftest import Result
 from tests.store.runs import forged
@@ -255,7 +256,7 @@ def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run
 
 def test_a_folder_that_was_left_while_its_manifest_was_written(run, refused, tmp_path):
     Path("run").mkdir()
-    (left := Path("run/.manifest.json.k3_x9a0b.json")).write_text('{"audit": 1,')
+    (left := Path("run") / NEW).write_text('{"audit": 1,')
     Path("run/other.txt").write_text("mine")
     refused(*AUDIT, says=("not the folder of an audit",))
     Path("run/other.txt").unlink()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from neuronfair.generation.methods import METHODS
-from tests.test_cli_search import copies, folder  # noqa: F401  # fixtures
+from tests.test_cli_search import copies, folder, other_outputs  # noqa: F401  # fixtures
 
 DATA = ("table.csv", "--domain", "table.toml", "--model", "model.safetensors")
 SMALL = ("--seeds", 10, "--steps", 8)
@@ -40,6 +40,30 @@ def test_repeats_and_phases_as_json_alone(run):
         run("compare", *DATA, *SMALL, "--methods", "frontier,aequitas", "--phase", "local", "--json", "-").out
     )
     assert all(entry["findings_global"] == 0 for entry in local["methods"])
+
+
+def test_a_network_with_one_output_is_compared_and_interpreted(run):
+    other_outputs(1)
+    one = (*DATA[:-1], "1.safetensors")
+    for words, share in (
+        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["random"]["rate"]),
+        (("interpret", *one), lambda found: found["ablation"]["before"]["rate"]),
+    ):
+        assert "one output" in run(*words, "--decision", "argmax").err
+        by_sign, same, any_gap = (
+            share(json.loads(run(*words, "--json", "-", *decision).out))
+            for decision in ((), ("--decision", "threshold=0"), ("--decision", "tolerance=0"))
+        )
+        assert by_sign == same < any_gap
+
+
+def test_interpreting_by_a_tolerance_says_nothing_about_accuracy(run):
+    other_outputs(1)
+    words = ("interpret", *DATA[:-1], "1.safetensors")
+    result = run(*words, "--decision", "tolerance=0.01")
+    assert result.status == 0
+    assert "accuracy" not in result.out
+    assert json.loads(run(*words, "--json", "-").out)["ablation"]["before"]["accuracy"] is not None
 
 
 def test_quiet_comparison_says_nothing(run):

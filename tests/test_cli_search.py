@@ -216,12 +216,17 @@ def test_weights_that_are_no_numbers(refused, bad, layer):
     refused(*SEARCH, *SMALL, "--model", "bad.safetensors", says=("NaN",))
 
 
-def test_a_model_with_other_outputs(run):
+def other_outputs(*counts: int) -> None:
+    """Save networks with random weights and so many outputs each, 1.safetensors for one."""
     torch.manual_seed(0)
     width = load_file("model.safetensors")
     inputs = next(t for n, t in sorted(width.items()) if n.endswith("weight")).shape[1]
-    for outputs in (1, 3):
+    for outputs in counts:
         save_file(fully_connected(inputs, (6,), outputs).state_dict(), f"{outputs}.safetensors")
+
+
+def test_a_model_with_other_outputs(run):
+    other_outputs(1, 3)
     result = run(*SEARCH, *SMALL, "--model", "1.safetensors", "--decision", "argmax")
     assert result.status == 2
     assert "one output" in result.err

@@ -14,14 +14,21 @@ import pytest
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.limits import (
     MAX_BYTES,
+    TREE,
     TooLarge,
     check_archive,
+    check_array,
     check_size,
     max_bytes,
+    members,
+    open_archive,
     read_bytes,
     read_member,
+    read_text,
+    repacked,
     unpacked,
 )
+from tests.bombs import lying_archive, npy, zipped
 
 
 @pytest.fixture
@@ -97,3 +104,86 @@ def test_archives_are_judged_by_their_directory() -> None:
             read_member(archive, "large")
         with pytest.raises(TooLarge):
             check_archive(archive)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_text_counts_as_often_as_what_is_made_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"{\r\n}")
+    assert read_text(path) == "{\n}"
+    path.write_bytes(b" " * (1000 // TREE + 1))
+    with pytest.raises(TooLarge):
+        read_text(path)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_member_that_is_larger_than_its_directory_says_is_not_unpacked_any_further() -> None:
+    lying = lying_archive("a", b"x" * 50_000_000, said=300)
+    with open_archive(lying, "a.zip") as archive:
+        tracked = io.BytesIO(read_member(archive, "a"))
+    assert tracked.getvalue() == b"x" * 300
+    assert members(lying, "a.zip") == {"a": b"x" * 300}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_ways_of_packing_that_cannot_be_cut_off_are_not_read(method: int) -> None:
+    with pytest.raises(zipfile.BadZipFile, match="packed in a way"):
+        members(zipped({"a": b"x"}, method), "a.zip")
+
+
+def test_a_directory_of_many_members_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "many.zip"
+    path.write_bytes(zipped({f"{i}": b"" for i in range(200)}))
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "200000")
+    with open_archive(path, path) as archive:
+        assert len(archive.namelist()) == 200
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "199999")
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(TooLarge, match=r"many\.zip"):
+        open_archive(path, path)
+    with pytest.raises(TooLarge, match="bytes"):
+        open_archive(path.read_bytes(), "bytes")
+
+
+def test_the_members_of_an_archive_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000")
+    files = {"a/": b"", "a/b": b"x" * 4000, "c": b"y" * 3000}
+    assert members(zipped(files), "a.zip", besides=3000) == {"a/b": b"x" * 4000, "c": b"y" * 3000}
+    for extra in ({"times": 2}, {"besides": 3001}):
+        with pytest.raises(TooLarge, match=r"^a\.zip"):
+            members(zipped(files), "a.zip", **extra)
+
+
+@pytest.mark.parametrize("name", ["../a", "a/../../b", "/etc/a", "a\\b"])
+def test_names_that_lead_out_of_an_archive_are_refused(name: str) -> None:
+    with pytest.raises(zipfile.BadZipFile, match="leads out of the archive"):
+        members(zipped({name: b"x"}), "a.zip")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_comes_twice_is_refused() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", b"one")
+        archive.writestr("a", b"two")
+    with pytest.raises(zipfile.BadZipFile, match="comes twice"):
+        members(file.getvalue(), "a.zip")
+
+
+def test_a_repacked_archive_holds_the_same_files_as_they_are() -> None:
+    files = {"a": b"x" * 5000, "b/c": b""}
+    content = repacked(files)
+    assert members(content, "a.zip") == files
+    assert b"x" * 5000 in content
+
+
+def test_an_array_is_no_larger_than_its_file() -> None:
+    check_array(npy((3, 5), 8, 120))
+    check_array(npy((0, 10**15), 8, 0))
+    for shape in ((10**12,), (4, 10**9, 10**9)):
+        with pytest.raises(ValueError, match="is declared"):
+            check_array(npy(shape, 8, 120))
+    with pytest.raises(ValueError, match="magic"):
+        check_array(b"no array at all")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 1000  # letters of a message
-NEARLY, MOST = 8, 5000  # how many letters longer or shorter a word is taken for a slip, and among how many
+LONG, MANY = 100, 5000  # letters of a word, and words, that are compared with another
 
 
 class NeuronFairError(Exception):
@@ -65,6 +65,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     word, known = str(word), [str(k) for k in known]
     shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
     # Comparing takes long for long words, and for each of many.
-    alike = [k for k in known if len(k) <= 100 and abs(len(k) - len(word)) <= NEARLY][:MOST]
-    near = difflib.get_close_matches(word, alike, n=1)
+    nearly = sorted((k for k in known if len(k) <= LONG), key=lambda k: abs(len(k) - len(word)))[:MANY]
+    near = difflib.get_close_matches(word, nearly, n=1) if len(word) <= LONG else []
     return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -72,6 +72,19 @@ def test_missing_cells_take_the_declared_value():
     assert [published.value(c) for c in (100, 40, 7)] == ["missing", "Holand", "code 7"]
 
 
+def test_nan_of_numpy_and_pandas_is_a_missing_cell():
+    pandas = pytest.importorskip("pandas")
+    age = Attribute("age", "ordinal", low=17, high=90, missing=40)
+    for kind in (np.float64, np.float32, object):
+        assert age.codes(np.array([17, np.nan, 18, np.nan], dtype=kind)).tolist() == [0, 23, 1, 23]
+    assert age.codes(pandas.Series([17, None, 18])).tolist() == [0, 23, 1]
+    assert age.codes(pandas.Series([17, None], dtype="Int64")).tolist() == [0, 23]
+    work = Attribute("work", "nominal", values=("Private", "unknown"), missing="unknown")
+    assert work.codes(pandas.Series(["Private", None, float("nan")])).tolist() == [0, 1, 1]
+    with pytest.raises(DomainError, match="row 2: attribute 'age': the cell is empty"):
+        AGE.codes(np.array([17, np.nan, np.nan]))
+
+
 def test_a_declared_label_is_not_missing():
     assert Attribute("children", "nominal", values=("None", "One")).codes(["None"]).tolist() == [0]
 
@@ -102,3 +115,9 @@ def test_every_code_round_trips_through_its_value(low, size, step):
     assert attribute.size == size
     codes = np.arange(size)
     assert attribute.codes([attribute.value(int(c)) for c in codes]).tolist() == codes.tolist()
+
+
+def test_a_value_that_is_listed_twice_is_found_among_many():
+    values = [str(i) for i in range(100_000)]
+    with pytest.raises(DomainError, match="value '7' is listed twice"):
+        Attribute("a", "nominal", values=(*values, "7"))

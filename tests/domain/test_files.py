@@ -6,8 +6,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from neuronfair.domain.files import read_sheet
+from neuronfair.domain.files import MAX_COLUMNS, read_sheet
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
 
 
 def sheet(folder, content, name="t.csv"):
@@ -83,3 +84,90 @@ def test_a_folder_and_a_missing_file(tmp_path):
         read_sheet(tmp_path)
     with pytest.raises(DataError, match="No such file"):
         read_sheet(tmp_path / "nothing.csv")
+
+
+def test_a_packed_table_is_unpacked_up_to_the_limit_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
+    content = gzip.compress(b'a,b\n1,"' + b"x" * 30_000_000 + b'"\n', mtime=0)
+    assert len(content) < 100_000
+    with pytest.raises(TooLarge, match=r"t\.csv\.gz"):
+        sheet(tmp_path, content, "t.csv.gz")
+
+
+def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch):
+    """32 bytes a cell before it is read; while it is read, different texts count for more than equal ones."""
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
+    with pytest.raises(TooLarge):
+        sheet(tmp_path, "a,b,c,d\n" + ",,,\n" * 8000)
+    same = "a,b\n" + "xy,xy\n" * 4000
+    assert len(sheet(tmp_path, same).lines) == 4000
+    with pytest.raises(TooLarge):
+        sheet(tmp_path, "a,b\n" + "".join(f"{i:x},{-i:x}\n" for i in range(4000)))
+
+
+def test_equal_cells_are_kept_once(tmp_path):
+    read = sheet(tmp_path, "a,b\nlong text, long text\nlong text ,x\n")
+    assert read.columns["a"][0] is read.columns["a"][1] is read.columns["b"][0]
+
+
+def test_a_header_of_many_columns(tmp_path):
+    names = [f"c{i}" for i in range(MAX_COLUMNS)]
+    content = ",".join(names) + "\n" + ",".join(names) + "\n"
+    assert len(sheet(tmp_path, content).columns) == MAX_COLUMNS
+    with pytest.raises(DataError, match="the header names the column 'c7' twice"):
+        sheet(tmp_path, content.replace(f"c{MAX_COLUMNS - 1}", "c7"))
+    with pytest.raises(DataError, match="has 50,001 columns"):
+        sheet(tmp_path, content.replace("\n", ",more\n"))
+
+
+def test_what_a_parquet_file_says_of_itself_is_checked_first(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": pyarrow.nulls(100_000, pyarrow.int64())}), path)
+    assert path.stat().st_size < 2000
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
+    monkeypatch.setattr("neuronfair.domain.files.read_apart", None)
+    with pytest.raises(TooLarge, match=r"t\.parquet: would take"):
+        read_sheet(path)
+    names = [f"c{i}" for i in range(50)]
+    pyarrow.parquet.write_table(pyarrow.table([[1]] * 50, names=names), path)
+    monkeypatch.setattr("neuronfair.domain.files.MAX_COLUMNS", 49)
+    with pytest.raises(DataError, match="has 50 columns"):
+        read_sheet(path)
+
+
+def test_a_parquet_file_that_unpacks_to_more_than_it_says(tmp_path, monkeypatch):
+    """Each text is stored as what it adds to the one before, which is nothing."""
+    path = tmp_path / "t.parquet"
+    table = pyarrow.table({"a": ["x" * 1_000_000] * 60})
+    options = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY", "write_statistics": False}
+    pyarrow.parquet.write_table(table, path, **options)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
+    with pytest.raises(TooLarge, match=r"t\.parquet: takes more than"):
+        read_sheet(path)
+    pyarrow.parquet.write_table(table.slice(0, 3), path, **options)
+    assert [len(cell) for cell in read_sheet(path).columns["a"]] == [1_000_000] * 3
+
+
+def test_a_long_text_that_a_parquet_file_repeats_is_kept_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000000")
+    long = pyarrow.array(["x" * 100_000])
+    codes = pyarrow.array([0, None, 0] * 1000)
+    table = pyarrow.table({"a": pyarrow.DictionaryArray.from_arrays(codes, long)})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet", store_schema=False)
+    cells = read_sheet(tmp_path / "t.parquet").columns["a"]
+    assert len(cells) == 3000
+    assert {len(cell) for cell in cells} == {0, 100_000}
+    assert cells[0] is cells[2999]
+
+
+def test_parquet_columns_of_other_kinds(tmp_path):
+    times = pyarrow.array([0, 86_400_000_000], pyarrow.timestamp("us"))
+    table = pyarrow.table({"list": [[1, 2], None], "bytes": [b"a", b"b"], "time": times, "whole": [2**53, -1]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    assert read_sheet(tmp_path / "t.parquet").columns == {
+        "list": ["[1, 2]", ""],
+        "bytes": ["b'a'", "b'b'"],
+        "time": ["1970-01-01 00:00:00", "1970-01-02 00:00:00"],
+        "whole": ["9007199254740992", "-1"],
+    }

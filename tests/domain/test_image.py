@@ -52,6 +52,8 @@ def test_twins_differ_in_the_flag_only_and_share_the_key(seed):
     assert ((twins[:, 0] != rows).nonzero()[:, 1] == FLAG).all()
     assert (twins[:, 0, FLAG] == 1 - rows[:, FLAG]).all()
     assert torch.equal(d.key(twins[:, 0]), d.key(rows))
+    assert torch.equal(d.member(rows, torch.ones(5, dtype=torch.int64)), twins[:, 0])
+    assert torch.equal(d.member(rows, torch.zeros(5, dtype=torch.int64)), rows)
     other = rows.clone()
     other[:, PIXELS] = (other[:, PIXELS] + 1) % 256
     assert (d.key(other) != d.key(rows)).all()

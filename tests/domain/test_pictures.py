@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from PIL import Image
 from neuronfair.domain.drawn import drawn_pictures
 from neuronfair.domain.pictures import Pictures, load_pictures, read_pictures
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
+from tests.bombs import lying_archive, zipped
 
 
 @pytest.fixture
@@ -124,3 +128,71 @@ def test_lfw_in_is_composed_from_the_published_archives(shared_data):
         pytest.skip("the picture archives are not here")
     with zipfile.ZipFile(shared_data / "images" / "lfw_faces.zip") as archive:
         assert len(archive.namelist()) == 10_000
+
+
+def png(width: int, height: int) -> bytes:
+    """The beginning of a PNG file of this size."""
+    parts = b""
+    for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", b"")):
+        parts += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def bmp(width: int, height: int) -> bytes:
+    return b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("content", [png(12_000, 12_000), bmp(12_000, 12_000), png(2**31 - 1, 2**31 - 1)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_pictures_that_are_too_large_are_left_out_and_nothing_warns(folder, content, packed):
+    """Pillow would warn of the first two, and warnings are errors here."""
+    home, labels = folder
+    (home / "sub" / "b.png").write_bytes(content)
+    if packed:
+        (home.parent / "p.zip").write_bytes(zipped({n: (home / n).read_bytes() for n in ("a.png", "sub/b.png")}))
+        home = home.parent / "p.zip"
+    pictures = read_pictures(home, labels)
+    assert "sub/b.png" not in pictures.files
+    assert pictures.pixels[0, :, 5, 5].tolist() == [200, 10, 30]
+    assert [note for note in pictures.notes if "too large" in note] == [
+        f"1 files in {home.name} are too large, 'sub/b.png' for one: left out. "
+        "If you trust them, set NEURONFAIR_MAX_BYTES."
+    ]
+
+
+def test_the_limit_for_one_picture(folder, monkeypatch):
+    """Four at a time, each with its file and 8 bytes a pixel: 100 x 50 pixels take 160,000 bytes and a little."""
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "150000")
+    home, labels = folder
+    assert "large.png" not in read_pictures(home, labels).files
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "170000")
+    assert "large.png" in read_pictures(home, labels).files
+
+
+def test_all_pictures_together_are_limited(folder, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000")  # 5 pictures of 64 x 64 x 3 bytes
+    with pytest.raises(TooLarge, match="photos"):
+        read_pictures(*folder)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.gif", "a.tif"])
+def test_archives_of_which_nothing_is_left_say_why(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
+    (tmp_path / "labels.csv").write_text(f"file,gender\n{name},f\n")
+    (tmp_path / "p.zip").write_bytes(zipped({name: bytes(10_000_000)}))
+    with pytest.raises(DataError, match=r"none of the labelled files.* are too large"):
+        read_pictures(tmp_path / "p.zip", tmp_path / "labels.csv")
+    (tmp_path / "p.zip").write_bytes(lying_archive(name, bytes(10_000_000), said=100))
+    with pytest.raises(DataError, match=r"none of the labelled files.* are no pictures"):
+        read_pictures(tmp_path / "p.zip", tmp_path / "labels.csv")
+
+
+def test_only_common_kinds_of_pictures_are_read(folder):
+    """A file may be of another kind than its name says; some kinds are programs for an interpreter."""
+    home, labels = folder
+    (home / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\n")
+    for kind, name in (("TGA", "sub/b.png"), ("WEBP", "grey.png")):
+        Image.new("RGB", (64, 64), (9, 9, 9)).save(home / name, kind)
+    pictures = read_pictures(home, labels)
+    assert pictures.files == ("grey.png", "large.png")
+    assert any(note.startswith("3 files in photos are no pictures") for note in pictures.notes)

@@ -17,6 +17,8 @@ import pytest
 from neuronfair.domain import sources
 from neuronfair.domain.sources import File, Source
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
+from tests.bombs import zipped as packed
 
 CONTENT = b"a,b\n1,2\n3,4\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -35,6 +37,8 @@ PAGES = {
     "/wrong.csv": b"something else",
     "/short.csv": CONTENT,
     "/outer.zip": zipped(inner_zip=zipped(table_csv=CONTENT)),
+    "/large.csv": bytes(200_000),
+    "/large.zip": packed({"large.csv": bytes(200_000)}),
 }
 
 
@@ -201,4 +205,22 @@ def test_rows_only_digest_ignores_header_and_line_ends(monkeypatch, cache):
     assert sources.read("toy")
     (cache / "table.csv").write_bytes(b"a,b\n1,2\n3,5\n")
     with pytest.raises(DataError, match="damaged"):
+        sources.read("toy")
+
+
+@pytest.mark.parametrize("page", ["/large.csv", "/large.zip#large.csv"])
+def test_a_download_ends_at_the_limit(monkeypatch, cache, address, page):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000")
+    declare(monkeypatch, address + page)
+    with pytest.raises(DataError, match=r"could not be downloaded .*would take about"):
+        sources.get("toy")
+    assert nothing_left(cache)
+
+
+def test_a_packed_file_is_unpacked_up_to_the_limit_only(monkeypatch, cache):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000")
+    declare(monkeypatch)
+    cache.mkdir()
+    (cache / "table.csv").write_bytes(gzip.compress(bytes(10_000_000)))
+    with pytest.raises(TooLarge, match=r"table\.csv"):
         sources.read("toy")

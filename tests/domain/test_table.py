@@ -110,6 +110,19 @@ def test_twins_are_all_other_combinations():
     assert (twins[:, :, rest] == row[:, None, rest]).all()
 
 
+def test_members_of_a_family_by_their_number():
+    domain = DOMAIN.with_sensitive("sex", "race")
+    rows = domain.sample(4, generator())
+    rows[3, 4] = 7  # outside the bounds: its twins are inside, it stays itself
+    twins = domain.twins(rows).rows
+    assert torch.equal(domain.member(rows, torch.zeros(4, dtype=torch.int64)), rows)
+    for number in range(5):
+        assert torch.equal(domain.member(rows, torch.full((4,), number + 1)), twins[:, number])
+    assert torch.equal(
+        domain.member(rows, torch.tensor([0, 2, 5, 0])), torch.stack([rows[0], twins[1, 1], twins[2, 4], rows[3]])
+    )
+
+
 def test_twins_that_break_a_rule_do_not_count():
     rules = (Rule("no doctorate before 25", {"degree": ("doctor",)}, {"age": Span(low=25)}),)
     attributes = (Attribute("age", "ordinal", low=20, high=29), Attribute("degree", "flag", values=("none", "doctor")))

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from neuronfair import read_domain
+from neuronfair.domain.rules import MAX_CONDITIONS
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DomainError
+from neuronfair.limits import TooLarge
 from neuronfair.network.encoding import TableEncoding
 from tests.conftest import PEOPLE
 
@@ -59,3 +61,79 @@ def test_unreadable_files(tmp_path):
     (tmp_path / "empty.toml").write_text("")
     with pytest.raises(DomainError, match="attributes: expected a table"):
         read_domain(tmp_path / "empty.toml")
+
+
+def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "people.toml"
+    path.write_text(PEOPLE)
+    read_domain(path)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(100 * len(PEOPLE)))
+    with pytest.raises(TooLarge, match=r"people\.toml: would take"):
+        read_domain(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join(["a"] * 100_000) + " = 1",
+        "[" + " . ".join(["a"] * 100_000) + "]",
+        '[[ "a".' + '\'b\'."\\"".' * 50_000 + "c]]",
+        "x = {y = 1, " + ".".join(["1"] * 100_000) + " = 1}",
+    ],
+)
+def test_keys_of_many_parts_are_refused_at_once(text):
+    with pytest.raises(DomainError, match="a key has too many parts"):
+        parse_domain(text)
+
+
+def test_dots_in_labels_and_numbers_are_no_parts_of_a_key(people):
+    label = ".".join(map(str, range(40)))
+    changed = PEOPLE.replace('"Husband"', f'"{label}"').replace("low = 0, high = 50", "low = 0.0, high = 50.0")
+    assert label in parse_domain(f'description = "{label}"\n' + changed).attributes[2].values
+
+
+def test_many_attributes(people):
+    lines = "".join(f'a{i} = {{ kind = "flag" }}\n' for i in range(3000))
+    domain = parse_domain(f'sensitive = ["a2999"]\n[attributes]\n{lines}')
+    assert domain.sensitive_columns == (2999,)
+    assert TableEncoding.of(domain).width == 3000
+    assert domain.count == 2**3000
+    assert not domain.keys_are_exact
+
+
+def test_rules_with_too_many_conditions_are_refused():
+    rules = '[[rules]]\nforbid = { sex = "F" }\n' * (MAX_CONDITIONS + 1)
+    with pytest.raises(DomainError, match="1,001 conditions; 1,000 at most"):
+        parse_domain(PEOPLE.partition("[[rules]]")[0] + rules)
+
+
+def test_the_tables_of_rules_are_limited(monkeypatch):
+    """A condition on 100,000 values takes a byte for each, and their classes 32."""
+    text = PEOPLE.replace("high = 20", "high = 99999")
+    parse_domain(text)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "3300000")
+    with pytest.raises(TooLarge, match="the tables of the rules"):
+        parse_domain(text)
+
+
+def test_one_hot_blocks_are_limited(monkeypatch):
+    """Four blocks, of which the largest has 100,000 values: 400,000 places of up to 32 bytes."""
+    block = 'big = { kind = "ordinal", low = 0, high = 99999, encode = "onehot" }'
+    text = PEOPLE.replace("loss = { kind", f"{block}\nloss = {{ kind")
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "12800000")
+    assert TableEncoding.of(parse_domain(text)).width == 100_000 + 14
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "12799999")
+    with pytest.raises(TooLarge, match="the one-hot blocks"):
+        TableEncoding.of(parse_domain(text))
+
+
+def test_rules_that_multiply_are_refused_before_they_do(monkeypatch):
+    """Ten attributes of which each of 100 values is a case of its own: 100, 10,000, … cases."""
+    names = [f"a{i}" for i in range(10)]
+    text = 'sensitive = ["a0"]\n[attributes]\n'
+    text += "".join(f'{name} = {{ kind = "ordinal", low = 0, high = 99 }}\n' for name in names)
+    for value in range(90):
+        text += f"[[rules]]\nforbid = {{ {', '.join(f'{name} = {value}' for name in names)} }}\n"
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
+    with pytest.raises(TooLarge, match="the cases of the rules"):
+        parse_domain(text)

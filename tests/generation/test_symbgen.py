@@ -18,6 +18,7 @@ from neuronfair.generation.method import State, World
 from neuronfair.generation.methods.surrogate import MAX_BINS, Bins, Path, grow
 from neuronfair.generation.methods.symbgen import NOBODY, QUEUE, SymbGen, _beyond, _remember, _slots
 from neuronfair.generation.methods.uniform import Uniform
+from neuronfair.network.encoding import TableEncoding
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -354,6 +355,7 @@ class BlackBox:
     inner: nn.Module
     dtype: torch.dtype = torch.float32
     outputs: int = 2
+    encoding = TableEncoding.of(DOMAIN)
 
     def scores(self, x: Tensor) -> Tensor:
         with torch.no_grad():

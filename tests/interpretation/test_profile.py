@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Network, TableDomain, interpret, load
+from neuronfair import Decision, Network, TableDomain, interpret, load
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
@@ -164,6 +164,24 @@ def test_ablation_of_the_planted_neuron_ends_the_discrimination():
     assert {o.rate for o in result.random} > {0.0}
     assert result.random_mean.rate > 0.5 * by_hand
     assert network.scores(rows).argmax(1).equal(labels)  # nothing stays switched off
+
+
+def test_ablation_of_a_network_with_one_output():
+    domain = networks.domain()
+    two = networks.one_biased_neuron(biased=3)
+    with torch.no_grad():
+        one = networks.linear((two[1].weight[1:] - two[1].weight[:1]).tolist(), [18.5])
+    network = networks.network(nn.Sequential(two[0], one), domain)
+    rows = domain.sample(1000, torch.Generator().manual_seed(0))
+    sums, threshold = rows[:, :4].sum(1), Decision("threshold", 0.0)
+    labels = (18.5 + 2 * rows[:, 4] - sums >= 0).long()
+    result = ablate(network, domain, rows, labels, "0", (3,), decision=threshold)
+    assert result.before.rate == pytest.approx(float(((sums == 19) | (sums == 20)).double().mean()))
+    assert (result.before.accuracy, result.after.rate) == (1.0, 0.0)
+    assert result.after.accuracy == pytest.approx(float(((sums <= 18) == labels.bool()).double().mean()))
+    # A tolerance decides nobody's class, so there is nothing to be right about; twins lie 2 apart.
+    result = ablate(network, domain, rows, labels, "0", (3,), decision=Decision("tolerance", 1.9))
+    assert (result.before.rate, result.before.accuracy, result.random_mean.accuracy) == (1.0, None, None)
 
 
 def test_the_published_adult_classifier_gives_the_figures_of_the_paper(shared_models):

@@ -156,3 +156,17 @@ def test_the_same_seed_gives_the_same_rules():
 def test_rows_of_another_domain():
     with pytest.raises(DomainError, match="subgroups: expected rows with the 7 columns"):
         found(corner, torch.zeros(3, 2, dtype=torch.int64))
+
+
+def test_an_attribute_with_very_many_values_is_no_condition():
+    """A table over a million billion values could not even be made."""
+    huge = Attribute("huge", "ordinal", low=0, high=10**15)
+    view = TableDomain("planted", (huge, *domain().attributes), ("s",))
+
+    def held(x: np.ndarray) -> np.ndarray:
+        return corner(x[:, 1:])
+
+    model = where(held, view)
+    overall = discrimination_rate(model, view, samples=20_000)
+    (group,) = subgroups(model, view, torch.empty(0, 8, dtype=torch.int64), overall, samples=5_000)
+    assert set(meets(group, view)) == {"a0", "a2"}

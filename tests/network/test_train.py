@@ -215,6 +215,7 @@ def test_accuracy_counts_hits_and_keeps_the_mode() -> None:
     ("change", "message"),
     [
         (lambda x, y: (x[:-1], y), "one label per row"),
+        (lambda x, y: (x[:0], y[:0]), "no rows are left"),
         (lambda x, y: (x, y.float()), "int64"),
         (lambda x, y: (x, y - 1), "whole numbers"),
         (lambda x, y: (x, y * 0), "every training label is 0"),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from neuronfair import Network
 from neuronfair.domain.drawn import drawn_pictures
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.network.detect import (
     DetectorCard,
     accuracies,
@@ -150,3 +152,26 @@ def test_a_pretrained_body_learns_at_a_tenth_of_the_rate(tmp_path):
     again.body.load_state_dict(start.body.state_dict())
     learn(again, pictures.pixels, pictures.is_face.long(), epochs=1)
     assert 0 < slow < 0.4 * float((again.state_dict()["body.conv2.0.weight"] - body).norm())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"side": 10**9}, "would take about"),
+        ({"side": -32}, "the card"),
+        ({"side": "wide"}, "the card"),
+        ({"side": 1e999}, "the card"),
+        ({"classes": 5}, "the card"),
+        ({"body": "other"}, "no detector 'other'"),
+        ({"more": 1}, "the card"),
+        ({"side": 64}, "not those of this network"),
+    ],
+)
+def test_a_card_that_cannot_be_is_refused(tmp_path, change, says):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "detector.safetensors"
+    card = {"body": "small", "side": 32, "classes": ["no face", "face"]} | change
+    save_file(build("small", side=32).state_dict(), path, {"neuronfair-detector": json.dumps(card)})
+    with pytest.raises(NeuronFairError, match=says):
+        load_detector(path)

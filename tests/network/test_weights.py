@@ -21,9 +21,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge
 from neuronfair.network import weights
 from neuronfair.network.weights import Card, fingerprint, load, save
 from neuronfair.network.zoo import fully_connected
+from tests.bombs import lying_archive, npy, zipped
 
 MODELS = Path(os.environ.get("NEURONFAIR_MODELS", Path(__file__).parents[2] / ".." / "shared" / "models"))
 
@@ -352,3 +354,47 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     module = network()
     with pytest.raises(ModelError, match="cannot be written: No such file"):
         save(tmp_path / "no" / "m.safetensors", module, card(module))
+
+
+def test_an_npz_that_unpacks_to_more_than_allowed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "m.npz"
+    np.savez_compressed(file, W0=np.zeros((5, 200_000), "f"), b0=np.zeros(200_000, "f"))
+    assert file.stat().st_size < 10_000
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
+    with pytest.raises(TooLarge, match=r"m\.npz"):
+        load(file)
+
+
+@pytest.mark.parametrize("shape", [(10**12, 10**6), (5, 10**9)])
+def test_an_array_that_declares_more_than_it_holds_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    file = tmp_path / "m.npz"
+    file.write_bytes(zipped({"W0.npy": npy(shape, 4, 80), "b0.npy": npy((4,), 4, 16)}))
+    with pytest.raises(ModelError, match="is declared") as caught:
+        load(file)
+    assert_one_line(caught.value, file)
+
+
+def test_a_header_without_end_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.npz"
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 40_000 + b")}"
+    content = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
+    file.write_bytes(zipped({"W0.npy": content, "b0.npy": npy((4,), 4, 16)}))
+    with pytest.raises(ModelError, match="not a readable npz file"):
+        load(file)
+
+
+def test_a_member_that_is_larger_than_it_says_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
+    file = tmp_path / "m.npz"
+    file.write_bytes(lying_archive("W0.npy", npy((2, 10**7), 4, 8 * 10**7), said=600))
+    with pytest.raises(ModelError, match="not a readable npz file"):
+        load(file)
+
+
+def test_a_safetensors_file_that_is_too_large_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(path, network(), card(network()))
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(3 * path.stat().st_size))
+    load(path)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(3 * path.stat().st_size - 1))
+    with pytest.raises(TooLarge):
+        load(path)

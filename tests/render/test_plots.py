@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -76,8 +77,9 @@ def test_the_verdict_in_words():
 
 
 def test_without_labels_no_accuracy():
-    assert "accuracy" not in verdict(PROFILE, ABLATION, DOMAIN, labelled=False)
-    result = interpretation_json(PROFILE, ABLATION, labelled=False)
+    bare = replace(ABLATION, before=Outcome(0.25, None), after=Outcome(0.0, None), random=(Outcome(0.25, None),) * 2)
+    assert "accuracy" not in verdict(PROFILE, bare, DOMAIN)
+    result = interpretation_json(PROFILE, bare)
     assert result["ablation"]["random"] == {"draws": 2, "rate": 0.25, "accuracy": None}
 
 

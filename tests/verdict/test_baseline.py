@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.entries import Interpretation, Rates
 from neuronfair.verdict.report import DecisionReport
@@ -104,3 +105,11 @@ def test_a_folder_or_nothing_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(DataError, match=str(path)):
             read_baseline(path)
+
+
+def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "audit.json"
+    path.write_text("[" + "[]," * 1000 + "[]]")
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "90000")
+    with pytest.raises(TooLarge, match=r"audit\.json"):
+        read_baseline(path)

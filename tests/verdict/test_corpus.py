@@ -9,6 +9,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
+from neuronfair.limits import TooLarge
 from neuronfair.network.judge import Decision
 from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
 from neuronfair.verdict.entries import Change
@@ -193,3 +194,11 @@ def test_what_is_not_a_text_file_is_refused(path, domain, tmp_path):
         read_corpus(tmp_path, domain)
     with pytest.raises(DataError, match="cannot be written"):
         extend(read_corpus(tmp_path / "none" / "c.jsonl", domain), audit(finding(*WRONG)))
+
+
+def test_a_file_that_would_take_too_much_memory_is_refused(path, domain, monkeypatch):
+    path.write_text("\n" * 10_000)
+    assert len(read_corpus(path, domain)) == 0
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "300000")
+    with pytest.raises(TooLarge, match=path.name):
+        read_corpus(path, domain)

@@ -8,6 +8,7 @@ within milliseconds; elsewhere it reads one file and ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import struct
 import subprocess
@@ -83,22 +84,26 @@ class _Server:
         most = memory // TEXT
         timer = threading.Timer(START + seconds, self.process.kill)
         timer.start()
+        answered = False
         try:
             self.process.stdin.write(_REQUEST.pack(memory, seconds, most, len(content)))
             self.process.stdin.write(content)
             self.process.stdin.flush()
             (size,) = _ANSWER.unpack(self.process.stdout.read(_ANSWER.size))
-            return self.process.stdout.read(min(size, most + 1))
+            answer = self.process.stdout.read(size) if size <= most else b"m"
+            answered = size <= most
+            return answer
         finally:
             timer.cancel()
-            if not FORKS:
+            if not FORKS or not answered:  # its next answer would be one to this question
                 self.stop()
 
     def stop(self) -> None:
-        """End the process."""
-        self.process.kill()
-        with self.process:  # waits, and closes its pipes
-            pass
+        """End the process, if it is ours."""
+        if self.owner == os.getpid():
+            self.process.kill()
+            with contextlib.suppress(OSError), self.process:  # waits, and closes its pipes
+                pass
 
 
 _LOCK = threading.Lock()
@@ -108,6 +113,8 @@ _SERVERS: dict[str, _Server] = {}
 def _server(reader: str) -> _Server:
     known = _SERVERS.get(reader)
     if known is None or not known.usable:
+        if known is not None:
+            known.stop()
         _SERVERS[reader] = known = _Server(reader)
     return known
 
@@ -115,6 +122,5 @@ def _server(reader: str) -> _Server:
 @atexit.register
 def _stop() -> None:
     for server in _SERVERS.values():
-        if server.owner == os.getpid():
-            server.stop()
+        server.stop()
     _SERVERS.clear()

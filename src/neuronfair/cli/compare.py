@@ -12,6 +12,7 @@ from neuronfair import __version__
 from neuronfair.cli.app import app
 from neuronfair.cli.options import (
     DataArgument,
+    DecisionOption,
     DeviceOption,
     DomainOption,
     EncodingOption,
@@ -48,6 +49,7 @@ def compare(
     model: ModelOption = None,
     weights: WeightsOption = None,
     trust_pickle: TrustOption = False,
+    decision: DecisionOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
@@ -91,7 +93,7 @@ def compare(
         check_method(method)
     console = make_console(quiet=quiet or is_stdout(json_file))
     table = load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = Source(model, weights, trust_pickle, device=device).open_or_train(table, console, seed)
+    opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)
     with progress_bar("Comparing methods", quiet=console.quiet) as show:

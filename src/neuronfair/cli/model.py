@@ -11,6 +11,7 @@ from neuronfair import __version__
 from neuronfair.cli.app import app
 from neuronfair.cli.options import (
     DataArgument,
+    DecisionOption,
     DeviceOption,
     DomainOption,
     EncodingOption,
@@ -72,6 +73,7 @@ def interpret(
     model: ModelOption = None,
     weights: WeightsOption = None,
     trust_pickle: TrustOption = False,
+    decision: DecisionOption = None,
     domain: DomainOption = None,
     target: TargetOption = None,
     json_file: JsonOption = None,
@@ -99,17 +101,25 @@ def interpret(
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
     table = load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = Source(model, weights, trust_pickle, device=device).open_or_train(table, console, seed)
+    opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
     network = opened.model
     if not isinstance(network, Network):
         raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, table.domain, table.rows, progress=show)
+    worst = profile.worst
     ablation = ablate(
-        network, table.domain, table.rows, table.labels, profile.worst.name, profile.worst.biased, seed=seed
+        network,
+        table.domain,
+        table.rows,
+        table.labels,
+        worst.name,
+        worst.biased,
+        decision=opened.decision,
+        seed=seed,
     )
     console.print(layer_table(profile, table.domain))
-    console.print(verdict(profile, ablation, table.domain, labelled=table.labelled))
+    console.print(verdict(profile, ablation, table.domain))
     if plot is not None:
         title = f"{table.name}: reaction of the neurons to {listed(table.domain.sensitive)}"
         plot_as_curves(profile, plot, title=title)
@@ -123,6 +133,6 @@ def interpret(
             "rows": len(table),
             "domain_fingerprint": table.domain.fingerprint,
             "model_fingerprint": opened.fingerprint,
-            **interpretation_json(profile, ablation, labelled=table.labelled),
+            **interpretation_json(profile, ablation),
         }
         write_json(json_file, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -109,7 +110,11 @@ class Attribute:
         the bounds through as codes that are not valid.
         """
         codes: dict[Any, int] = {}
-        for cell in dict.fromkeys(cells):  # the distinct cells in order of appearance: far fewer than the cells
+        distinct = dict.fromkeys(cells)  # in order of appearance: far fewer than the cells
+        if any(map(_is_nan, distinct)):  # no NaN equals another, so each would be a cell of its own
+            cells = [None if _is_nan(cell) else cell for cell in cells]
+            distinct = dict.fromkeys(cells)
+        for cell in distinct:
             try:
                 # A label may have blanks at its ends; anything else is read without them.
                 label = self._label_codes.get(cell) if isinstance(cell, str) else None
@@ -171,6 +176,10 @@ def _is_finite(number: float) -> bool:
         return bool(np.isfinite(float(number)))
     except OverflowError:  # a whole number beyond every float
         return False
+
+
+def _is_nan(cell: Any) -> bool:
+    return isinstance(cell, (float, np.floating)) and math.isnan(cell)
 
 
 def _text(cell: Any) -> str:

@@ -80,5 +80,8 @@ class Domain(Protocol):
     def twins(self, rows: Tensor) -> Twins:
         """Return, for each row, the rows that differ from it in the sensitive attributes only."""
 
+    def member(self, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+
     def key(self, rows: Tensor) -> Tensor:
         """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only."""

@@ -15,7 +15,7 @@ from neuronfair.apart import Unreadable, read_apart
 from neuronfair.errors import DataError, one_line, repeated
 from neuronfair.limits import TEXT, check_size, max_bytes, read_bytes, unpacked
 
-MAX_COLUMNS = 100_000
+MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
 # What a table takes in memory besides its texts: for each row a list; for each cell its place in a row and in a column,
 # and its code, twice; for each different text its place in a dictionary.
 _ROW, _CELL, _TEXT = 100, 32, 100

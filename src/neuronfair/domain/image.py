@@ -152,6 +152,12 @@ class ImageDomain:
         twins[..., FLAG] = 1 - twins[..., FLAG]
         return Twins(twins, torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device))
 
+    def member(self, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1 the row with the other flag: (n, d)."""
+        rows = rows.clone()
+        rows[:, FLAG] = (rows[:, FLAG] + number) % 2
+        return rows
+
     def key(self, rows: Tensor) -> Tensor:
         """Return one 64-bit number per row, equal for a row and its twin: a sum with fixed random coefficients."""
         return (rows * self._key_coefficients).sum(-1)

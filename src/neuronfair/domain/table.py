@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ class Target:
 
     column: str
     classes: tuple[str, ...]
+
+
+class _Places(NamedTuple):
+    """Where the sensitive codes of a row are, and where their combination stands in `sensitive_values`."""
+
+    columns: Tensor
+    first: Tensor  # the lowest and the highest code of each
+    last: Tensor
+    strides: Tensor  # how many places one code more of each is ahead
+    others: Tensor  # how many places ahead the other combinations are
 
 
 @dataclass(frozen=True)
@@ -226,12 +236,12 @@ class TableDomain:
         return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
 
     @cached_property
-    def _twin_tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Sizes and strides of the sensitive attributes in `sensitive_values`, and the distances to the others."""
+    def _sensitive_places(self) -> _Places:
         sizes = [self.attributes[c].size for c in self.sensitive_columns]
         strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-        ahead = torch.arange(1, math.prod(sizes), device=self.device)
-        return torch.tensor(sizes, device=self.device), torch.tensor(strides, device=self.device), ahead
+        last, others = [size - 1 for size in sizes], list(range(1, math.prod(sizes)))
+        lists = (list(self.sensitive_columns), [0] * len(sizes), last, strides, others)
+        return _Places(*(torch.tensor(numbers, device=self.device) for numbers in lists))
 
     def twins(self, rows: Tensor) -> Twins:
         """Return, for each row, the rows that differ from it in the sensitive attributes only: all k of them.
@@ -239,19 +249,29 @@ class TableDomain:
         A twin that breaks a rule is marked as not valid: no such person exists, so nothing is to be compared. A rule
         that the row itself breaks already does not count against its twin.
         """
-        columns = list(self.sensitive_columns)
-        combinations = self.sensitive_values
-        sizes, strides, ahead = self._twin_tables
-        own = (torch.minimum(rows[:, columns].clamp(min=0), sizes - 1) * strides).sum(1)
+        ahead = self._sensitive_places.others
         k = len(ahead)
-        other = (own[:, None] + ahead) % (k + 1)
-        twins = rows[:, None, :].repeat(1, k, 1)
-        twins[:, :, columns] = combinations[other]
+        twins = (
+            rows[:, None, :].repeat(1, k, 1).index_copy_(2, self._sensitive_places.columns, self._values(rows, ahead))
+        )
         valid = torch.ones(len(rows), k, dtype=torch.bool, device=rows.device)
-        if self._rulebook.columns & set(columns):
+        if self._rulebook.columns & set(self.sensitive_columns):
             newly = self.broken(twins.flatten(0, 1)).view(len(rows), k, len(self.rules)) & ~self.broken(rows)[:, None]
             valid = ~newly.any(-1)
         return Twins(twins, valid)
+
+    def member(self, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+        number = number[:, None]
+        others = rows.index_copy(1, self._sensitive_places.columns, self._values(rows, number)[:, 0])
+        return torch.where(number > 0, others, rows)  # a row outside its bounds stays itself
+
+    def _values(self, rows: Tensor, ahead: Tensor) -> Tensor:
+        """Return the sensitive values that come so many places after those of each row: (n, places, columns)."""
+        places = self._sensitive_places
+        own = rows.index_select(1, places.columns).clamp(places.first, places.last)
+        own = (own * places.strides).sum(1, keepdim=True)
+        return self.sensitive_values[(own + ahead) % len(self.sensitive_values)]
 
     def key(self, rows: Tensor) -> Tensor:
         """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.

@@ -161,20 +161,20 @@ class _Tally:
             found &= new
         if limited:
             self._seen.add(keys[new])
-        finite = torch.isfinite(judgement.scores).all() & torch.isfinite(judgement.twin_scores).all()
+        finite = torch.isfinite(judgement.family).all()
         tried, hits, sound = torch.stack([new.sum(), found.sum(), finite.long()]).tolist()  # the one copy to the host
         if not sound:
             raise not_finite()
-        partner = judgement.partner[found]
-        twins = judgement.twins[found, partner]
+        chosen = found.nonzero()[:, 0]
+        hit = judgement[chosen]
         missed = new & ~found & (_scramble(keys) % MISS_SHARE == 0)
         self._parts.append(
             Findings(
-                packed=rows[found].to(domain.compact),
-                twin_values=twins[:, list(domain.sensitive_columns)].long(),
-                scores=judgement.scores[found],
-                twin_scores=judgement.twin_scores[found, partner],
-                origin=origin[found],
+                packed=hit.rows.to(domain.compact),
+                twin_values=hit.twin[:, list(domain.sensitive_columns)].long(),
+                scores=hit.scores,
+                twin_scores=hit.twin_scores[torch.arange(hits, device=rows.device), hit.partner],
+                origin=origin[chosen],
                 step=torch.full((hits,), t, device=rows.device),
                 misses=rows[missed].to(domain.compact),
                 tried=tried,

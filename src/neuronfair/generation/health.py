@@ -65,9 +65,7 @@ def _look(world: World, seeds: Tensor, table: Tensor) -> _Look:
     seeds = domain.clip(seeds[:count])
     uniform = domain.sample(count, torch.Generator().manual_seed(world.draws.seed))
     both = judge(world.network, domain, torch.cat([seeds, uniform]), world.decision)
-    n = len(seeds)
-    mine = Judgement(*(t[:n] for t in (both.twins, both.scores, both.twin_scores, both.valid, both.differs, both.gaps)))
-    return _Look(world, table, seeds, mine, torch.cat([both.scores, both.twin_scores[both.valid]]))
+    return _Look(world, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
 
 
 def _constant_decision(look: _Look) -> _Note:
@@ -85,15 +83,8 @@ def _zero_gradient(look: _Look) -> _Note:
     world, seeds, judgement = look.world, look.seeds, look.judgement
     if not isinstance(world.network, Network):
         return None
-    family = torch.cat([seeds[:, None], judgement.twins], 1)
-    scores = torch.cat([judgement.scores[:, None], judgement.twin_scores], 1)
-    valid = torch.cat([torch.ones_like(judgement.valid[:, :1]), judgement.valid], 1)
-    lean = world.decision.lean(scores, valid)
-    leaning = (scores * lean[:, None]).sum(2)
-    every = torch.arange(len(seeds), device=seeds.device)
-    highest = family[every, leaning.masked_fill(~valid, -torch.inf).argmax(1)]
-    lowest = family[every, leaning.masked_fill(~valid, torch.inf).argmin(1)]
-    slopes = world.network.gradient(torch.cat([highest, lowest]), lambda s: (s * lean.repeat(2, 1)).sum(1))
+    ends = judgement.ends()
+    slopes = world.network.gradient(ends.rows, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
     if 2 * flat <= len(seeds):
         return None

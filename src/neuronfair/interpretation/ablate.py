@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -11,15 +12,15 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.network.adapter import Network
-from neuronfair.network.judge import families, judge
+from neuronfair.network.judge import Decision, families, judge
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a network behaves: the share of rows it discriminates, and its accuracy on them."""
+    """How a network behaves: the share of rows it discriminates, and its accuracy on them, where that is known."""
 
     rate: float
-    accuracy: float
+    accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Ablation:
     @property
     def random_mean(self) -> Outcome:
         """The mean over the random draws."""
-        n = len(self.random)
-        return Outcome(sum(o.rate for o in self.random) / n, sum(o.accuracy for o in self.random) / n)
+        right = [o.accuracy for o in self.random if o.accuracy is not None]
+        return Outcome(fmean(o.rate for o in self.random), fmean(right) if right else None)
 
 
 def ablate(
@@ -47,37 +48,33 @@ def ablate(
     layer: str,
     neurons: Sequence[int],
     *,
+    decision: Decision | None = None,
     draws: int = 10,
     seed: int = 0,
 ) -> Ablation:
     """Set neurons of one layer to 0 and measure discrimination and accuracy again.
 
-    The control switches off equally many neurons of the same layer, drawn at random, `draws` times.
+    The control switches off equally many neurons of the same layer, drawn at random, `draws` times. Where the labels
+    are not known, or are not the classes that the decision tells apart, there is no accuracy.
     """
+    decision = decision or Decision()
     if draws < 1:
         raise ModelError(f"the control needs at least one draw, got {draws}")
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randperm(network.neurons[layer], generator=generator)[: len(neurons)].tolist() for _ in range(draws)]
-    return Ablation(
-        layer,
-        tuple(neurons),
-        _outcome(network, domain, rows, labels),
-        _without(network, domain, rows, labels, layer, neurons),
-        tuple(_without(network, domain, rows, labels, layer, some) for some in drawn),
-    )
+
+    def without(some: Sequence[int]) -> Outcome:
+        with network.ablated(layer, some) as smaller:
+            return _outcome(smaller, domain, rows, labels, decision)
+
+    return Ablation(layer, tuple(neurons), without(()), without(neurons), tuple(map(without, drawn)))
 
 
-def _without(
-    network: Network, domain: TableDomain, rows: Tensor, labels: Tensor, layer: str, neurons: Sequence[int]
-) -> Outcome:
-    with network.ablated(layer, neurons) as smaller:
-        return _outcome(smaller, domain, rows, labels)
-
-
-def _outcome(network: Network, domain: TableDomain, rows: Tensor, labels: Tensor) -> Outcome:
+def _outcome(network: Network, domain: TableDomain, rows: Tensor, labels: Tensor, decision: Decision) -> Outcome:
     found = right = 0
     for part, truth in zip(*families(network.encoding, domain, rows, labels), strict=True):
-        judgement = judge(network, domain, part)
+        judgement = judge(network, domain, part, decision)
         found += int(judgement.discriminates.sum())
-        right += int((judgement.scores.argmax(-1) == truth.to(part.device)).sum())
-    return Outcome(found / len(rows), right / len(rows))
+        right += int((decision.chosen(judgement.scores) == truth.to(part.device)).sum())
+    known = bool(((labels >= 0) & (labels < decision.classes(network.outputs))).all())
+    return Outcome(found / len(rows), right / len(rows) if known else None)

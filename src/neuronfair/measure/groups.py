@@ -39,10 +39,10 @@ def groups(
     """
     decision = decision or Decision()
     decision.check(network.outputs)
-    if decision.kind == "tolerance":
+    classes = decision.classes(network.outputs)
+    if not classes:
         raise ModelError("a tolerance compares two scores and decides nothing by itself. Use argmax or a threshold")
     check_rows(domain, rows, "groups")
-    classes = network.outputs if decision.kind == "argmax" else 2
     if labels is not None and (len(labels) != len(rows) or bool(((labels < 0) | (labels >= classes)).any())):
         raise DataError(
             f"expected one label from 0 to {classes - 1} for each of {len(rows)} rows. Leave the labels out where they "
@@ -67,7 +67,4 @@ def groups(
 
 def _decided(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Tensor:
     """Return the class decided for each row, on the CPU: (n,)."""
-    scores = network.scores(rows.long())
-    if decision.kind == "argmax":
-        return scores.argmax(1).cpu()
-    return (scores[:, -1] >= decision.value).long().cpu()
+    return decision.chosen(network.scores(rows.long())).cpu()

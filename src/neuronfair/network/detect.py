@@ -31,7 +31,7 @@ PASS = 256  # pictures per forward pass where no gradient is needed
 SHIFT = 4  # pixels that training pictures are moved by at most
 HEAD_SETTINGS = TrainingSettings(epochs=40, batch=256, patience=8, restarts=1)
 CARD_KEY = "neuronfair-detector"
-_BYTES = 1024  # of the largest layer of any body and its head, for each pixel
+_BYTES = 4096  # for each pixel: of the first layer after ResNet50, the largest there is
 
 Progress = Callable[[int, int, float], None]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from neuronfair.network.blackbox import Model
 from neuronfair.network.encoding import Encoding
 
 BATCH = 1 << 15  # network rows per forward pass: large enough to be fast, small enough to keep memory flat
+NUMBERS = 1 << 27  # … and numbers that such a pass holds at most, where rows are very wide
 
 
 DecisionKind = Literal["argmax", "threshold", "tolerance"]
@@ -38,13 +40,18 @@ class Decision:
 
     def differ(self, scores: Tensor, others: Tensor) -> Tensor:
         """Return whether two score vectors (…, outputs) lead to different decisions: bool, (…)."""
-        if self.kind == "argmax":
-            return scores.argmax(-1) != others.argmax(-1)
-        # The last output is the score: the only one, or that of the positive class.
-        score, other = scores[..., -1], others[..., -1]
-        if self.kind == "threshold":
-            return (score >= self.value) != (other >= self.value)
-        return (score - other).abs() > self.value
+        if self.kind == "tolerance":
+            return (scores[..., -1] - others[..., -1]).abs() > self.value
+        return self.chosen(scores) != self.chosen(others)
+
+    def classes(self, outputs: int) -> int:
+        """Return how many classes it tells apart: none for a tolerance, which compares two scores and chooses none."""
+        return {"argmax": outputs, "threshold": 2, "tolerance": 0}[self.kind]
+
+    def chosen(self, scores: Tensor) -> Tensor:
+        """Return the number of the class that scores (…, outputs) are decided for: (…)."""
+        # With a threshold the last output is the score: the only one, or that of the positive class.
+        return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
 
     def alike(self, scores: Tensor) -> bool:
         """Return whether all rows of scores, (n, outputs), lead to one decision."""
@@ -100,14 +107,41 @@ class Decision:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The scores of rows and of all their twins, and which twins are decided otherwise."""
+    """The scores of rows and of all their twins, and which twins are decided otherwise.
 
-    twins: Tensor  # (n, k, d)
-    scores: Tensor  # (n, outputs)
-    twin_scores: Tensor  # (n, k, outputs)
+    The twins' own codes are made when they are asked for: there may be thousands for each row.
+    """
+
+    domain: Domain
+    decision: Decision
+    rows: Tensor  # (n, d)
+    family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
     valid: Tensor  # (n, k): whether such a twin exists
     differs: Tensor  # (n, k): never for a twin that does not exist
-    gaps: Tensor  # (n, k): the score gap, negative for a twin that does not exist
+
+    def __getitem__(self, chosen: Tensor | slice) -> Judgement:
+        """Return the judgement of some of the rows."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in ("rows", "family", "valid", "differs")})
+
+    @property
+    def scores(self) -> Tensor:
+        """The scores of the rows: (n, outputs)."""
+        return self.family[:, 0]
+
+    @property
+    def twin_scores(self) -> Tensor:
+        """The scores of the twins: (n, k, outputs)."""
+        return self.family[:, 1:]
+
+    @property
+    def twins(self) -> Tensor:
+        """The twins themselves: (n, k, d)."""
+        return self.domain.twins(self.rows).rows
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """How far each twin's scores lie from those of its row, negative for a twin that does not exist: (n, k)."""
+        return torch.where(self.valid, self.decision.gap(self.family[:, :1], self.family[:, 1:]), -1.0)
 
     @cached_property
     def discriminates(self) -> Tensor:
@@ -118,34 +152,59 @@ class Judgement:
     def partner(self) -> Tensor:
         """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
         if self.differs.shape[1] == 1:
-            return torch.zeros(len(self.scores), dtype=torch.int64, device=self.scores.device)
+            return torch.zeros(len(self.rows), dtype=torch.int64, device=self.rows.device)
         gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
         return gaps.argmax(1)
 
     @cached_property
     def twin(self) -> Tensor:
         """The row of that partner: (n, d)."""
-        return self.twins[torch.arange(len(self.twins), device=self.twins.device), self.partner]
+        return self.domain.member(self.rows, self.partner + 1)
+
+    def ends(self) -> Ends:
+        """Return how far each family reaches to both sides of the boundary, and its members there."""
+        exists = torch.cat([torch.ones_like(self.valid[:, :1]), self.valid], 1)
+        lean = self.decision.lean(self.family, exists)
+        leaning = (self.family * lean[:, None]).sum(2)
+        high = leaning.masked_fill(~exists, -torch.inf).max(1)
+        low = leaning.masked_fill(~exists, torch.inf).min(1)
+        rows = self.domain.member(self.rows.repeat(2, 1), torch.cat([high.indices, low.indices]))
+        return Ends(lean, high.values, low.values, rows)
+
+
+class Ends(NamedTuple):
+    """The two members of each family whose leanings lie farthest apart."""
+
+    lean: Tensor  # (n, outputs): see Decision.lean
+    high: Tensor  # (n,): the highest leaning
+    low: Tensor  # (n,): the lowest
+    rows: Tensor  # (2 n, d): who has the highest, then who has the lowest
 
 
 def judge(
     network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
 ) -> Judgement:
-    """Score rows and all their twins in one forward pass and compare the decisions (Definition 1).
+    """Score rows and all their twins and compare the decisions (Definition 1).
 
-    Scores that are NaN or infinite are an error. The engine looks for them itself (`checked=False`).
+    All go through the network in one forward pass, or in several where they are many: memory does not grow with the
+    twins' columns. Scores that are NaN or infinite are an error; the engine looks for them itself (`checked=False`).
     """
     decision = decision or Decision()
     decision.check(network.outputs)
-    twins, valid = domain.twins(rows)
-    family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
-    scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    size = min(BATCH, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    parts = [_family(network, domain, part) for part in torch.split(rows, max(1, size))]
+    scores, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     if checked and not bool(scores.isfinite().all()):
         raise not_finite()
-    own, others = scores[:, :1], scores[:, 1:]
-    differs = decision.differ(own, others) & valid
-    gaps = torch.where(valid, decision.gap(own, others), -1.0)
-    return Judgement(twins, scores[:, 0], others, valid, differs, gaps)
+    differs = decision.differ(scores[:, :1], scores[:, 1:]) & valid
+    return Judgement(domain, decision, rows, scores, valid, differs)
+
+
+def _family(network: Model, domain: Domain, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scores of rows and their twins, and which twins exist: (n, 1 + k, outputs) and (n, k)."""
+    twins, valid = domain.twins(rows)
+    family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
+    return network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs), valid
 
 
 def not_finite() -> ModelError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.ablate import Ablation, Outcome
+from neuronfair.interpretation.ablate import Ablation
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.shown import visible
 from neuronfair.words import listed, percent
@@ -84,8 +85,8 @@ def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     return table
 
 
-def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain, *, labelled: bool = True) -> str:
-    """Return in plain words what the interpretation found; without labels nothing is said about accuracy."""
+def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
+    """Return in plain words what the interpretation found; nothing about an accuracy that is not known."""
     worst, sensitive = profile.worst, listed(domain.sensitive)
     if not worst.reacts:
         return f"No neuron of this network reacts to {sensitive}: its decisions cannot depend on it."
@@ -96,7 +97,8 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     ]
     if ablation is not None:
         before, after, chance = ablation.before, ablation.after, ablation.random_mean
-        right = [f" at an accuracy of {percent(o.accuracy)}" if labelled else "" for o in (before, after, chance)]
+        shares = [o.accuracy for o in (before, after, chance)]
+        right = ["" if share is None else f" at an accuracy of {percent(share)}" for share in shares]
         sentences.append(
             f"The decision flips with {sensitive} for {percent(before.rate)} of the people in the table"
             f"{right[0].replace(' at', ', at', 1)}."
@@ -109,11 +111,8 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     return " ".join(sentences)
 
 
-def interpretation_json(profile: BiasProfile, ablation: Ablation | None, *, labelled: bool = True) -> dict[str, Any]:
-    """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did.
-
-    Accuracies are null where the rows have no labels.
-    """
+def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, Any]:
+    """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did."""
     result: dict[str, Any] = {
         "worst": profile.worst.name,
         "pairs": profile.pairs,
@@ -133,12 +132,8 @@ def interpretation_json(profile: BiasProfile, ablation: Ablation | None, *, labe
         result["ablation"] = {
             "layer": ablation.layer,
             "neurons": len(ablation.neurons),
-            "before": _outcome(ablation.before, labelled),
-            "after": _outcome(ablation.after, labelled),
-            "random": {"draws": len(ablation.random), **_outcome(ablation.random_mean, labelled)},
+            "before": asdict(ablation.before),
+            "after": asdict(ablation.after),
+            "random": {"draws": len(ablation.random), **asdict(ablation.random_mean)},
         }
     return result
-
-
-def _outcome(outcome: Outcome, labelled: bool) -> dict[str, float | None]:
-    return {"rate": outcome.rate, "accuracy": outcome.accuracy if labelled else None}

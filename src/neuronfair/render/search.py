@@ -85,7 +85,7 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     ]
     for i, (row, seed) in enumerate(zip(rows, seeds, strict=True)):
         partner = judgement.partner[i]
-        twin, scores = judgement.twins[i, partner], judgement.twin_scores[i, partner]
+        twin, scores = judgement.twin[i], judgement.twin_scores[i, partner]
         changes = changed(domain, seed, row)
         lines.append(
             f"• {domain.describe(row)}: decided {decided(domain, decision, judgement.scores[i])}; with only "

@@ -67,14 +67,13 @@ def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
 def _accuracy(opened: Opened, data: Data) -> float | None:
     """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
     target, decision, model = data.domain.target, opened.decision, opened.model
-    if target is None or not len(data) or not data.labelled or decision.kind == "tolerance":
+    if target is None or not len(data) or not data.labelled:
         return None
-    if len(target.classes) != (model.outputs if decision.kind == "argmax" else 2):
+    if len(target.classes) != decision.classes(model.outputs):
         return None
     right = 0
     for rows, labels in zip(torch.split(data.rows, BATCH), torch.split(data.labels, BATCH), strict=True):
-        scores = model.scores(rows)
-        decided = scores.argmax(1) if decision.kind == "argmax" else (scores[:, -1] >= decision.value).long()
+        decided = decision.chosen(model.scores(rows))
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)
 

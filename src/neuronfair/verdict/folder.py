@@ -65,9 +65,9 @@ def refuse_links(folder: Path) -> None:
 def check_audit_folder(folder: Path) -> None:
     """Refuse a folder that holds something else, is damaged, cannot be written, leads elsewhere, or is in use."""
     check_writable(folder)
+    refuse_links(folder)
     if folder.exists() and _read_manifest(folder) is None and not is_unused(folder):
         raise RunError(f"{folder} exists and is not the folder of an audit. Choose another --out")
-    refuse_links(folder)
     if folder.exists():
         Lock.of(folder)
 

@@ -136,6 +136,19 @@ def test_types_and_layouts_are_not_numbers_of_the_file(options, path, crowd):
         open_model(path, crowd.domain, crowd.rows)
 
 
+def test_a_copy_may_be_laid_out_anew(path, crowd):
+    expected = open_model(path, crowd.domain, crowd.rows).model.scores(crowd.rows)
+    turned = [
+        node(f"{ATEN}t.default", [ref("linear_1")], "t"),
+        node(f"{ATEN}clone.default", [ref("t")], "c", memory_format={"as_memory_format": 1}),
+        node(f"{ATEN}view.default", [ref("c"), [-1]], "flat"),  # which only contiguous numbers allow
+        node(f"{ATEN}view.default", [ref("flat"), [2, -1]], "back"),
+        node(f"{ATEN}t.default", [ref("back")], "y"),
+    ]
+    with_nodes(path, turned, "y")
+    assert torch.equal(open_model(path, crowd.domain, crowd.rows).model.scores(crowd.rows), expected)
+
+
 def test_objects_among_the_inputs(path, crowd):
     def change(program):
         spec = {"custom_obj": {"arg": {"name": "x", "class_fqn": "os.system"}, "custom_obj_name": "x"}}
@@ -157,6 +170,23 @@ def test_objects_among_the_inputs(path, crowd):
 def test_training_mode_is_refused(target, arguments, path, crowd):
     with_nodes(path, [node(ATEN + target, arguments, "done")])
     with pytest.raises(ModelError, match="is in training mode"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_an_operation_that_learns_is_refused(path, crowd):
+    """Instance normalisation by the rows at hand changes the averages that it is given."""
+    none = {"as_none": True}
+    learning = [
+        node(f"{ATEN}unsqueeze.default", [ref("linear"), 2], "tall"),
+        node(f"{ATEN}expand.default", [ref("tall"), [-1, 8, 3]], "long"),
+        node(
+            f"{ATEN}instance_norm.default",
+            [ref("long"), none, none, ref("p_0_bias"), ref("p_0_bias"), True, 0.1, 1e-5, False],
+            "y",
+        ),
+    ]
+    with_nodes(path, learning, "y")
+    with pytest.raises(ModelError, match="its step 'y' changes the weights"):
         open_model(path, crowd.domain, crowd.rows)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge
 from neuronfair.network.bridges import open_model
 from neuronfair.network.bridges.tables import Frames
 from neuronfair.network.judge import Decision
@@ -110,3 +111,32 @@ def test_a_file_in_the_working_folder_is_not_taken_for_a_package(crowd, tmp_path
     monkeypatch.chdir(tmp_path)
     assert open_model("trees.ubj", crowd.domain, crowd.rows).kind == "XGBoost"
     assert not (tmp_path / "trap").exists()
+
+
+def test_a_length_that_cannot_be_does_not_fill_our_memory(crowd, tmp_path):
+    booster, _ = trees(crowd)
+    path = tmp_path / "trees.ubj"
+    booster.save_model(path)
+    content = path.read_bytes()
+    place = content.index(b"#L", content.index(b"left_children")) + 2
+    path.write_bytes(content[:place] + (2**60).to_bytes(8, "big") + content[place + 8 :])
+    with pytest.raises(ModelError, match="not a readable XGBoost model"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_model_that_is_too_large_is_refused(crowd, tmp_path, monkeypatch):
+    booster, _ = trees(crowd)
+    path = tmp_path / "trees.ubj"
+    booster.save_model(path)
+    size = path.stat().st_size
+    for limit in (size - 1, 2 * size):  # the file itself, and then what is made of it
+        monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(limit))
+        with pytest.raises(TooLarge, match=r"trees\.ubj"):
+            open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_json_file_without_end_is_refused(crowd, tmp_path):
+    path = tmp_path / "trees.json"
+    path.write_text('{"learner":' + "[" * 100_000)
+    with pytest.raises(ModelError, match="not a readable XGBoost model"):
+        open_model(path, crowd.domain, crowd.rows)

@@ -10,8 +10,9 @@ from safetensors.torch import save_file
 from neuronfair.errors import ModelError
 from neuronfair.network.blackbox import BlackBox
 from neuronfair.network.bridges import open_model
-from neuronfair.network.judge import Decision
+from neuronfair.network.judge import Decision, judge
 from tests.network.bridges.conftest import check_black_box, check_white_box
+from tests.network.bridges.test_tables import CELLS, OUTSIDE
 
 CODE = """
 import torch
@@ -112,6 +113,25 @@ def test_weights_must_fit(code, crowd, tmp_path):
         open_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
     with pytest.raises(ModelError, match="--weights is for a torch module, but this is a function"):
         open_model(f"{code}:older", crowd.domain, crowd.rows, weights=path)
+
+
+def test_a_function_is_asked_about_the_row_itself_and_its_twins():
+    """Also where the row holds an empty cell, a label without a value of its own, or a number outside its bounds."""
+    seen = []
+
+    def fair(table):
+        seen.append(table.astype(object).where(table.notna(), "?"))
+        return (table["s"] == 1) * 1.0
+
+    rows = OUTSIDE.from_table(CELLS)
+    found = open_model(fair, OUTSIDE, rows)
+    judge(found.model, OUTSIDE, rows, found.decision)
+    people = seen[-1]
+    for name in ("a", "n", "f"):
+        assert people[name].tolist() == [cell for cell in CELLS[name] for _ in range(2)], name
+    assert people["s"].tolist() == [flag for cell in CELLS["s"] for flag in (cell, 1 - cell)]
+    boxed = open_model(found.model, OUTSIDE, rows)  # the black box itself, as it comes out of open_model
+    assert torch.equal(boxed.model.scores(rows)[:, 0], (rows[:, 3] == 1).double())
 
 
 def test_a_function_is_known_by_its_answers(crowd, tmp_path):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
-import zipfile
 
 import numpy as np
 import pytest
 
 from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge, members
 from neuronfair.network.bridges import keras_layers, open_model
 from neuronfair.network.judge import Decision
+from tests.bombs import zipped
 from tests.network.bridges.conftest import check_black_box, check_white_box
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -19,6 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what Keras imports has warnings of its own
     keras = pytest.importorskip("keras", reason="the package keras is not installed")
     layers = keras.layers
+    import h5py
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
@@ -201,10 +203,121 @@ def test_weights_inside_an_archive_are_read_apart_first(crowd, tmp_path):
     """The archive's own checksums are right, but what stands in it is no HDF5 file, on which the library could hang."""
     model = trained(crowd, layers.Dense(4, activation="relu"), layers.Dense(2, activation="softmax"))
     path = save(model, tmp_path / "net.keras")
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content[:900] if name.endswith(".h5") else content)
+    weights = members(path.read_bytes(), path)["model.weights.h5"]
+    rewritten(path, {"model.weights.h5": weights[:900]})
     with pytest.raises(ModelError, match=r"not a readable Keras file .*truncated file"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def plain(crowd, suffix, tmp_path):
+    model = trained(crowd, layers.Dense(4, activation="relu"), layers.Dense(2, activation="softmax"))
+    return save(model, tmp_path / f"net{suffix}")
+
+
+def external(file):
+    file["more"] = h5py.ExternalLink("other.h5", "/weights")
+
+
+def soft(file):
+    file["model_weights"]["more"] = h5py.SoftLink("/model_weights")
+
+
+def stored_elsewhere(file):
+    file.create_dataset("more", (10,), "u1", external=[("/etc/hostname", 0, 10)])
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout((10,), "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "weights", (10,))
+    file.create_virtual_dataset("more", layout)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (external, "'more' is a link to another place"),
+        (soft, "'model_weights/more' is a link to another place"),
+        (stored_elsewhere, "'/more' lies in another file"),
+        (virtual, "'/more' lies in another file"),
+    ],
+)
+def test_what_leads_out_of_the_file_is_refused(change, says, crowd, tmp_path):
+    path = plain(crowd, ".h5", tmp_path)
+    with h5py.File(path, "a") as file:
+        change(file)
+    with pytest.raises(ModelError, match=says):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def huge(file):
+    file.create_dataset("more", (100_000, 100_000), "f4", chunks=True, compression="gzip")
+
+
+def many(file):
+    for i in range(30):
+        file.create_dataset(f"more{i}", (1000, 1000), "f4", chunks=True, compression="gzip")
+
+
+def talkative(file):
+    file.attrs["more"] = "[" * 60_000
+    for i in range(60):
+        file.create_group(f"more{i}").attrs["more"] = "[" * 60_000
+
+
+@pytest.mark.parametrize("change", [huge, many, talkative])
+def test_what_a_file_declares_is_limited(change, crowd, tmp_path, monkeypatch):
+    path = plain(crowd, ".h5", tmp_path)
+    with h5py.File(path, "a") as file:
+        change(file)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000000")
+    with pytest.raises(TooLarge, match=r"net\.h5: takes more than"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def rewritten(path, changes):
+    """Put other members into an archive."""
+    path.write_bytes(zipped(members(path.read_bytes(), path) | changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("../words", "leads out"), ("assets/../../words", "leads out"), ("model.weights.npz", "the archive holds")],
+)
+def test_members_of_an_archive_that_do_not_belong_there(name, says, crowd, tmp_path):
+    path = rewritten(plain(crowd, ".keras", tmp_path), {"assets/words": b"x"})
+    open_model(path, crowd.domain, crowd.rows)
+    rewritten(path, {name: b"x"})
+    with pytest.raises(ModelError, match=f"not a readable Keras file .*{says}"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("config.json", 100_000_000), ("assets/more", 30_000_000)])
+def test_an_archive_is_limited(name, limit, crowd, tmp_path, monkeypatch):
+    path = rewritten(plain(crowd, ".keras", tmp_path), {name: b" " * 20_000_000})
+    assert path.stat().st_size < 200_000
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(limit))
+    with pytest.raises(TooLarge, match=r"net\.keras"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_layers_that_are_larger_than_their_weights_are_never_made(suffix, crowd, tmp_path):
+    """Two layers of 10,000,000 x 10,000,000 would take 800 TB; the error is that the weights do not fit."""
+    path = plain(crowd, suffix, tmp_path)
+    if suffix == ".keras":
+        config = members(path.read_bytes(), path)["config.json"]
+        rewritten(path, {"config.json": config.replace(b'"units": 4', b'"units": 10000000')})
+    else:
+        with h5py.File(path, "a") as file:
+            file.attrs["model_config"] = file.attrs["model_config"].replace('"units": 4', '"units": 10000000')
+    with pytest.raises(ModelError, match=r"not a readable Keras file .*shape"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_layer_that_makes_very_many_numbers_of_a_row_is_refused(crowd, tmp_path):
+    given = keras.Input((crowd.x.shape[1],))
+    wide = keras.Sequential([layers.RepeatVector(10**9), layers.GlobalAveragePooling1D()])
+    path = save(keras.Model(given, layers.Dense(2)(wide(given))), tmp_path / "net.keras")
+    with pytest.raises(TooLarge, match=r"net\.keras, one row: would take about 112\.0 GB"):
         open_model(path, crowd.domain, crowd.rows)

@@ -116,6 +116,10 @@ VARIANTS = {
         [node("Dropout", ["r"], ["d"]), node("Identity", ["d"], ["i"]), node("Cast", ["i"], ["c"], to=FLOAT), OUT("c")],
         {"v": floats(16, 2)},
     ),
+    "dropout that is off": (
+        [node("Dropout", ["r", "share", "off"], ["d"]), OUT("d")],
+        {"share": np.float32(0.5), "off": np.array(False), "v": floats(16, 2)},
+    ),
     "reshape, transpose, squeeze": (
         [
             node("Reshape", ["r", "shape"], ["a"]),

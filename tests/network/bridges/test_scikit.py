@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import warnings
@@ -39,10 +40,13 @@ from neuronfair.domain.infer import infer_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge, members
 from neuronfair.network.bridges import open_model
 from neuronfair.network.encoding import TableEncoding
 from neuronfair.network.judge import Decision
+from tests.bombs import lying_archive, npy, zipped
 from tests.network.bridges.conftest import check_black_box, check_white_box
+from tests.network.bridges.test_tables import CELLS, OUTSIDE
 
 joblib = pytest.importorskip("joblib")
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -131,18 +135,17 @@ def test_a_pipeline_from_a_skops_file(case):
     check_white_box(found, case.rows, by_class(model, case), [8, 4])
     assert (found.kind, found.decision) == ("scikit-learn", Decision())
     assert "preprocessing has become the first layer" in found.note
-    kinds = {a.name: a.encode for a in found.domain.attributes}
+    kinds = {a.name: a.encode for a in found.model.encoding.attributes}
     assert kinds["age"] == kinds["hours"] == kinds["sex"] == "scaled"
     assert kinds["job"] == kinds["city"] == "onehot"
-    assert (found.domain.sizes == case.domain.sizes).all()
-    assert found.domain.sensitive == case.domain.sensitive
+    assert [a.size for a in found.model.encoding.attributes] == case.domain.sizes.tolist()
 
 
-def test_opening_it_again_with_its_own_domain_changes_nothing(case):
+def test_opening_it_again_changes_nothing(case):
     model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
     found = opened(model, case, ".skops")
-    again = open_model(found.source, found.domain, case.rows.flip(0))  # as `replay` does, from other rows
-    assert again.domain == found.domain
+    again = open_model(found.source, case.domain, case.rows.flip(0))  # as `replay` does, from other rows
+    assert again.model.encoding.attributes == found.model.encoding.attributes
     assert again.fingerprint == found.fingerprint
 
 
@@ -179,7 +182,7 @@ def test_a_lookup_where_there_is_no_straight_line(case):
     model = fitted(make_pipeline(ColumnTransformer([("bins", bins, ["age"])]), perceptron()), case.x, case.y)
     found = opened(model, case)
     check_white_box(found, case.rows, by_class(model, case), [8, 4])
-    assert found.domain.attributes[0].encode == "onehot"
+    assert found.model.encoding.attributes[0].encode == "onehot"
 
 
 @pytest.mark.parametrize(
@@ -239,6 +242,33 @@ def test_a_bare_model_of_categories_and_one_of_places(case):
     model = RandomForestClassifier(5, random_state=0).fit(places, case.y)
     found = opened(model, case)
     check_black_box(found, case.rows, model.predict_proba(places)[:, order], "labels are given as their places")
+
+
+def test_people_outside_the_bounds_are_asked_about_as_they_are():
+    """With an empty cell (missing = -1), a label that has no value of its own, and numbers beyond the bounds."""
+    rows = OUTSIDE.from_table({name: cells * 20 for name, cells in CELLS.items()})
+    table = pd.DataFrame({name: cells * 20 for name, cells in CELLS.items()})
+    y = (table["a"].isin(["?", "z"]) | (table["n"] > 21)).astype(int) + (table["f"] < 0)
+    dummies = pd.get_dummies(table)
+    places = table.assign(a=rows[:, 0].numpy())
+    text = make_pipeline(OneHotEncoder(handle_unknown="ignore"), RandomForestClassifier(3, random_state=0)).fit(
+        table, y
+    )
+    for x in (dummies, dummies.rename(columns={"a_?": "a_nan"}), places):
+        model = RandomForestClassifier(3, random_state=0).fit(x, y)
+        check_black_box(open_model(model, OUTSIDE, rows), rows, model.predict_proba(x), "has no neurons")
+    check_black_box(open_model(text, OUTSIDE, rows), rows, text.predict_proba(table), "has no neurons")
+
+
+def test_a_network_behind_preprocessing_is_compared_on_rows_outside_the_bounds():
+    """An empty cell is a category of its own for the pipeline, and no value of the domain."""
+    inside = {"a": ["x", "y"] * 300, "n": [16, 20, 17] * 200, "f": [0, 1, 0.5, 0.5] * 150, "s": [0, 1, 1] * 200}
+    table = pd.DataFrame({name: [*inside[name], *CELLS[name]] for name in inside})
+    rows = OUTSIDE.from_table({name: table[name].tolist() for name in inside})
+    y = (table["a"].isin(["?", "y"])).astype(int)
+    words = ColumnTransformer([("a", OneHotEncoder(), ["a"])], remainder=StandardScaler())
+    model = fitted(make_pipeline(words, perceptron(max_iter=60)), table, y)
+    check_black_box(open_model(model, OUTSIDE, rows), rows, model.predict_proba(table), "could not be reproduced")
 
 
 def test_a_bare_model_without_names_is_given_the_encoding(case):
@@ -415,3 +445,55 @@ def test_scores_that_float32_cannot_reproduce(case):
     found = opened(model, case)
     check_black_box(found, case.rows, by_class(model, case), "its scores could not be reproduced")
     assert "mixes columns" not in found.note
+
+
+def skops_file(case, **changes: bytes) -> Path:
+    """A perceptron in an archive with other members."""
+    path = save(fitted(perceptron(), TableEncoding.of(case.domain).encode(case.rows).numpy(), case.y), case, ".skops")
+    files = members(path.read_bytes(), path)
+    path.write_bytes(zipped(files | {name.replace("_", "."): content for name, content in changes.items()}))
+    return path
+
+
+def test_an_archive_is_limited(case, monkeypatch):
+    path = skops_file(case, more_npy=npy((5_000_000,), 8, 40_000_000))
+    assert path.stat().st_size < 500_000
+    assert open_model(path, case.domain, case.rows).white_box
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
+    with pytest.raises(TooLarge, match=r"model\.skops"):
+        open_model(path, case.domain, case.rows)
+    path = skops_file(case, schema_json=b" " * 2_000_000)
+    with pytest.raises(TooLarge, match=r"model\.skops"):
+        open_model(path, case.domain, case.rows)
+
+
+def test_archives_in_an_archive_are_limited_together(case, monkeypatch):
+    inner = zipped({"data.npy": npy((1_000_000,), 8, 8_000_000)})
+    path = skops_file(case, **{f"m{i}_npz": inner for i in range(5)})
+    assert open_model(path, case.domain, case.rows).white_box
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
+    with pytest.raises(TooLarge, match=r"model\.skops"):
+        open_model(path, case.domain, case.rows)
+
+
+def test_arrays_that_declare_more_than_they_hold_are_refused(case):
+    wrong = npy((10**12,), 8, 100)
+    for changes in ({"more_npy": wrong}, {"more_npz": zipped({"data.npy": wrong})}):
+        with pytest.raises(ModelError, match="is declared"):
+            open_model(skops_file(case, **changes), case.domain, case.rows)
+
+
+def test_an_array_that_is_asked_for_many_times_counts_many_times(case, monkeypatch):
+    schema = json.dumps({"a": [{"file": "more.npy"}] * 100}).replace("file", "f\\u0069le").encode()
+    path = skops_file(case, more_npy=npy((10_000,), 8, 80_000), schema_json=schema)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
+    with pytest.raises(TooLarge, match=r"model\.skops"):
+        open_model(path, case.domain, case.rows)
+
+
+def test_a_member_that_is_larger_than_it_says_is_not_unpacked(case, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
+    path = case.folder / "model.skops"
+    path.write_bytes(lying_archive("schema.json", b"[" * 100_000_000, said=100))
+    with pytest.raises(ModelError, match="cannot be read"):
+        open_model(path, case.domain, case.rows)

@@ -134,17 +134,9 @@ class Frontier:
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""
-        every = torch.arange(len(rows), device=rows.device)
-        family = torch.cat([rows[:, None], judgement.twins], 1)
-        scores = torch.cat([judgement.scores[:, None], judgement.twin_scores], 1)
-        valid = torch.cat([torch.ones_like(judgement.valid[:, :1]), judgement.valid], 1)
-        lean = world.decision.lean(scores, valid)
-        leaning = (scores * lean[:, None]).sum(2)
-        high = leaning.masked_fill(~valid, -torch.inf).max(1)
-        low = leaning.masked_fill(~valid, torch.inf).min(1)
-        ends = torch.cat([family[every, high.indices], family[every, low.indices]])
-        slopes = world.gradient(ends, lambda s: (s * lean.repeat(2, 1)).sum(1), state, t).chunk(2)
-        new = state | {"rows": rows, "inside": judgement.discriminates, "high": high.values, "low": low.values}
+        ends = judgement.ends()
+        slopes = world.gradient(ends.rows, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        new = state | {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))

@@ -6,7 +6,7 @@ mostly steps over the strip where the decision flips. This is not in the paper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -62,6 +62,5 @@ class Halving:
         if len(walking) == 0:
             return state
         some = {name: tensor[walking] for name, tensor in state.items()}
-        part = replace(judgement, **{f.name: getattr(judgement, f.name)[walking] for f in fields(judgement)})
-        after = self.walk.tell(world, some, rows[walking], part, t)
+        after = self.walk.tell(world, some, rows[walking], judgement[walking], t)
         return state | {name: state[name].index_copy(0, walking, tensor) for name, tensor in after.items()}

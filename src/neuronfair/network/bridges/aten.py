@@ -204,5 +204,6 @@ OVERWRITING: dict[str, str] = {
     for home, _, form in (name.rpartition("."),)
     if home.removeprefix(_HOME) not in _TRUTHS and hasattr(torch.ops.aten, f"{home.removeprefix(_HOME)}_")
 }
-# Operations whose results may be windows into their first argument.
-VIEWS = frozenset(_named(name) for name in f"{_SHAPES} alias contiguous detach dropout feature_dropout".split()) | CASTS
+# Operations whose results may be windows into their arguments, or an argument itself.
+_WINDOWS = "alias alpha_dropout chunk contiguous detach dropout einsum feature_dropout positive split.Tensor unbind.int"
+VIEWS = frozenset(_named(name) for name in f"{_SHAPES} {_WINDOWS}".split()) | CASTS

@@ -11,7 +11,6 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,12 @@ from neuronfair.network.bridges.aten import (
     activation,
     check_arguments,
 )
-from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported, check_full_pass, names_in, renamed
+from neuronfair.network.bridges.graph import Graph, Ref, Step, Unsupported, check_full_pass
 from neuronfair.network.bridges.opened import Opened, Request, one_line
+from neuronfair.network.bridges.overwriting import Makes, without_overwriting
 
 SCHEMA = 8  # the version of the archive's description of a graph that is read here
 _AGAIN = "Save it again with torch.export.save of torch 2.9 or newer, or name the module as package.module:name"
-_FUNCTIONAL = "Export it as program.run_decompositions({}), which overwrites nothing"
 _FLOATS = {6, 7, 8, 13}  # the numbers of the floating-point types, see below
 # The numbers that archives use for torch's types.
 _TYPES = {
@@ -93,8 +92,10 @@ def _read(request: Request) -> Graph:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
     types = {name: value["dtype"] for name, value in graph["tensor_values"].items()}
     nodes = [node for node in graph["nodes"] if node["target"] not in CHECKS]
-    result = outputs[0]["as_tensor"]["name"]
-    return Graph(_without_overwriting(nodes, types, result), tensors, given, result)
+    steps, result = without_overwriting(
+        [(_step(node, types), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
+    )
+    return Graph(steps, tensors, given, result)
 
 
 def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tensor]:
@@ -138,40 +139,15 @@ def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -
     return given[0], tensors
 
 
-def _without_overwriting(nodes: list[Any], types: Mapping[str, int], result: str) -> list[Step]:
-    """Return the steps of a graph. One that overwrites a value makes a new one, which later steps read in its place.
-
-    So a file has no memory between two calls. Where a window into the old value is read later, that would be another
-    network, which is refused.
-    """
-    steps: list[Step] = []
-    now: dict[str, str] = {}  # what stands for a value that was overwritten
-    windows: dict[str, str] = {}  # the value that another one may be a window into
-    stale: set[str] = set()
-    for node in nodes:
-        target = OVERWRITING.get(node["target"], node["target"])
-        step = _step(node, target, types)
-        first = next(iter(names_in(step.arguments[:1])), None)
-        step = replace(step, arguments=renamed(step.arguments, now), options=renamed(step.options, now))
-        old = stale.intersection(names_in([step.arguments, step.options]))
-        if old:
-            raise Unsupported(f"{min(old)!a} shares its numbers with a tensor that is overwritten. {_FUNCTIONAL}")
-        if first is not None and target != node["target"]:
-            root = windows.get(first, first)
-            stale |= {name for name in (root, *windows) if windows.get(name, name) == root} - {first}
-            now = {name: step.results[0] if place == first else place for name, place in now.items()}
-            now[first] = step.results[0]
-        elif first is not None and target in VIEWS:
-            windows |= dict.fromkeys(step.results, windows.get(first, first))
-        steps.append(step)
-    if result in stale or now.get(result, result) != result:
-        raise Unsupported(f"its result shares its numbers with a tensor that is overwritten. {_FUNCTIONAL}")
-    return steps
+def _makes(target: str) -> Makes:
+    if target in OVERWRITING:
+        return Makes.CHANGE
+    return Makes.WINDOW if target in VIEWS else Makes.NEW
 
 
-def _step(node: Any, target: str, types: Mapping[str, int]) -> Step:
+def _step(node: Any, types: Mapping[str, int]) -> Step:
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
-    inputs = node["inputs"]
+    target, inputs = OVERWRITING.get(node["target"], node["target"]), node["inputs"]
     name = node.get("name") or results[0]
     if target in CASTS:  # a change of type, which must not undo that of the whole network
         if types[results[0]] not in _FLOATS:

@@ -46,8 +46,7 @@ class Step:
 class Graph(nn.Module):
     """Runs steps in order, from one input to one output; nothing but the given functions is ever called.
 
-    Before a batch is computed, what it takes is worked out and checked; for one on the meta device that is all. What
-    no later step reads is let go.
+    What a batch takes is worked out and checked before it is computed, and what no later step reads is let go.
 
     >>> import torch
     >>> graph = Graph([Step("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, "x", "y")
@@ -60,8 +59,7 @@ class Graph(nn.Module):
         if max(len(steps), len(tensors)) > STEPS:
             raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
         self._given, self._result = given, result
-        self._steps: list[Step] = []
-        self._last = _last_reads(steps, result)
+        self._steps, self._last = tuple(steps), _last_reads(steps, result)
         self._tensors: dict[str, str] = {}
         self._needs: dict[int, Need] = {}
         self._bounds: tuple[Need, Need] | None = None
@@ -76,19 +74,15 @@ class Graph(nn.Module):
         for step in steps:
             if isinstance(step.call, nn.Module):
                 self.add_module(self._place(step.name, "part"), step.call)
-            self._steps.append(step)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
-        if x.is_meta:
-            return self._measure(x)[0]
-        need = self._need(x)
-        need.check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)
+        self._need(x).check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)
         return self._run(x)
 
     def settle(self, width: int) -> None:
         """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
-        passes = [self._measure(torch.empty(rows, width, device="meta"))[1] for rows in (2, 3, ROWS_PER_PASS)]
+        passes = [self._measure(torch.empty(rows, width, device="meta")) for rows in (2, 3, ROWS_PER_PASS)]
         if Measured.agree(passes):
             self._bounds = passes[0].need, passes[-1].need
 
@@ -97,12 +91,14 @@ class Graph(nn.Module):
         if self._bounds is not None and rows <= ROWS_PER_PASS:
             return self._bounds[0].toward(self._bounds[1], rows)
         if rows not in self._needs:
-            self._needs[rows] = self._measure(x.detach().to("meta"))[1].need
+            self._needs[rows] = self._measure(x.detach().to("meta")).need
         return self._needs[rows]
 
-    def _measure(self, x: Tensor) -> tuple[Tensor, Measured]:
-        with torch.no_grad(), Measured(len(x)) as measured:
-            return self._run(x, measured), measured
+    def _measure(self, x: Tensor) -> Measured:
+        measured = Measured(len(x))
+        with torch.no_grad(), measured:
+            self._run(x, measured)
+        return measured
 
     def _run(self, x: Tensor, measured: Measured | None = None) -> Tensor:
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
@@ -111,7 +107,7 @@ class Graph(nn.Module):
             call = step.call
             if measured is not None:
                 measured.step = step.name
-                call = getattr(call, "forward", call)  # hooks are for what is computed
+                call = call.forward if isinstance(call, nn.Module) else call  # hooks are for what is computed
             value = call(*_filled(step.arguments, values), **_filled(step.options, values))
             if len(step.results) == 1 and not isinstance(value, (tuple, list)):
                 values[step.results[0]] = value

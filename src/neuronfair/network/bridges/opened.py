@@ -81,10 +81,11 @@ class Request:
 
     @cached_property
     def tried(self) -> Tensor:
-        """Some rows of the table, evenly spread, and as many random valid ones: what a model is tried on."""
+        """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds."""
         rows = self.rows.cpu()
         spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
-        return torch.cat([rows[spread], self.drawn])
+        outside = ((rows < 0) | (rows >= self.domain.to("cpu").sizes)).any(1)
+        return torch.cat([rows[spread], self.drawn, rows[outside][:TRIED]])
 
     @cached_property
     def drawn(self) -> Tensor:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import did_you_mean
 from neuronfair.network.bridges.opened import Request, needs, one_line
-from neuronfair.network.bridges.tables import Frames, cells
+from neuronfair.network.bridges.tables import Column, Frames, cells
 from neuronfair.network.encoding import TableEncoding
 
 _EMPTY = ("?", "nan", "NaN", "NA", "None")  # how a column of dummies for an empty cell may end
@@ -92,22 +94,25 @@ def _numbers(request: Request, domain: TableDomain, names: list[str], note: str)
     values = [(place, a.name, _labels(a)) for place, a in enumerate(domain.attributes)]
     flags = {f"{name}_{label}": (place, code) for place, name, labels in values for code, label in labels}
     flags |= {
-        f"{a.name}_{mark}": (place, a.values.index(a.missing))
+        f"{a.name}_{mark}": (place, code)
         for place, a in enumerate(domain.attributes)
         for mark in _EMPTY
-        if a.missing in a.values
+        for code in _empty_code(a)
     }
-    tables: list[tuple[int, np.ndarray]] = []
+    columns: list[tuple[int, Callable[[np.ndarray], Any]]] = []
     own = set(domain.names)
     for name in names:
         if name in own:
             place = domain.column(name)
             content = cells(domain.attributes[place])
-            is_text = any(isinstance(cell, str) for cell in content)
-            tables.append((place, np.asarray(range(len(content)) if is_text else content, dtype=np.float64)))
+            if any(isinstance(cell, str) for cell in content.values()):
+                columns.append((place, lambda codes: codes))
+            else:
+                numbers = np.array(list(content.values()), dtype=np.float64)
+                columns.append((place, Column(domain.attributes[place], content, pandas.array(numbers)).of))
         elif name in flags:
             place, code = flags[name]
-            tables.append((place, (np.arange(domain.attributes[place].size) == code).astype(np.float64)))
+            columns.append((place, partial(np.equal, code)))
         else:
             raise request.error(
                 f"reads a column '{name}', which is neither an attribute of the domain nor one of its values. "
@@ -116,16 +121,21 @@ def _numbers(request: Request, domain: TableDomain, names: list[str], note: str)
 
     def given(rows: Tensor) -> Any:
         codes = rows.cpu().numpy()
-        columns = [table[np.clip(codes[:, place], 0, len(table) - 1)] for place, table in tables]
-        return pandas.DataFrame(np.stack(columns, 1), columns=names)
+        table = [np.asarray(column(codes[:, place]), dtype=np.float64) for place, column in columns]
+        return pandas.DataFrame(np.stack(table, 1), columns=names)
 
     return Reading(given, note)
 
 
-def _labels(attribute: Any) -> list[tuple[int, Any]]:
+def _labels(attribute: Attribute) -> list[tuple[int, Any]]:
     if attribute.values:
-        return list(enumerate(attribute.values))
+        return [*((code, label) for label, code in attribute.extra.items()), *enumerate(attribute.values)]
     return [(code, attribute.value(code)) for code in range(attribute.size)] if attribute.size <= 256 else []
+
+
+def _empty_code(attribute: Attribute) -> list[int]:
+    """Return the code that an empty cell has among labels, if it has one."""
+    return [int(attribute.codes([None])[0])] if attribute.values and attribute.missing is not None else []
 
 
 def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
