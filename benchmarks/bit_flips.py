@@ -39,9 +39,11 @@ from neuronfair.network.weights import Card, save
 from neuronfair.store.journal import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run
-from neuronfair.verdict.audit import AuditSettings, Origin, audit
+from neuronfair.verdict import audit
+from neuronfair.verdict.about import Origin
 from neuronfair.verdict.baseline import read_baseline
 from neuronfair.verdict.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights, shrunk_pair
+from neuronfair.verdict.settings import AuditSettings
 
 import torch
 
@@ -80,8 +82,9 @@ def plain(value: Any) -> Any:
 def looked_at(folder: Path) -> Any:
     """Return all that `replay` and the reports read of a run."""
     run = Run.open(folder)
-    nearer = shrunk_pair(run, 0)
-    return plain([astuple_of(run.findings()), run.summary, run.seeds, run.domain.fingerprint, own_model(run), nearer])
+    model = own_model(run)
+    nearer = next((pair for pair in map(partial(shrunk_pair, run), range(1000)) if pair is not None), None)
+    return plain([astuple_of(run.findings()), run.summary, run.seeds, run.domain.fingerprint, model, nearer])
 
 
 def astuple_of(findings: Any) -> Any:
@@ -99,14 +102,14 @@ def make_run(folder: Path, opened: Opened, card: Card, data: Data, plan: Plan) -
     manifest = make_manifest(plan, data, model=WEIGHTS, weights=opened.fingerprint, outputs=2)
     assert isinstance(opened.model, Network)
     assert opened.module is not None
-    run = Run.create_or_open(folder, manifest, opened.domain, 2)
+    run = Run.create_or_open(folder, manifest, data.domain, 2)
     save(folder / WEIGHTS, opened.module, card)
-    run.finish(find(opened.model, opened.domain, data.rows, plan, recorder=run).summary())
+    run.finish(find(opened.model, data.domain, data.rows, plan, recorder=run).summary())
     return [
         Way("looking", lambda: looked_at(folder), lambda path: path.name not in EYE),
         Way(
             "going on",
-            lambda: (own_model(Run.open(folder)), gone_on(Run.create_or_open(folder, manifest, opened.domain, 2))),
+            lambda: (own_model(Run.open(folder)), gone_on(Run.create_or_open(folder, manifest, data.domain, 2))),
             lambda path: path.name not in EYE,
         ),
     ]
@@ -114,8 +117,8 @@ def make_run(folder: Path, opened: Opened, card: Card, data: Data, plan: Plan) -
 
 def make_audit(folder: Path, opened: Opened, card: Card, data: Data) -> list[Way]:
     origin = Origin(trained_here=True, card=card)
-    audit(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
-    text = format_domain(opened.domain)
+    audit.run(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
+    text = format_domain(data.domain)
     runs = [path.parent for path in folder.glob("*/*/manifest.json")]
 
     def own(path: Path) -> bool:
@@ -123,7 +126,7 @@ def make_audit(folder: Path, opened: Opened, card: Card, data: Data) -> list[Way
 
     ways = [
         Way("going on", lambda: (begin(folder, {}, text, "loans") and None, own_weights(folder)), own),
-        Way("as a baseline", lambda: read_baseline(folder / FIGURES)["attributes"], lambda p: p.name == FIGURES),
+        Way("as a baseline", lambda: read_baseline(folder / FIGURES), lambda p: p.name == FIGURES),
     ]
     return [*ways, *map(looking, runs)]
 
@@ -194,6 +197,8 @@ class Trial:
         whole, seen = path.read_bytes(), Counter[str]()
         others = [p for p in path.parent.iterdir() if p.suffixes == path.suffixes and p.read_bytes() != whole]
         contents = [None, b"", whole[: len(whole) // 2], whole + b"\0", *(other.read_bytes() for other in others[:2])]
+        if path.name == NEARER:  # gone is the same as not written yet
+            del contents[0]
         if path.name == JOURNAL:
             lines = whole.splitlines(keepends=True)
             contents = [None, b"", whole + b"\0", whole + lines[-1]]

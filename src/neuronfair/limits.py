@@ -101,8 +101,11 @@ def read_member(archive: zipfile.ZipFile, name: str | zipfile.ZipInfo, *, times:
     check_size(member.file_size, what, times=times)
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a limit
         raise zipfile.BadZipFile(f"'{member.filename}' is packed in a way that is not read here")
-    with archive.open(member) as file:  # archive.read would unpack all there is, and then cut it to the size
-        return file.read(member.file_size)
+    try:
+        with archive.open(member) as file:  # archive.read would unpack all there is, and then cut it to the size
+            return file.read(member.file_size)
+    except OSError as error:  # its place is before the beginning of the file, say
+        raise zipfile.BadZipFile(f"'{member.filename}' cannot be read: {error}") from error
 
 
 def check_archive(archive: zipfile.ZipFile, *, times: float = 1, what: object = None, besides: float = 0) -> None:

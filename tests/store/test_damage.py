@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,16 @@ def test_what_a_forged_folder_says(halfway, name, was, now, says):
     """Whoever can write the checksums, too, cannot name files elsewhere or numbers that take all memory."""
     forged(halfway, name, was, now)
     assert says in refused(halfway, looked_at)
+
+
+@pytest.mark.parametrize(("kind", "says"), [("parquet", "findings file"), ("keys.npy", ""), ("state.safetensors", "")])
+def test_files_that_are_nothing_but_have_the_right_checksum(halfway, kind, says):
+    path = halfway / f"local-00001.{kind}"
+    was = zlib.crc32(path.read_bytes())
+    path.write_bytes(b"nothing")
+    forged(halfway, JOURNAL, str(was), str(zlib.crc32(b"nothing")))
+    with pytest.raises(RunError, match=rf"{path}: .*damaged or (gone|not).*{says}"):
+        Run.open(halfway).resume("local")
 
 
 def test_a_folder_of_the_first_format_is_not_read(halfway):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,6 +16,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import RunError
 from neuronfair.generation.findings import Findings
+from neuronfair.store.files import load_array
 from neuronfair.store.tables import read_findings, write_findings
 
 MIXED = """
@@ -190,3 +192,19 @@ def test_a_file_of_another_domain(tmp_path, mixed):
     damaged(path, parse_domain(MIXED.replace('"middle"', '"medium"')))
     damaged(path, parse_domain(MIXED.replace("low = 17", "low = 50")))
     damaged(path, parse_domain(MIXED.replace("step = 0.1", "step = 0.35").replace("continuous", "ordinal")))
+
+
+@pytest.mark.parametrize("array", [np.array(3), np.zeros((2, 3)), np.zeros((2, 4), dtype=np.int8)])
+def test_an_array_of_another_form_is_refused(tmp_path, array):
+    """Somebody may have made the folder, checksums included."""
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(RunError, match="an array of another form"):
+        load_array(tmp_path / "a.npy", 3)
+
+
+def test_an_array_that_declares_more_than_it_holds_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), dtype=np.int8))
+    content = (tmp_path / "a.npy").read_bytes().replace(b"(2, 3)", b"(99,3)")
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(RunError, match="is declared"):
+        load_array(tmp_path / "a.npy", 3)

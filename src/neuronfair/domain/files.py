@@ -130,6 +130,7 @@ def _parquet(content: bytes, path: Path) -> Sheet:
     from neuronfair.apart.parquet import columns
 
     try:
+        read_apart("parquet", content, path)  # it may be damaged so that the library ends the process
         with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)) as file:
             about, names = file.metadata, file.schema_arrow.names
         _check_header(names, path)
@@ -137,7 +138,6 @@ def _parquet(content: bytes, path: Path) -> Sheet:
         values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
         size = 3 * sum(group.total_byte_size for group in groups)  # as it is unpacked, as a column, and as text
         check_size(size + _CELL * max(values, about.num_rows * len(names)), path)
-        read_apart("parquet", content, path)  # all this may be untrue
         table = columns(content)
         texts = _Texts(path, len(content) + table.nbytes)
         cells = {str(name): texts.of(_cells(table[name])) for name in names}

@@ -1,4 +1,4 @@
-"""What a search found: pairs of people who differ in a sensitive attribute only and are decided otherwise."""
+"""What a search found: pairs of people who differ in a sensitive attribute only, and with it in the decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Findings:
     """
 
     packed: Tensor  # (f, d) codes, in the domain's compact type
-    twin_values: Tensor  # (f, s) sensitive codes of the twin that is decided otherwise
+    twin_values: Tensor  # (f, s) sensitive codes of the twin for whom the decision flips
     scores: Tensor  # (f, outputs)
     twin_scores: Tensor  # (f, outputs)
     origin: Tensor  # (f,) which seed the walker came from

@@ -1,4 +1,4 @@
-"""Several methods on one model: the same domain, seeds, budget and judge, and random people beside them."""
+"""Several methods on one model: the same domain, seeds, budget and judge, and people drawn uniformly beside them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Phase = Literal["both", "global", "local"]
 Progress = Callable[[str, int, int, int], None]
 
 MIX_SEEDS = 10  # times as many seeds as asked for start each method's global phase, whose findings are then mixed
-MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # random people judged for the rate beside the methods
+MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and judged for the rate beside the methods
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The figures of every method and run seed, and the rate among random people."""
+    """The figures of every method and run seed, and the rate in the domain."""
 
     phase: Phase
     plan: Plan

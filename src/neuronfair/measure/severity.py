@@ -1,4 +1,4 @@
-"""How badly the findings are treated: the gap between the scores of a person and of the twin decided otherwise."""
+"""How badly the findings are treated: the gap between the scores of a person and of the twin."""
 
 from __future__ import annotations
 

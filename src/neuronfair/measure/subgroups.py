@@ -22,7 +22,7 @@ BEAM = 6  # rules that are made longer at a time
 CUTS = 16  # places where a range may begin or end, for an attribute with many values
 MAX_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
 VALUES = 5  # labels in one condition, at most: more are not read
-ENOUGH = 400  # discriminated people to learn from; findings make up for what random people lack
+ENOUGH = 400  # discriminated people to learn from; findings make up for what those drawn lack
 SUPPORT = 0.03  # of the discriminated people that a rule must hold for
 OTHERS = 5_000  # people to tell them from: enough to see a share of 0.1 %
 GAIN = 1.1  # by which a further condition must make a rule worth more, lest it only describe the draw
@@ -59,9 +59,9 @@ def subgroups(
 ) -> tuple[Subgroup, ...]:
     """Return up to five rules of up to three conditions each under which discrimination is frequent.
 
-    The rules are learned from random valid people, those discriminated against the others; where these are few,
+    The rules are learned from people of the domain, those discriminated against the others; where these are few,
     findings join them. Each rule is then measured on new people drawn uniformly from those who meet it, and kept only
-    if its interval lies above that of `overall`, the rate of all valid people. The intervals share what may go wrong:
+    if its interval lies above that of `overall`, the rate in the whole domain. The intervals share what may go wrong:
     all of them hold together with the stated confidence. Sensitive attributes play no part.
     """
     check_rows(domain, findings, "subgroups")

@@ -208,5 +208,5 @@ def _card(text: str, path: Path) -> Card:
                 "accuracy": {str(part): float(share) for part, share in fields["accuracy"].items()},
             }
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(f"{path}: the card in this file cannot be read ({one_line(error)})") from error

@@ -17,8 +17,8 @@ from neuronfair.repair.outcome import Outcome, outcomes
 from neuronfair.words import percent
 
 FACTORS = (0.0, 0.25, 0.5, 0.75)
-SAMPLES = 4_000  # random people, beside those of the validation part, on whom a repair is chosen
-PROOF = 10_000  # other random people, on whom the chosen ones are compared
+SAMPLES = 4_000  # people drawn from the domain, beside those of the validation part, on whom a repair is chosen
+PROOF = 10_000  # other people, on whom the chosen ones are compared
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Turn:
 class NeuronRepair:
     """The repaired network, and what equally many random neurons came to.
 
-    `before`, `after` and `random` are measured on test rows and random people who played no part in the choice.
+    `before`, `after` and `random` are measured on test rows and drawn people who played no part in the choice.
     `random` holds one outcome for each draw of random neurons; where no strength helped, that of the network as it was.
     """
 
@@ -67,7 +67,7 @@ def repair_neurons(
 ) -> NeuronRepair:
     """Turn down the neurons that react most, in the layer, number and strength that validation rows choose.
 
-    The choice is the fewest discriminated people, among the validation rows and random people, that costs at most
+    The choice is the fewest discriminated people, among the validation rows and people drawn, that costs at most
     `max_loss` of the accuracy. The control takes equally many neurons of the same layer by lot, `draws` times, and
     chooses their strength in the same way.
     """

@@ -1,4 +1,4 @@
-"""Retraining a detector with the picture pairs that it decided otherwise."""
+"""Retraining a detector with the picture pairs for which its decision flips."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def stand(
 ) -> Standing:
     """Measure a network; the same seed asks two networks the same questions.
 
-    Layers, groups and the seeds of the search come from the test rows, and the rate from random people.
+    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain.
     """
     test = parts.test
     domain = test.domain

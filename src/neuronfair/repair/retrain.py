@@ -1,4 +1,4 @@
-"""Retraining: pairs of people who were decided otherwise join the training rows with one label for both."""
+"""Retraining: pairs of people for whom the decision flips join the training rows with one label for both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuronfair.words import percent
 MOST = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less
 HELD = 8  # one in so many of the drawn pairs is kept for validation, at most
 FEWEST = 500  # pairs kept for validation beside a small table
-SAMPLES = 10_000  # random people on whom the repeats are compared
+SAMPLES = 10_000  # people drawn from the domain, on whom the repeats are compared
 #: Larger batches and steps than in the first training, and an earlier end: a third less time than with steps of 0.001,
 #: and as fair. Steps of 0.003 cost small tables their accuracy.
 SETTINGS = TrainingSettings(batch=256, lr=0.002, patience=4)
@@ -33,7 +33,7 @@ SETTINGS = TrainingSettings(batch=256, lr=0.002, patience=4)
 class Retraining:
     """The retrained network, and how every repeat and a retraining without findings did.
 
-    `repeats` and `without` are measured on the test rows and on random people who played no part in the choice.
+    `repeats` and `without` are measured on the test rows and on drawn people who played no part in the choice.
     `ensemble` is the accuracy on the test rows of the networks that do not see the sensitive attributes, if they voted.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from neuronfair.errors import RunError
-from neuronfair.limits import TEXT, read_bytes
+from neuronfair.limits import TEXT, check_array, read_bytes
 
 _CHUNK = 1 << 20
 
@@ -72,11 +73,15 @@ def save_array(tensor: Tensor, path: Path) -> None:
         np.save(file, tensor.cpu().numpy())
 
 
-def load_array(path: Path) -> Tensor:
-    """Read a tensor back."""
+def load_array(path: Path, *columns: int) -> Tensor:
+    """Read a tensor of whole numbers back: one for each line, or so many columns."""
     try:
-        with path.open("rb") as file:
-            return torch.from_numpy(np.asarray(np.lib.format.read_array(file, allow_pickle=False)))
+        content = read_bytes(path)
+        check_array(content)
+        array = torch.from_numpy(np.asarray(np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)))
+        if array.dim() == 0 or array.shape[1:] != columns or array.is_floating_point():
+            raise ValueError(f"an array of another form: {array.dtype}, {tuple(array.shape)}")
+        return array
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise RunError(f"{path}: damaged or gone ({error}). The other parts of the run are untouched") from None
 

@@ -118,7 +118,7 @@ class Run:
     @property
     def seeds(self) -> Tensor:
         """The rows that the walkers started from, by the origin of a finding."""
-        return files.load_array(self._path(SEEDS)).long().to(self.domain.device)
+        return files.load_array(self._path(SEEDS), len(self.domain.attributes)).long().to(self.domain.device)
 
     # What a campaign asks of a recorder
 
@@ -180,7 +180,7 @@ class Run:
         parts = [Findings.empty(self.domain, self.outputs)]
         for line in self.journal.parts[phase]:
             part = read_findings(self._path(line["part"]), self.domain, self.outputs)
-            misses = files.load_array(self._path(line["misses"])).to(self.domain.device)
+            misses = files.load_array(self._path(line["misses"]), len(self.domain.attributes)).to(self.domain.device)
             parts.append(
                 replace(part, misses=misses, tried=line["tried"], judged=line["judged"], rejected=line["rejected"])
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.errors import RunError
+from neuronfair.shown import visible
 from neuronfair.store.files import read_text
 
 _MARK = b',\n  "digest": "'
@@ -17,12 +18,13 @@ _MARK = b',\n  "digest": "'
 def seal(entry: Mapping[str, Any]) -> bytes:
     """Return a JSON object as text whose last entry is the SHA-256 of all that stands before it.
 
-    >>> print(seal({"a": 1}).decode()[:28])
+    >>> print(seal({"a": 1}).decode()[:25])
     {
       "a": 1,
       "digest": "
     """
-    body = json.dumps(entry, indent=2, allow_nan=False).removesuffix("\n}").encode()
+    text = visible(json.dumps(entry, indent=2, allow_nan=False), keep="\n")  # DEL; the rest is ASCII
+    body = text.removesuffix("\n}").encode()
     return body + _MARK + _end(body)
 
 

@@ -119,9 +119,9 @@ def test_names_that_share_a_member_count_each(path, crowd, monkeypatch):
 
 def test_the_text_of_an_archive_counts_more(path, crowd, monkeypatch):
     with_json(path, lambda program: program.update(remark="x" * 600_000))
-    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "5000000")
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "20000000")
     assert open_model(path, crowd.domain, crowd.rows).white_box
-    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "4800000")
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "19000000")
     with pytest.raises(TooLarge, match=r"models/model.json"):
         open_model(path, crowd.domain, crowd.rows)
 

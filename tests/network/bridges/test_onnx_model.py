@@ -192,11 +192,37 @@ def test_onnxruntime_is_held_to_the_limit(nodes, crowd, tmp_path, monkeypatch):
     end = [node("ReduceSum", ["c"], ["s"], keepdims=0), node("Add", ["r", "s"], ["y"])]
     arrays = WEIGHTS | {"size": ints(20000, 20000), "one": np.ones((1, 1), np.float32)}
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes, *end], arrays)
-    with pytest.raises(ModelError, match=r"needs more memory than 0.2 GB. If you trust it, set NEURONFAIR_MAX_BYTES"):
+    with pytest.raises(TooLarge, match=r"g.onnx: takes more than 0.2 GB of memory"):
         open_model(path, crowd.domain, crowd.rows)
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes, *end], arrays | {"size": ints(2, 2)})
     if nodes[0].op_type != "RandomNormal":
         assert not open_model(path, crowd.domain, crowd.rows).white_box
+
+
+def test_also_for_sizes_that_depend_on_the_rows(crowd, tmp_path, monkeypatch):
+    """Nothing for rows of zeros, on which a graph is tried first, and more than 400 MB for people."""
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "200000000")
+    nodes = [
+        node("ReduceMax", ["x"], ["m"], keepdims=0),
+        node("Mul", ["m", "many"], ["f"]),
+        node("Cast", ["f"], ["i"], to=onnx.TensorProto.INT64),
+        node("Reshape", ["i", "one"], ["size"]),
+        node("ConstantOfShape", ["size"], ["c"]),
+        node("ReduceSum", ["c"], ["s"], keepdims=0),
+        node("Add", ["r", "s"], ["y"]),
+    ]
+    path = graph(tmp_path / "g.onnx", [*FIRST, *nodes], WEIGHTS | {"many": np.float32(1e8), "one": ints(1)})
+    with pytest.raises(ModelError, match=r"needs more memory than 0.2 GB. If you trust it, set NEURONFAIR_MAX_BYTES"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_a_small_file_of_many_parts(crowd, tmp_path, monkeypatch):
+    """Four million empty nodes of two bytes each take about 600 MB when they are parsed."""
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000000")
+    thousand = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto()] * 1000))
+    (tmp_path / "g.onnx").write_bytes(thousand.SerializeToString() * 4000)  # graphs that follow each other are one
+    with pytest.raises(TooLarge, match=r"g.onnx: takes more than 0.1 GB of memory"):
+        open_model(tmp_path / "g.onnx", crowd.domain, crowd.rows)
 
 
 def test_tensors_are_not_larger_than_allowed(crowd, tmp_path, monkeypatch):

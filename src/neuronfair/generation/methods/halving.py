@@ -1,7 +1,7 @@
 """Halving: walk as another method does, and when a step takes a picture and its twin over the boundary, go back half.
 
 A step of the paper's size moves the score of a picture far more than the shift of its attribute does, so a walker
-mostly steps over the strip where the twins are decided otherwise. This is not in the paper.
+mostly steps over the strip where the decision flips. This is not in the paper.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from neuronfair.network.judge import Judgement
 class Halving:
     """A method for rows whose codes all have an order, such as pixels; `walk` says how to get to the boundary.
 
-    Between the last row on the seed's side and the first one beyond, the middle is judged, and so on until twins are
-    decided otherwise or no whole step is left; then the walk goes on.
+    Between the last row on the seed's side and the first one beyond, the middle is judged, and so on until the
+    decision flips or no whole step is left; then the walk goes on.
     """
 
     walk: Method

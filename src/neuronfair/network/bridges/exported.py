@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
-from neuronfair.limits import TEXT, check_archive, check_size, read_member
+from neuronfair.limits import TREE, check_archive, check_size, open_archive, read_member
 from neuronfair.network.bridges.aten import (
     CASTS,
     CHECKS,
@@ -67,14 +67,15 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
 
 
 def _read(request: Request) -> Graph:
-    with zipfile.ZipFile(request.path) as archive:
+    with open_archive(request.content, request.path) as archive:
+        archive.filename = request.source  # for messages
         check_archive(archive)
         names = archive.namelist()
         described = [name for name in names if name.endswith("/models/model.json")]
         if not described:
             raise Unsupported("an archive of an older torch, or not one of torch.export")
         root = described[0].removesuffix("models/model.json")
-        program = json.loads(read_member(archive, described[0], times=TEXT))
+        program = json.loads(read_member(archive, described[0], times=TREE))
         if program["schema_version"]["major"] != SCHEMA:
             raise Unsupported(f"an archive of torch {program.get('torch_version')}, which is not known here")
         weights = _tensors(archive, root, "weights") | _tensors(archive, root, "constants")
@@ -101,7 +102,7 @@ def _read(request: Request) -> Graph:
 def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tensor]:
     """Return the tensors of one folder of the archive by name."""
     place = f"{root}data/{folder}/"
-    config = json.loads(read_member(archive, f"{place}model_{folder}_config.json", times=TEXT))["config"]
+    config = json.loads(read_member(archive, f"{place}model_{folder}_config.json", times=TREE))["config"]
     tensors, total = {}, 0
     for name, entry in config.items():
         if entry["use_pickle"] or entry.get("tensor_meta") is None:

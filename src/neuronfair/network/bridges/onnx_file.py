@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.apart import read_apart
 from neuronfair.errors import ModelError
 from neuronfair.limits import VARIABLE, TooLarge, max_bytes
 from neuronfair.network.bridges.classes import by_position, class_order, ordered
@@ -121,7 +122,7 @@ def _black_box(request: Request, model: Any, inputs: list[Any], why: str) -> Ope
 
 def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
-    session = _session(model)
+    session = _session(request, model.SerializeToString())
     names = [given.name for given in inputs]
     kinds = {given.name: given.type for given in session.get_inputs()}
     feed: Callable[[Tensor], dict[str, np.ndarray]]
@@ -158,18 +159,19 @@ def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callabl
     return ask, "; ".join(filter(None, told))
 
 
-def _session(model: Any) -> Any:
+def _session(request: Request, model: bytes) -> Any:
     try:
         runtime = needs("onnxruntime", "onnx")
+        read_apart("graphs", b"r" + model, request.path)  # so that one that ends the process does not end ours
         _bound(runtime, max_bytes())
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, and need not be printed as well
         options.add_session_config_entry("session.use_env_allocators", "1")
         # Given the bytes that were checked, it has no path from which to read other files. Its fallback would only try
         # the same again, and print about it.
-        return runtime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except TooLarge:
+        raise
     except Exception as error:
         raise ModelError(f"onnxruntime cannot run it ({one_line(error)})") from error
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from neuronfair.apart import Unreadable, read_apart
 from neuronfair.errors import NeuronFairError
-from neuronfair.limits import TEXT, check_size, read_bytes
+from neuronfair.limits import TEXT, check_size
 from neuronfair.network.bridges.opened import Request, needs, one_line
 
 PARTS = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
@@ -19,9 +20,13 @@ _ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxrunt
 def read_model(request: Request) -> Any:
     """Return the model of an ONNX file with all its tensors inside; it names no other file any more."""
     onnx = needs("onnx", "onnx")
+    check_size(len(request.content), request.path, times=TEXT)
     try:
-        model = onnx.load_model_from_string(read_bytes(request.path, times=TEXT))
+        read_apart("graphs", b"p" + request.content, request.path)  # two bytes can become a message of 160
+        model = onnx.load_model_from_string(request.content)
         _check(request, onnx, model)
+    except Unreadable as error:
+        raise request.error(f"not a readable ONNX file ({error})") from error
     except NeuronFairError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader

@@ -207,7 +207,8 @@ def _decides_otherwise(request: Request, estimator: Any, final: Any, reading: Re
 
 
 def _classes(final: Any) -> Any:
-    return getattr(final, "classes_", None)
+    classes: Any = getattr(final, "classes_", None)
+    return classes if isinstance(classes, list) or np.ndim(classes) == 1 else None
 
 
 def _quietly(method: Callable[[Any], Any], table: Any) -> Any:
