@@ -74,7 +74,8 @@ class Home:
         bad = [f"{name} made or gone in the try" for name in there.keys() ^ files.keys()]
         bad += [f"{name} changed" for name, path in there.items() if name in files and path.read_bytes() != files[name]]
         now = self._seen()
-        bad += [str(path) for path in now.items() ^ self._before.items()]
+        others = sorted({str(path.relative_to(self.folder)) for path, _ in now.items() ^ self._before.items()})
+        bad += [f"{name} made, changed or gone" for name in others]
         for path in now.keys() - self._before.keys():
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         if MARKER.exists():
