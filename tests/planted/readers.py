@@ -20,7 +20,7 @@ from fuzzing.formats import Format  # noqa: E402
 
 from neuronfair.errors import DataError, NeuronFairError  # noqa: E402
 
-ELSEWHERE = Path(sys.argv[1]).parent
+ELSEWHERE = Path(sys.argv[-1]).parent
 
 
 def refuses(place: Path) -> None:

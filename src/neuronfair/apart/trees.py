@@ -7,7 +7,7 @@ import sys
 if "neuronfair" not in sys.modules:  # in a process of its own these are not needed, and slow to import
     sys.modules |= {"sklearn": None, "pandas": None}  # type: ignore[dict-item]
 
-import xgboost  # noqa: E402
+import xgboost
 
 
 def read(content: bytes, memory: int) -> bytes:
