@@ -21,7 +21,7 @@ def percent(share: float | None) -> str:
     >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, -0.02, None)]
     ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', '−2 %', 'not known']
     """
-    if share is None:
+    if share is None or not math.isfinite(100 * share):
         return UNKNOWN
     if 0 < share < 0.5e-6:
         return "below 0.0001 %"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-sys.modules |= {"sklearn": None, "pandas": None}  # type: ignore[dict-item]  # not needed here, and slow to import
+if "neuronfair" not in sys.modules:  # in a process of its own these are not needed, and slow to import
+    sys.modules |= {"sklearn": None, "pandas": None}  # type: ignore[dict-item]
 
-import xgboost  # noqa: E402
+import xgboost
 
 
 def read(content: bytes, memory: int) -> bytes:
