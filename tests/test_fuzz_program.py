@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from benchmarks.fuzzing import models, oracle, seals
 from benchmarks.fuzzing.formats import BY_NAME
+from tests.conftest import ROOT
 
 CHEAP = ["csv", "csv.gz", "toml", "names", "npz", "safetensors", "parquet", "run", "gate", "onnx"]
 
@@ -59,3 +62,14 @@ def test_boosted_trees_are_bent_at_their_fields():
         assert _Ubj(whole).tree == _Ubj(_as_ubj(_Ubj(whole).tree)).tree
         described = json.loads(models.xgboost_json()[0]["model.json"])["learner"]
         assert _Ubj(whole).tree["learner"].keys() == described.keys()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the program watches processes by what Linux tells of them")
+def test_what_is_planted_is_found(tmp_path):
+    """Readers that fail, hang, die, write, connect and run what they read: each is called by its name."""
+    command = [sys.executable, "-m", "tests.planted.readers", tmp_path / "figures.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "| hangs | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 0 |" in done.stdout
+    assert (tmp_path / "kept" / "dies--1" / "file.json").read_bytes() == b'{"a": [1, "b"]}'
+    assert not (tmp_path / "kept" / "reads--1").exists()
