@@ -141,8 +141,9 @@ def make_ready() -> None:
     for name in AHEAD:
         importlib.import_module(name)
     stages.stop_clocks()
-    for name in (name for name in own if not name.endswith("__main__")):
-        importlib.import_module(name)
+    for name in own:
+        if not {"__main__", "apart"} & set(name.split(".")):  # programs of their own, not for this process
+            importlib.import_module(name)
     importlib.import_module("matplotlib").rcParams["svg.hashsalt"] = "the same"
     lab, cases, _, figure = map(importlib.import_module, ("lab", "cases", *PAGE))
     for case in [case for case in cases.CASES if case != "german-sex"]:
