@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import onnx
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # on import it writes a device id and a database into the cache
 try:
     import onnxruntime  # type: ignore[import-untyped]
 except ImportError:  # then it is not tried in the package, either

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -160,6 +161,7 @@ def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callabl
 
 
 def _session(request: Request, model: bytes) -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
     try:
         runtime = needs("onnxruntime", "onnx")
         read_apart("graphs", b"r" + model, request.path)  # so that one that ends the process does not end ours
