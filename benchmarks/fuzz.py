@@ -187,6 +187,7 @@ def main() -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         os.environ |= {"KERAS_BACKEND": "torch", "KERAS_HOME": f"{place}/keras", "OMP_NUM_THREADS": "1"}
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU that is in use cannot be used in a forked process
         valid = specimens(formats)
         print(f"seed {asked.seed}; specimens made in {time.monotonic() - begun:.0f} s", flush=True)
         jobs = schedule(formats, asked.tries, time.monotonic() + 60 * asked.minutes)

@@ -71,8 +71,9 @@ class Worker:
             return Outcome("crash", f"{said} after {before or 'nothing else'}", spent)
         if spent > limit:
             return Outcome("hang", f"not done after {limit:g} s", spent)
-        own, *others = map(_resident, _family(self.process.pid))
-        self.peak = max(self.peak, *others, 0)  # its own is told by itself, without what the damage took
+        _, *others = _family(self.process.pid)
+        own = _resident(self.process.pid)
+        self.peak = max(self.peak, 0, *map(_private, others))  # its own is told by itself, without what the damage took
         if max(self.peak, own - self.size) > 2 * MOST:
             return Outcome("memory", f"killed at {max(self.peak, own - self.size) / 1e6:,.0f} MB", spent, self.peak)
         return None
@@ -158,6 +159,15 @@ def _family(pid: int | None) -> Iterator[int]:
         return
     for child in text.split():
         yield from _family(int(child))
+
+
+def _private(pid: int) -> int:
+    """Return what a process has in memory and shares with none: not its libraries, nor what it was forked with."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
 
 
 def _resident(pid: int | None) -> int:

@@ -91,7 +91,10 @@ def open_archive(source: Path | bytes, what: object) -> zipfile.ZipFile:
             entries += (rest + part).count(_ENTRY)
             rest = part[-3:]  # a mark may lie across two parts
     check_size(entries, what, times=_ENTRY_BYTES)
-    return zipfile.ZipFile(source if isinstance(source, Path) else io.BytesIO(source))
+    try:
+        return zipfile.ZipFile(source if isinstance(source, Path) else io.BytesIO(source))
+    except NotImplementedError as error:  # it says that it needs "zip file version 7.3" to be read
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def read_member(archive: zipfile.ZipFile, name: str | zipfile.ZipInfo, *, times: float = 1) -> bytes:
@@ -104,7 +107,7 @@ def read_member(archive: zipfile.ZipFile, name: str | zipfile.ZipInfo, *, times:
     try:
         with archive.open(member) as file:  # archive.read would unpack all there is, and then cut it to the size
             return file.read(member.file_size)
-    except OSError as error:  # its place is before the beginning of the file, say
+    except (OSError, NotImplementedError) as error:  # its place is before the beginning of the file, say
         raise zipfile.BadZipFile(f"'{member.filename}' cannot be read: {error}") from error
 
 

@@ -23,4 +23,6 @@ def columns(content: bytes) -> pyarrow.Table:
     # Those that are stored as differences from the text before can only be read in full.
     texts -= {chunk.path_in_schema for chunk in chunks if any("DELTA" in kind for kind in chunk.encodings)}
     with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=[*texts]) as file:
-        return file.read(use_threads=False)
+        table = file.read(use_threads=False)
+    table.validate(full=True)  # the places of repeated texts, too
+    return table

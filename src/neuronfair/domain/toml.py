@@ -141,7 +141,7 @@ def _conditions(where: str, part: Any) -> dict[str, Condition]:
 def _condition(where: str, value: Any) -> Condition:
     if isinstance(value, Mapping):
         _check_keys(where, value, ("min", "max"))
-        if not value or not all(isinstance(v, (int, float)) for v in value.values()):
+        if not value or not all(isinstance(v, float) or _is_code(v) for v in value.values()):
             raise DomainError(f"{where}: needs a number for min or max, is {dict(value)!r}")
         return Span(*(float(value.get(key, default)) for key, default in (("min", "-inf"), ("max", "inf"))))
     cells = tuple(value) if isinstance(value, list) else (value,)

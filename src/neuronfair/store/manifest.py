@@ -121,6 +121,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)
     if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
         raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
+    if max(map(len, Path(manifest["model"]).parts), default=0) > 255 or "\0" in manifest["model"]:
+        raise RunError(f"{folder / MANIFEST}: damaged: no file has the name of its model")
     if not 1 <= manifest["outputs"] <= MAX_OUTPUTS:
         raise RunError(f"{folder / MANIFEST}: damaged: a model with {manifest['outputs']} outputs")
     return manifest

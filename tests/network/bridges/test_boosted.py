@@ -81,6 +81,14 @@ def test_damaged_files_do_not_crash(crowd, tmp_path):
         old, tree[entry] = tree[entry], [value, *tree[entry][1:]]
         refused(json.dumps(model), "not a readable XGBoost model")
         tree[entry] = old
+    whole = json.dumps(model)
+    for name in ("tree_info", "iteration_indptr", "cats/sorted_idx", "cats/feature_segments", "cats/enc/3/offsets"):
+        for place, value in ((0, 2**31 - 1), (-1, -1), (1, 255)):
+            part = model = json.loads(whole)
+            for step in ("learner", "gradient_booster", "model", *name.split("/")):
+                part = part[int(step) if isinstance(part, list) else step]
+            part[place] = value
+            refused(json.dumps(model), "not a readable XGBoost model")
     path = tmp_path / "trees.ubj"
     booster.save_model(path)
     content = bytearray(path.read_bytes())

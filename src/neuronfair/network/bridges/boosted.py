@@ -41,11 +41,9 @@ def _checked(request: Request) -> tuple[bytes, dict[str, Any]]:
     try:
         content = read_apart("trees", request.content, request.source)
         learner = json.loads(content)["learner"]
-        columns = int(learner["learner_model_param"]["num_feature"])
-        for tree in _model(learner).get("trees", []):
-            _check_tree(tree, columns)
+        _check(learner)
         return content, learner
-    except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise request.error(f"not a readable XGBoost model ({one_line(error)})") from None
 
 
@@ -66,10 +64,54 @@ def _categories(learner: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+# XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
+def _check(learner: dict[str, Any]) -> None:
+    """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
+    said = learner["learner_model_param"]
+    columns, *classes = (int(said.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
+    model = _model(learner)
+    trees = model.get("trees", [])
+    for tree in trees:
+        _check_tree(tree, columns)
+    _check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
+    rounds = model.get("iteration_indptr", [])
+    if rounds:
+        _check_offsets("the rounds", rounds, len(trees))
+    if cats := model.get("cats"):
+        _check_categories(cats)
+
+
+def _check_categories(cats: dict[str, Any]) -> None:
+    known, bounds, order = cats["enc"], cats["feature_segments"], cats["sorted_idx"]
+    for entry in known:
+        if "offsets" in entry:
+            _check_offsets("the names of categories", entry["offsets"] or [0], len(entry["values"]))
+            if "type" not in entry and not all(0 <= value < 256 for value in entry["values"]):
+                raise ValueError("the names of its categories are no text")
+    counts = [len(entry["offsets"] or [0]) - 1 if "offsets" in entry else len(entry["values"]) for entry in known]
+    if bounds or known or order:
+        _check_offsets("the categories", bounds or [0], len(order))
+        if np.diff(bounds).tolist() != counts:
+            raise ValueError("it counts its categories in two ways")
+    for count, (start, end) in zip(counts, pairwise(bounds), strict=bool(counts)):
+        if sorted(order[start:end]) != list(range(count)):
+            raise ValueError("the order of its categories is not one")
+
+
+def _check_places(what: str, places: Any, count: int) -> None:
+    if any(not 0 <= place < count for place in places):
+        raise ValueError(f"{what} that does not exist")
+
+
+def _check_offsets(what: str, offsets: Any, end: int) -> None:
+    """Refuse bounds of parts of an array that do not begin with 0, rise, and end with its end."""
+    if offsets[0] != 0 or offsets[-1] != end or any(a > b for a, b in pairwise(offsets)):
+        raise ValueError(f"{what} are not cut where they end")
+
+
 def _check_tree(tree: dict[str, Any], columns: int) -> None:
-    """Refuse a tree whose branches lead nowhere or back, where XGBoost would read foreign memory or never end."""
-    if any(not 0 <= column < columns for column in tree["split_indices"]):
-        raise ValueError("a tree asks for a column that does not exist")
+    """Refuse a tree whose branches lead nowhere or back, so that XGBoost would never end."""
+    _check_places("a tree asks for a column", tree["split_indices"], columns)
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     place = np.arange(len(left))
     inner = left != -1
@@ -78,3 +120,6 @@ def _check_tree(tree: dict[str, Any], columns: int) -> None:
             raise ValueError("a branch of a tree leads nowhere")
     if (right != -1)[~inner].any():
         raise ValueError("a branch of a tree leads nowhere")
+    _check_places("a tree tells categories at a node", tree.get("categories_nodes", []), len(place))
+    ends = np.add(tree.get("categories_segments", []), tree.get("categories_sizes", []), dtype=np.float64)
+    _check_places("a tree names a category", [*tree.get("categories_segments", []), *ends], len(tree["categories"]) + 1)

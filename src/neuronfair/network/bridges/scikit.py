@@ -240,7 +240,7 @@ def _network(request: Request, transform: Transform, final: Any) -> tuple[TableE
     if final.out_activation_ not in ("logistic", "softmax", "identity"):
         raise NotLinear(f"its output function '{final.out_activation_}' is not known here")
     if hasattr(final, "classes_"):
-        parts["output"] = _class_scores(last, class_order(request.domain, final.classes_))
+        parts["output"] = _class_scores(last, class_order(request.domain, _classes(final)))
         parts["probabilities"] = nn.Softmax(dim=1)
     else:
         parts["output"] = last
@@ -249,6 +249,8 @@ def _network(request: Request, transform: Transform, final: Any) -> tuple[TableE
 
 def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
     before, after = weight.shape
+    if bias.shape != (after,):
+        raise NotLinear(f"a layer of {after} numbers adds {bias.shape} to them")
     layer = nn.Linear(before, after, dtype=torch.float64)
     layer.load_state_dict({"weight": torch.tensor(weight.T), "bias": torch.tensor(bias)})
     return layer
