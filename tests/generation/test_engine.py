@@ -24,6 +24,7 @@ from neuronfair.generation.methods.frontier import Frontier
 from neuronfair.generation.methods.neuronfair import NeuronFair
 from neuronfair.network.judge import Judgement
 from tests.conftest import PEOPLE, ROOT
+from tests.network.test_judge import three_scores
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -471,3 +472,16 @@ def test_a_domain_in_which_nothing_may_change_is_refused():
     network = networks.network(networks.random_module(domain), domain)
     with pytest.raises(NeuronFairError, match="every attribute is sensitive"):
         find(network, domain, torch.zeros(3, 1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [1, 0, 2], [1, 2, 0]])
+def test_who_meets_a_person_first_does_not_decide_whether_it_is_found(order):
+    """Twins score 0, 0.5 and 1 with a tolerance of 0.6: nobody lies too far from the one in the middle."""
+    domain, module = three_scores()
+    world = networks.world(module, domain, decision=Decision("tolerance", 0.6))
+    path = torch.tensor([[7, 0], [7, 1], [7, 2]])[order][None]
+    found = search(world, Scripted(path), path[0], budget=Budget(steps=1)).findings
+    assert (len(found), found.tried, found.rejected) == (1, 1, 0)
+    ends = {tuple(found.rows[0].tolist()), tuple(found.twins(domain)[0].tolist())}
+    assert ends == {(7, 0), (7, 2)}
+    assert {float(found.scores), float(found.twin_scores)} == {0.0, 1.0}

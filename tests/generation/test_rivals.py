@@ -51,7 +51,7 @@ def judged(world: World, rows: Tensor, found: list[bool] | Tensor | None = None)
     judgement = judge(world.network, world.domain, rows, world.decision)
     if found is None:
         return judgement
-    return replace(judgement, differs=torch.as_tensor(found)[:, None].expand_as(judgement.differs))
+    return replace(judgement, discriminates=torch.as_tensor(found))
 
 
 def told(method: Method, world: World, state: State, rows: Tensor, t: int, found=None) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from neuronfair import Decision, judge
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.network import judge as judging
 from tests.planted import networks
@@ -71,3 +72,48 @@ def test_the_farthest_twin_that_is_decided_otherwise_is_the_partner(decision):
         chosen = found.differs[i] if found.differs[i].any() else torch.ones(9, dtype=torch.bool)
         assert gaps[found.partner[i]] == gaps[chosen].max()
         assert chosen[found.partner[i]]
+
+
+def three_scores() -> tuple[TableDomain, nn.Module]:
+    """A score of 0.5 for each step of `s`, which has three values: 0, 0.5 and 1."""
+    domain = TableDomain(
+        "three", (Attribute("a", "ordinal", low=0, high=9), Attribute("s", "ordinal", low=0, high=2)), ("s",)
+    )
+    return domain, nn.Sequential(networks.linear([[0.0, 0.5]], [0.0]), nn.ReLU(), networks.linear([[1.0]], [0.0]))
+
+
+def test_a_family_is_discriminated_whichever_of_its_members_is_met():
+    domain, module = three_scores()
+    network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
+    found = judge(network, domain, torch.tensor([[4, 0], [4, 1], [4, 2]]), tolerance)
+    assert found.differs.sum(1).tolist() == [1, 0, 1]  # the middle one lies 0.5 from both others, and they lie 1 apart
+    assert found.discriminates.tolist() == [True, True, True]
+    pairs = found.pairs()
+    assert pairs.rows.tolist() == [[4, 0], [4, 2], [4, 2]]
+    assert pairs.twins.tolist() == [[4, 2], [4, 0], [4, 0]]
+    assert (pairs.scores[:, 0].tolist(), pairs.twin_scores[:, 0].tolist()) == ([0, 1, 1], [1, 0, 0])
+    assert judge(network, domain, found.rows, Decision("tolerance", 1.0)).discriminates.tolist() == [False] * 3
+
+
+def test_members_that_do_not_exist_make_nobody_discriminated():
+    domain, module = three_scores()
+    domain = replace(domain, rules=(Rule("no third value above 5", {"s": Span(low=2)}, {"a": Span(high=5)}),))
+    network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
+    found = judge(network, domain, torch.tensor([[5, 0], [5, 1], [6, 0], [6, 1]]), tolerance)
+    assert found.discriminates.tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("decision", [Decision(), Decision("threshold", 0.1), Decision("tolerance", 5.0)])
+def test_all_members_of_a_family_are_judged_alike(decision):
+    domain = networks.sex_and_race()
+    network = networks.network(networks.random_module(domain).double(), domain)
+    rows = networks.uniform_rows(domain, 100)
+    family = torch.cat([rows[:, None], domain.twins(rows).rows], 1)
+    found = judge(network, domain, family.flatten(0, 1), decision).discriminates.view(100, 10)
+    assert torch.equal(found, found[:, :1].expand(-1, 10))
+    assert 0 < int(found[:, 0].sum()) < 100
+    if decision.kind != "tolerance":  # Definition 1 to the letter: some twin of the row is decided otherwise
+        one = judge(network, domain, rows, decision)
+        assert torch.equal(one.discriminates, one.differs.any(1))
+        assert torch.equal(one.pairs().rows, rows)
+        assert torch.equal(one.pairs().twins, one.twin)

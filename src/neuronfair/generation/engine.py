@@ -166,14 +166,14 @@ class _Tally:
         if not sound:
             raise not_finite()
         chosen = found.nonzero()[:, 0]
-        hit = judgement[chosen]
+        pairs = judgement[chosen].pairs()
         missed = new & ~found & (_scramble(keys) % MISS_SHARE == 0)
         self._parts.append(
             Findings(
-                packed=hit.rows.to(domain.compact),
-                twin_values=hit.twin[:, list(domain.sensitive_columns)].long(),
-                scores=hit.scores,
-                twin_scores=hit.twin_scores[torch.arange(hits, device=rows.device), hit.partner],
+                packed=pairs.rows.to(domain.compact),
+                twin_values=pairs.twins[:, list(domain.sensitive_columns)].long(),
+                scores=pairs.scores,
+                twin_scores=pairs.twin_scores,
                 origin=origin[chosen],
                 step=torch.full((hits,), t, device=rows.device),
                 misses=rows[missed].to(domain.compact),

@@ -83,8 +83,9 @@ def _zero_gradient(look: _Look) -> _Note:
     world, seeds, judgement = look.world, look.seeds, look.judgement
     if not isinstance(world.network, Network):
         return None
-    ends = judgement.ends()
-    slopes = world.network.gradient(ends.rows, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
+    ends = judgement.ends
+    people = world.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+    slopes = world.network.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
     if 2 * flat <= len(seeds):
         return None

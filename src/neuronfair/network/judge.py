@@ -26,8 +26,8 @@ DecisionKind = Literal["argmax", "threshold", "tolerance"]
 class Decision:
     """What counts as another decision: another class, the other side of a threshold, or a gap above a tolerance.
 
-    With a tolerance a row is discriminatory if its own score is too far from that of a twin; two twins that are too far
-    from each other do not make it so.
+    With a tolerance a person is discriminated if any two members of the family lie too far apart, whichever of them is
+    the row at hand: its own score may lie between those of two twins, near enough to both.
 
     >>> Decision().differ(torch.tensor([[0.2, 0.8]]), torch.tensor([[0.6, 0.4]]))
     tensor([True])
@@ -52,6 +52,18 @@ class Decision:
         """Return the number of the class that scores (…, outputs) are decided for: (…)."""
         # With a threshold the last output is the score: the only one, or that of the positive class.
         return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
+
+    def splits(self, family: Tensor, valid: Tensor) -> Tensor:
+        """Return whether some members of each family are decided otherwise than others: bool, (n,).
+
+        `family` are the scores of each row and its twins, (n, 1 + k, outputs); `valid` says which twins exist, (n, k).
+        """
+        if self.kind != "tolerance":
+            return (self.differ(family[:, :1], family[:, 1:]) & valid).any(1)
+        score, exists = family[..., -1], with_row(valid)
+        return (
+            score.masked_fill(~exists, -torch.inf).amax(1) - score.masked_fill(~exists, torch.inf).amin(1) > self.value
+        )
 
     def alike(self, scores: Tensor) -> bool:
         """Return whether all rows of scores, (n, outputs), lead to one decision."""
@@ -117,11 +129,12 @@ class Judgement:
     rows: Tensor  # (n, d)
     family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
     valid: Tensor  # (n, k): whether such a twin exists
-    differs: Tensor  # (n, k): never for a twin that does not exist
+    discriminates: Tensor  # (n,): whether some members of the family are decided otherwise than others
 
     def __getitem__(self, chosen: Tensor | slice) -> Judgement:
         """Return the judgement of some of the rows."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in ("rows", "family", "valid", "differs")})
+        names = ("rows", "family", "valid", "discriminates")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     @property
     def scores(self) -> Tensor:
@@ -144,14 +157,15 @@ class Judgement:
         return torch.where(self.valid, self.decision.gap(self.family[:, :1], self.family[:, 1:]), -1.0)
 
     @cached_property
-    def discriminates(self) -> Tensor:
-        """Whether each row has a twin with another decision: bool, (n,)."""
-        return self.differs.any(1)
+    def differs(self) -> Tensor:
+        """Which twins are decided otherwise than their row, none where the row does not discriminate: bool, (n, k)."""
+        differs = self.decision.differ(self.family[:, :1], self.family[:, 1:])
+        return differs & self.valid & self.discriminates[:, None]
 
     @cached_property
     def partner(self) -> Tensor:
         """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
-        if self.differs.shape[1] == 1:
+        if self.valid.shape[1] == 1:
             return torch.zeros(len(self.rows), dtype=torch.int64, device=self.rows.device)
         gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
         return gaps.argmax(1)
@@ -161,15 +175,29 @@ class Judgement:
         """The row of that partner: (n, d)."""
         return self.domain.member(self.rows, self.partner + 1)
 
+    @cached_property
     def ends(self) -> Ends:
-        """Return how far each family reaches to both sides of the boundary, and its members there."""
-        exists = torch.cat([torch.ones_like(self.valid[:, :1]), self.valid], 1)
+        """How far each family reaches to both sides of the boundary, and which of its members do."""
+        exists = with_row(self.valid)
         lean = self.decision.lean(self.family, exists)
         leaning = (self.family * lean[:, None]).sum(2)
         high = leaning.masked_fill(~exists, -torch.inf).max(1)
         low = leaning.masked_fill(~exists, torch.inf).min(1)
-        rows = self.domain.member(self.rows.repeat(2, 1), torch.cat([high.indices, low.indices]))
-        return Ends(lean, high.values, low.values, rows)
+        return Ends(lean, high.values, low.values, high.indices, low.indices)
+
+    def pairs(self) -> Pairs:
+        """Return for each row two members of its family, decided otherwise if any are: the row itself and its partner.
+
+        With a tolerance they are the two ends of the family where no twin lies too far from the row itself.
+        """
+        rows, scores, number = self.rows, self.scores, self.partner + 1
+        every = torch.arange(len(rows), device=rows.device)
+        if self.decision.kind == "tolerance":
+            between = self.discriminates & ~self.differs.any(1)
+            number = torch.where(between, self.ends.lowest, number)
+            own = torch.where(between, self.ends.highest, 0)
+            rows, scores = self.domain.member(rows, own), self.family[every, own]
+        return Pairs(rows, self.domain.member(self.rows, number), scores, self.family[every, number])
 
 
 class Ends(NamedTuple):
@@ -178,7 +206,22 @@ class Ends(NamedTuple):
     lean: Tensor  # (n, outputs): see Decision.lean
     high: Tensor  # (n,): the highest leaning
     low: Tensor  # (n,): the lowest
-    rows: Tensor  # (2 n, d): who has the highest, then who has the lowest
+    highest: Tensor  # (n,): the number of the member that has it; 0 is the row itself
+    lowest: Tensor  # (n,)
+
+
+class Pairs(NamedTuple):
+    """Two members of a family for each row, and what the model says of them."""
+
+    rows: Tensor  # (n, d)
+    twins: Tensor  # (n, d)
+    scores: Tensor  # (n, outputs)
+    twin_scores: Tensor  # (n, outputs)
+
+
+def with_row(valid: Tensor) -> Tensor:
+    """Return which members of a family exist, given which twins do: the row itself always, (n, 1 + k)."""
+    return torch.cat([torch.ones_like(valid[:, :1]), valid], 1)
 
 
 def judge(
@@ -196,8 +239,7 @@ def judge(
     scores, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     if checked and not bool(scores.isfinite().all()):
         raise not_finite()
-    differs = decision.differ(scores[:, :1], scores[:, 1:]) & valid
-    return Judgement(domain, decision, rows, scores, valid, differs)
+    return Judgement(domain, decision, rows, scores, valid, decision.splits(scores, valid))
 
 
 def _family(network: Model, domain: Domain, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,17 +79,15 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     worst = worst[torch.from_numpy(np.sort(first)[:EXAMPLES]).to(domain.device)]
     seeds = domain.clip(outcome.seeds[worst.origin])
     rows = shrink(network, domain, worst.rows, seeds, decision)
-    judgement = judge(network, domain, rows, decision)
+    pairs = judge(network, domain, rows, decision).pairs()
     lines = [
         "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
     ]
-    for i, (row, seed) in enumerate(zip(rows, seeds, strict=True)):
-        partner = judgement.partner[i]
-        twin, scores = judgement.twin[i], judgement.twin_scores[i, partner]
+    for row, twin, own, other, seed in zip(*pairs, seeds, strict=True):
         changes = changed(domain, seed, row)
         lines.append(
-            f"• {domain.describe(row)}: decided {decided(domain, decision, judgement.scores[i])}; with only "
-            f"{changed(domain, row, twin)}: {decided(domain, decision, scores)}. "
+            f"• {domain.describe(row)}: decided {decided(domain, decision, own)}; with only "
+            f"{changed(domain, row, twin)}: {decided(domain, decision, other)}. "
             + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
         )
     return lines

@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_text
 from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision, Judgement, families, judge
+from neuronfair.network.judge import Decision, families, judge
 from neuronfair.verdict.entries import Cell, Finding
 from neuronfair.verdict.report import CorpusReport, Report
 from neuronfair.verdict.words import decided
@@ -115,8 +115,9 @@ def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None
         for (part,) in zip(*families(model.encoding, view, index), strict=True):
             judgement = judge(model, view, corpus.rows[part].to(view.device), decision)
             flips[part] = judgement.discriminates.cpu()
-            for i in judgement.discriminates.nonzero()[:SHOWN, 0].tolist():
-                told[int(part[i])] = _sentence(view, decision, judgement, corpus.rows[part[i]], i)
+            still = judgement.discriminates.nonzero()[:SHOWN, 0]
+            for i, *pair in zip(part[still.cpu()].tolist(), *judgement[still].pairs(), strict=True):
+                told[i] = _sentence(view, decision, *pair)
     return CorpusReport(
         file=str(corpus.file),
         replayed=len(corpus),
@@ -128,13 +129,14 @@ def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None
     )
 
 
-def _sentence(domain: TableDomain, decision: Decision, judgement: Judgement, row: Tensor, i: int) -> str:
+def _sentence(
+    domain: TableDomain, decision: Decision, row: Tensor, twin_row: Tensor, scores: Tensor, twin_scores: Tensor
+) -> str:
     """Return a person whose decision still flips in words, with what is decided now."""
-    table = domain.to_table(torch.stack([row.to(domain.device), judgement.twin[i]]))
+    table = domain.to_table(torch.stack([row, twin_row]))
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
     twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
-    now = decided(domain, decision, judgement.scores[i])
-    other = decided(domain, decision, judgement.twin_scores[i, judgement.partner[i]])
+    now, other = decided(domain, decision, scores), decided(domain, decision, twin_scores)
     return f"{person}: decided {now}; with {twin}: {other}"
 
 

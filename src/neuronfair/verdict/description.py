@@ -16,7 +16,7 @@ from neuronfair.generation.shrink import shrink
 from neuronfair.measure.coverage import covered
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.network.adapter import Network
-from neuronfair.network.judge import families, judge
+from neuronfair.network.judge import Pairs, families, judge
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity
@@ -55,10 +55,9 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
 
     def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
         """Return people in words; `first` holds the columns that are most telling for each."""
-        twins, scores, others = _partners(case, people)
         columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
         methods = [outcomes[i].plan.method for i in method[which].tolist()]
-        pairs = map(words.Pair, people, twins, scores, others)
+        pairs = map(words.Pair, *_partners(case, people))
         lines = zip(pairs, columns, number[which].tolist(), methods, strict=True)
         return tuple(_replayed(case, words.finding(domain, decision, *line)) for line in lines)
 
@@ -71,15 +70,13 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         keep_nearer(case.folder, inquiry.report.worst)
 
 
-def _partners(case: Case, people: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the twins that people are compared with, and the scores of both, in float64."""
-    parts = []
-    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
-        judgement = judge(case.exact, case.domain, part, case.decision)
-        every = torch.arange(len(part), device=part.device)
-        parts.append((judgement.twin, judgement.scores, judgement.twin_scores[every, judgement.partner]))
-    twins, scores, others = (torch.cat(column) for column in zip(*parts, strict=True))
-    return twins, scores, others
+def _partners(case: Case, people: Tensor) -> Pairs:
+    """Return people and the twins that they are compared with, and the scores of both, in float64."""
+    parts = [
+        judge(case.exact, case.domain, part, case.decision).pairs()
+        for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True)
+    ]
+    return Pairs(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _replayed(case: Case, finding: Finding) -> Finding:
@@ -116,7 +113,7 @@ def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor
     wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
     goals = _nearest(domain, rows[wide].long(), domain.clip(case.data.rows[:NEAR]))
     people = shrink(case.exact, domain, rows[wide].long(), goals, decision)
-    order = decision.gap(*_partners(case, people)[1:]).argsort(descending=True, stable=True)
+    order = decision.gap(*_partners(case, people)[2:]).argsort(descending=True, stable=True)
     _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
     order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
     changed = (people[order] != goals[order]) & domain.free

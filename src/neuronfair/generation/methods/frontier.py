@@ -134,8 +134,9 @@ class Frontier:
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""
-        ends = judgement.ends()
-        slopes = world.gradient(ends.rows, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        ends = judgement.ends
+        people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+        slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
         new = state | {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
