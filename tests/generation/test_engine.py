@@ -485,3 +485,57 @@ def test_who_meets_a_person_first_does_not_decide_whether_it_is_found(order):
     ends = {tuple(found.rows[0].tolist()), tuple(found.twins(domain)[0].tolist())}
     assert ends == {(7, 0), (7, 2)}
     assert {float(found.scores), float(found.twin_scores)} == {0.0, 1.0}
+
+
+class Rounded(nn.Module):
+    """The planted network, which in float32 splits the twins of a row that begins with 9, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = networks.one_biased_neuron()
+
+    def forward(self, x: Tensor) -> Tensor:
+        wrong = (x[:, 0] == 9) & (x[:, -1] == 1) & (x.dtype == torch.float32)
+        return torch.where(wrong[:, None], 1e3 * torch.eye(2, dtype=x.dtype)[1], self.inner(x))
+
+
+DOUBTFUL, ALSO_DOUBTFUL = [9, 9, 9, 9, 0], [9, 9, 9, 8, 0]  # far from the boundary
+
+
+def rounded(path: list, budget: Budget, **options) -> PhaseResult:
+    rows = torch.tensor(path)
+    return search(networks.world(Rounded(), DOMAIN), Scripted(rows), rows[0], budget=budget, **options)
+
+
+def test_a_hit_that_float64_rejects_does_not_retire_its_walker():
+    path = [[DOUBTFUL, INSIDE], [DOUBTFUL, OUTSIDE], [ALSO_INSIDE, OUTSIDE], [OUTSIDE, OUTSIDE]]
+    result = rounded(path, Budget(steps=4, findings_per_seed=1))
+    assert result.findings.rows.tolist() == [INSIDE, ALSO_INSIDE]
+    assert (result.findings.origin.tolist(), result.findings.step.tolist()) == ([1, 0], [0, 2])
+    assert (result.findings.tried, result.findings.rejected) == (3, 1)  # the doubtful person counts once
+    assert result.stop == "walkers"
+
+
+def test_a_hit_that_float64_rejects_does_not_fill_the_budget():
+    path = [[DOUBTFUL, ALSO_DOUBTFUL, OUTSIDE], [OUTSIDE, INSIDE, ALSO_INSIDE]]
+    result = rounded(path, Budget(steps=2, findings=1))
+    assert result.findings.rows.tolist() == [INSIDE]
+    assert (result.stop, result.findings.rejected, result.found) == ("findings", 2, 1)
+    assert result.findings.tried == 4  # whoever comes after the last finding was never asked for
+
+
+def test_rejected_hits_do_not_count_after_an_interruption():
+    path = [[DOUBTFUL, OUTSIDE], [ALSO_DOUBTFUL, OUTSIDE], [INSIDE, OUTSIDE], [ALSO_INSIDE, OUTSIDE]]
+    saved: list[Checkpoint] = []
+    whole = rounded(path, Budget(steps=4, findings=2), checkpoint=saved.append, every=2)
+    assert (len(saved), saved[0].findings.rejected) == (2, 2)
+    again = rounded(path, Budget(steps=4, findings=2), resume=saved[0])
+    for result in (whole, again):
+        assert result.findings.rows.tolist() == [INSIDE, ALSO_INSIDE]
+        assert (result.stop, result.findings.rejected) == ("findings", 2)
+
+
+def test_without_such_a_budget_rejected_hits_are_dropped_at_the_end():
+    result = rounded([[DOUBTFUL, INSIDE], [DOUBTFUL, OUTSIDE]], Budget(steps=2))
+    assert result.findings.rows.tolist() == [INSIDE]
+    assert (result.findings.tried, result.findings.rejected, result.found) == (3, 1, 1)

@@ -23,6 +23,11 @@ class Budget:
     findings_per_seed: int | None = None
     seconds: float | None = None
 
+    @property
+    def counts_findings(self) -> bool:
+        """Whether a finding can end something: the search, or the way of its walker."""
+        return self.findings is not None or self.findings_per_seed is not None
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

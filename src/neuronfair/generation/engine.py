@@ -67,9 +67,10 @@ def search(
 
     All walkers advance together. `origin` numbers the seeds (0, 1, … by default): a walker's path depends on its
     number and its seed only, so a search may be split into batches. `seen` holds people judged by earlier phases, who
-    do not count again. Every finding is judged once more, in float64, before it is returned or given to `checkpoint`.
-    `resume` goes on from a checkpoint that holds all findings and keys up to it. Ctrl-C ends the phase and keeps what
-    was found; a second Ctrl-C ends it at once. With `keep=False` findings are confirmed and counted, but not kept.
+    do not count again. Every finding is judged once more, in float64, before it retires a walker, counts for the
+    budget, is returned or given to `checkpoint`. `resume` goes on from a checkpoint that holds all findings and keys up
+    to it. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends it at once. With `keep=False` findings
+    are confirmed and counted, but not kept.
     """
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
     tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device), keep)
@@ -101,7 +102,11 @@ def search(
             else:
                 rows = method.ask(world, state, t)
                 judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-                tally.record(state["origin"], rows, judgement, t)
+                doubtful = None
+                if budget.counts_findings:  # what ends something must be true; otherwise there is time until later
+                    doubtful = _doubtful(world, judgement)
+                    judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
+                tally.record(state["origin"], judgement, doubtful, t)
                 state = method.tell(world, state, rows, judgement, t)
                 state = _retired(state, judgement.discriminates, budget)
                 t, stop = t + 1, tally.stop
@@ -141,12 +146,12 @@ class _Tally:
         """Start from what an interrupted run has left."""
         self._parts, self._saved = [before.findings], 1
         self._seen.add(before.keys)
-        self.tried, self.confirmed = before.findings.tried, len(before.findings)
-        self.found = self.confirmed + before.findings.rejected
+        self.tried = before.findings.tried
+        self.found = self.confirmed = len(before.findings)
 
-    def record(self, origin: Tensor, rows: Tensor, judgement: Judgement, t: int) -> None:
-        """Count a judged batch and keep its findings."""
-        domain = self._world.domain
+    def record(self, origin: Tensor, judgement: Judgement, doubtful: Tensor | None, t: int) -> None:
+        """Count a judged batch and keep its findings; hits that are `doubtful` were none in float64."""
+        domain, rows = self._world.domain, judgement.rows
         keys = domain.key(rows)
         limited = self._budget.instances is not None or self._budget.findings is not None
         # People beyond the budget are not judged, so they may count in a later phase.
@@ -162,7 +167,8 @@ class _Tally:
         if limited:
             self._seen.add(keys[new])
         finite = torch.isfinite(judgement.family).all()
-        tried, hits, sound = torch.stack([new.sum(), found.sum(), finite.long()]).tolist()  # the one copy to the host
+        counts = [new.sum(), found.sum(), finite.long()] + ([] if doubtful is None else [(new & doubtful).sum()])
+        tried, hits, sound, *rejected = torch.stack(counts).tolist()  # the one copy to the host
         if not sound:
             raise not_finite()
         chosen = found.nonzero()[:, 0]
@@ -179,6 +185,7 @@ class _Tally:
                 misses=rows[missed].to(domain.compact),
                 tried=tried,
                 judged=len(rows),
+                rejected=sum(rejected),
             )
         )
         self._keys.append(keys[new])
@@ -188,7 +195,7 @@ class _Tally:
         """Return the findings that stand the second judgement, and the new keys, since the last call."""
         world = self._world
         recent = Findings.join(self._parts[self._saved :] or [Findings.empty(world.domain, world.network.outputs)])
-        recent = confirmed(world, recent)
+        recent = recent if self._budget.counts_findings else confirmed(world, recent)
         keys = torch.cat(self._keys) if self._keys else torch.empty(0, dtype=torch.int64, device=world.domain.device)
         self._parts[self._saved :] = [recent if self._keep else replace(recent[:0], misses=recent.misses[:0])]
         self._saved, self._keys = len(self._parts), []
@@ -206,9 +213,23 @@ def confirmed(world: World, findings: Findings) -> Findings:
     size = world.network.encoding.rows_per_pass
     for start in range(0, len(findings), size):
         part = findings[start : start + size]
-        own, other = world.exact.scores(torch.cat([part.rows, part.twins(world.domain)])).chunk(2)
-        keep[start : start + size] = world.decision.differ(own, other)
+        keep[start : start + size] = _differ_exactly(world, part.rows, part.twins(world.domain))
     return replace(findings[keep], rejected=findings.rejected + int((~keep).sum()))
+
+
+def _doubtful(world: World, judgement: Judgement) -> Tensor:
+    """Return which rows discriminate in the judgement, but not in float64: bool, (n,)."""
+    doubtful = torch.zeros_like(judgement.discriminates)
+    hits = judgement.discriminates.nonzero()[:, 0]
+    for part in torch.split(hits, world.network.encoding.rows_per_pass) if len(hits) else ():
+        pairs = judgement[part].pairs()
+        doubtful[part] = ~_differ_exactly(world, pairs.rows, pairs.twins)
+    return doubtful
+
+
+def _differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
+    own, other = world.exact.scores(torch.cat([rows, twins])).chunk(2)
+    return world.decision.differ(own, other)
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
