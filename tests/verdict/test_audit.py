@@ -14,8 +14,9 @@ from torch import nn
 from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, judge
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.errors import DomainError, RunError
+from neuronfair.errors import DomainError, ModelError, RunError
 from neuronfair.store.run import Run
+from neuronfair.verdict import inquiry
 from neuronfair.verdict.audit import Audit, audit
 from neuronfair.verdict.entries import Condition
 from neuronfair.verdict.folder import check_audit_folder
@@ -371,3 +372,19 @@ def test_a_search_without_misses_has_no_coverage():
     assert entry.rates.domain.rate == 1
     assert entry.coverage is None
     assert Report.from_json(report.to_json()) == report
+
+
+def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch):
+    def failing(error: NeuronFairError):
+        def subgroups(*_, **__):
+            raise error
+
+        monkeypatch.setattr(inquiry, "subgroups", subgroups)
+        small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False)
+        return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=small)
+
+    (entry,) = failing(DomainError("too many combinations")).report.attributes
+    (note,) = (note for note in entry.health if note.name == "no-groups")
+    assert "too many combinations" in note.seen
+    with pytest.raises(ModelError, match="the model broke"):
+        failing(ModelError("the model broke"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.data import Data
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import DomainError
 from neuronfair.generation.campaign import find
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.groups import groups
@@ -173,7 +173,7 @@ def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         result = subgroups(
             case.model, case.domain, rows, rate, samples=case.samples, decision=case.decision, seed=case.seed + 1
         )
-    except NeuronFairError as error:  # a rule on top of many others may not fit their table of combinations
+    except DomainError as error:  # a rule on top of many others may not fit their table of combinations
         seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
         inquiry.note(Note("no-groups", seen, "Use fewer or simpler rules."))
         return
