@@ -61,6 +61,14 @@ def kept(name: str = "run") -> dict:
     return read_sealed(Path(name) / "audit.json")
 
 
+def test_a_first_look_repairs_if_it_is_told_to(run):
+    assert run(*AUDIT).status == 0
+    assert kept()["repair"] is None
+    assert run(*AUDIT, "--repair").status == 0  # added to the audit that is there
+    assert kept()["repair"]["kind"] in ("retraining", "none")
+    assert "retraining" in kept()["repair"]["text"]
+
+
 def test_the_terminal_and_the_folder(run):
     result = run(*AUDIT)
     assert (result.status, result.err) == (0, "")

@@ -70,12 +70,17 @@ def audit(
     ),
     json_file: JsonOption = None,
     html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: report.html in --out.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A first look: smaller searches and no repair.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: smaller searches, and no repair unless asked.")
+    ] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many rows each search starts from.")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each search.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="People drawn uniformly from the domain to judge.")] = None,
-    repair: Annotated[bool, typer.Option(help="Also try a short retraining with the findings.")] = True,
+    repair: Annotated[
+        bool | None,
+        typer.Option("--repair/--no-repair", help="Also try a short retraining. Default: yes, with --quick no."),
+    ] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(metavar="EXPR", help="Exit with status 1 if this holds, such as 'rate > 0.01'; may be repeated."),
@@ -121,8 +126,9 @@ def audit(
     check_device(device)
     read_decision(decision)
     console = make_console(quiet=quiet or is_stdout(json_file))
-    given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples, "seed": seed}
-    settings = AuditSettings.quick() if quick else AuditSettings(repair=repair)
+    given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples}
+    given |= {"seed": seed, "repair": repair}
+    settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     table, text = _table(data, encoding, domain, sensitive, target)
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
