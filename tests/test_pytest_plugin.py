@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+from types import SimpleNamespace
 
 # pytester forgets the modules that its tests import, and some cannot be imported twice: so all are imported before.
 import pyarrow.parquet  # noqa: F401
@@ -13,9 +15,9 @@ import pytest
 import scipy.stats  # noqa: F401
 import sklearn.cluster  # noqa: F401
 
-import neuronfair.verdict.fairness  # noqa: F401
 from neuronfair.verdict.corpus import extend, read_corpus
 from neuronfair.verdict.entries import Change
+from neuronfair.verdict.fairness import _kept
 from tests import reports
 from tests.planted import networks
 
@@ -236,3 +238,12 @@ def test_pytest_starts_without_torch(tmp_path):
     assert done.stdout.startswith("[]")
     shown = subprocess.run([*command[:3], "--fixtures", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
     assert "Check models for discrimination" in shown.stdout
+
+
+def test_a_file_is_a_file_whatever_its_name(tmp_path, monkeypatch):
+    """Also with a colon in it, as after the letter of a drive; without the file it is Python code."""
+    monkeypatch.chdir(tmp_path)
+    opened = SimpleNamespace(source="C:model.onnx", fingerprint="f")
+    assert _kept(tmp_path, networks.domain(), opened) == {"model": "C:model.onnx", "weights": "f"}
+    Path("C:model.onnx").touch()
+    assert _kept(tmp_path, networks.domain(), opened) == {"model": str(tmp_path / "C:model.onnx"), "weights": "f"}

@@ -25,7 +25,7 @@ from neuronfair.network.judge import Decision
 from neuronfair.network.weights import Card, fingerprint, save
 from neuronfair.network.zoo import fully_connected
 from neuronfair.shown import visible
-from neuronfair.store.manifest import MANIFEST
+from neuronfair.store.manifest import MANIFEST, where
 from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.case import Case, Inquiry
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
@@ -216,10 +216,8 @@ def _kept(folder: Path, domain: TableDomain, opened: Opened) -> dict[str, str] |
 
     A model that came from a file is there. The weights of a plain ReLU network are saved into the folder.
     """
-    if ":" in opened.source:  # package.module:name
-        return {"model": opened.source, "weights": opened.fingerprint}
-    if Path(opened.source).is_file():
-        return {"model": str(Path(opened.source).absolute()), "weights": opened.fingerprint}
+    if Path(opened.source).is_file() or ":" in opened.source:  # a file, or package.module:name
+        return {"model": where(opened.source), "weights": opened.fingerprint}
     copied = None if opened.module is None else _plain_copy(opened.module, domain)
     if copied is None:
         return None
