@@ -218,10 +218,12 @@ def test_without_a_cache_it_works_too(outcome):
     outcome("fairness.check(fair, domain)", "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-def test_pytest_starts_without_torch(tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "import sys\n\ndef test_it():\n    print(sorted({'torch', 'numpy', 'scipy'} & set(sys.modules)))\n"
-    )
+def test_pytest_starts_without_torch_and_leaves_threads_alone(tmp_path, monkeypatch):
+    """Unless a test asks for the fixture: other people's tests are none of our business."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    seen = "print(sorted({'torch', 'numpy', 'neuronfair'} & set(sys.modules)), os.environ.get('OMP_WAIT_POLICY'))"
+    lines = ["import os, sys", "def test_it():", f"    {seen}", "def test_used(fairness):", f"    {seen}"]
+    (tmp_path / "test_it.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [
         sys.executable,
         "-m",
@@ -235,7 +237,7 @@ def test_pytest_starts_without_torch(tmp_path):
         str(tmp_path),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.startswith("[]")
+    assert done.stdout.startswith("[] None\n.['neuronfair', 'numpy', 'torch'] PASSIVE\n.")
     shown = subprocess.run([*command[:3], "--fixtures", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
     assert "Check models for discrimination" in shown.stdout
 

@@ -40,3 +40,4 @@ def test_the_wheel_audits(tmp_path):
     assert figures["attributes"][0]["searches"][0]["findings"] > 0
     assert "<style>" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert (place / "neuronfair" / "experiments" / "paper.toml").exists()
+    assert (place / "pytest_neuronfair.py").exists()

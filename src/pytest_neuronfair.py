@@ -3,7 +3,8 @@
     def test_my_model_is_fair(fairness):
         fairness.check("model.onnx", "domain.toml", sensitive="sex", max_rate=0.01)
 
-Nothing heavy is imported before a test asks for the fixture.
+pytest loads it in every session of an environment, so it stands beside the package: importing that one sets
+OMP_WAIT_POLICY, which is no business of other people's tests. Nothing is imported before a test asks for the fixture.
 """
 
 from __future__ import annotations
