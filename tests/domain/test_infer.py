@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from neuronfair import infer_domain, read_table
+from neuronfair import TableEncoding, infer_domain, read_table
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DataError
 
@@ -110,3 +111,29 @@ def test_steps_are_seen_and_dates_pointed_out(tmp_path):
     repeated = path.read_text(encoding="utf-8").replace("2001-01-31", "2000-01-31")
     path.write_text(repeated, encoding="utf-8")
     assert "29 different; dates? As labels they have no order" in infer_domain(path, sensitive=["sex"], target="paid")
+
+
+def test_a_column_of_two_numbers_stays_these_numbers(tmp_path):
+    """Also for a model that reads them raw; 0 and 1 are what two labels become anyway."""
+    path = tmp_path / "coded.csv"
+    columns = {"sex": "12", "flag": "01", "five": ("0", "5"), "half": ("0.5", "2.0"), "big": ("1", "20000000000001")}
+    rows = [[column[(i >> place) % 2] for place, column in enumerate(columns.values())] for i in range(32)]
+    lines = [",".join([*row, "yn"[i % 3 == 0]]) for i, row in enumerate(rows)]
+    path.write_text("\n".join([",".join([*columns, "hired"]), *lines]) + "\n", encoding="utf-8")
+    draft = infer_domain(path, sensitive=["sex"], target="hired")
+    domain = parse_domain(draft)
+    assert {a.kind for a in domain.attributes} == {"flag"}
+    assert [bool(a.values) for a in domain.attributes] == [False, True, False, False, False]
+    data = read_table(path, domain)
+    assert domain.valid(data.rows).all()
+    assert TableEncoding.of(domain).encode(data.rows, torch.float64).tolist() == [
+        [float(cell) for cell in row] for row in rows
+    ]
+    assert domain.to_table(data.rows)["sex"][:2] == [1, 2]
+
+
+def test_one_number_spelled_in_two_ways_and_numbers_with_empty_cells_are_labels(tmp_path):
+    path = tmp_path / "coded.csv"
+    path.write_text("sex,same,some,hired\nF,1,1,yes\nM,1.0,2,no\nF,1,,no\n", encoding="utf-8")
+    domain = parse_domain(infer_domain(path, sensitive=["sex"], target="hired"))
+    assert [a.values for a in domain.attributes] == [("F", "M"), ("1", "1.0"), ("1", "2", "missing")]

@@ -100,7 +100,11 @@ def _line(name: str, cells: Sequence[str], keep: bool) -> str:
     unique = len(counts) == len(cells) > 20
     if not keep and unique and (numbers is None or bool((np.diff(np.unique(numbers)) == 1).all())):
         return f"# {quoted(name)}: left out, every cell is different: a name or a running number?"
-    if numbers is None or len(counts) == 2 or (len(counts) == 1 and not keep):
+    two = sorted({*numbers.tolist()}) if numbers is not None and not empty else []
+    entry: dict[str, str] | None
+    if len(two) == 2 == len(counts) and two != [0, 1]:  # as labels they would become 0 and 1
+        entry = _two(*two)
+    elif numbers is None or len(counts) == 2 or (len(counts) == 1 and not keep):
         entry = _labels(counts, empty)
     else:
         entry = _grid(numbers, np.asarray(list(counts.values())), empty)
@@ -116,6 +120,16 @@ def _labels(counts: Mapping[str, int], empty: int) -> dict[str, str] | None:
     labels = sorted(counts, key=_order) + ([MISSING] if empty else [])
     kind = "flag" if len(labels) == 2 else "nominal"
     return {"kind": quoted(kind), "values": _quotes(labels)} | ({"missing": quoted(MISSING)} if empty else {})
+
+
+def _two(low: float, high: float) -> dict[str, str]:
+    """Return a flag that the network sees as the numbers of the table."""
+    step = {} if high - low == 1 else {"step": _exactly(high - low)}
+    return {"kind": quoted("flag"), "low": _exactly(low), "high": _exactly(high)} | step
+
+
+def _exactly(number: float) -> str:
+    return str(int(number) if number.is_integer() else number)
 
 
 def _grid(numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
