@@ -4,9 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Decision, NeuronFairError, interpret
-from neuronfair.generation.health import CHECKS, HealthNote, check_health
+from neuronfair import Decision, NeuronFairError, Plan, find, interpret
+from neuronfair.generation import campaign
+from neuronfair.generation.campaign import Count
+from neuronfair.generation.health import CHECKS, HealthNote, check_health, weak_guidance
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
+from neuronfair.render.console import make_console
+from neuronfair.render.search import search_report
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -133,3 +137,31 @@ def test_many_twins_keep_the_look_small():
     rows = networks.uniform_rows(domain, 5000)
     assert check_health(world, rows, rows) == ()
     assert world.network.rows_forward <= 2 * 1000 * 10
+
+
+@pytest.mark.parametrize(
+    ("share", "blind", "said"), [(0.09, 0.2, "0.45 times"), (0.21, 0.2, "1.05 times"), (0.0, 0.2, "0.00 times")]
+)
+def test_a_search_that_random_directions_match_says_so(share, blind, said):
+    found = weak_guidance("adf", ("sex", "race"), share, blind)
+    assert found.name == "weak-guidance"
+    assert f"adf succeeded {said} as often as the same walk in random directions" in found.seen
+    assert "by sex and race" in found.seen
+
+
+@pytest.mark.parametrize(("share", "blind"), [(0.221, 0.2), (0.5, 0.0), (0.0, 0.0)])
+def test_a_guided_search_does_not(share, blind):
+    assert weak_guidance("adf", ("sex",), share, blind) is None
+
+
+@pytest.mark.parametrize(("found", "said"), [(1_000, True), (0, False)])
+def test_the_note_is_in_the_figures_and_on_the_terminal(monkeypatch, tmp_path, found, said):
+    network = networks.network(networks.one_biased_neuron(), DOMAIN)
+    monkeypatch.setattr(campaign, "_blind", lambda *_: Count(1_000, found, 1_000))
+    outcome = find(network, DOMAIN, ROWS, Plan(seeds=5, steps=5))
+    noted = [note["name"] for note in outcome.summary()["health"]]
+    assert ("weak-guidance" in noted) is said
+    console = make_console()
+    with console.capture() as text:
+        console.print(search_report(outcome, network, tmp_path))
+    assert ("Health check weak-guidance: frontier succeeded" in " ".join(text.get().split())) is said

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
-from neuronfair.verdict.entries import Rates
+from neuronfair.verdict.entries import Note, Rates
 from neuronfair.verdict.report import Verdict
 from tests import reports
 
@@ -55,3 +55,15 @@ def test_a_name_gives_the_terminal_no_orders():
     text = shown(reports.report(reports.attribute(name), verdict=Verdict("suspicious", f"By {name}.")))
     assert "\x1b" not in text
     assert text.count("se\\u001b[31mx") >= 3
+
+
+def test_a_search_that_was_not_guided_is_named_whatever_its_attribute():
+    mode, weak = (
+        Note("train-mode", "In train mode.", "Call eval()."),
+        Note("weak-guidance", "adf, by race.", "Compare."),
+    )
+    text = shown(
+        reports.report(reports.attribute("sex", health=(mode,)), reports.attribute("race", health=(mode, weak)))
+    )
+    assert text.count("Note: In train mode. Call eval().") == 1
+    assert "Note: adf, by race. Compare." in text

@@ -15,6 +15,7 @@ from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, j
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
+from neuronfair.generation import campaign
 from neuronfair.store.run import Run
 from neuronfair.verdict import inquiry
 from neuronfair.verdict.audit import Audit, audit
@@ -388,3 +389,11 @@ def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch
     assert "too many combinations" in note.seen
     with pytest.raises(ModelError, match="the model broke"):
         failing(ModelError("the model broke"))
+
+
+def test_every_search_that_random_directions_match_is_noted(monkeypatch):
+    monkeypatch.setattr(campaign, "_blind", lambda *_: campaign.Count(1_000, 1_000, 1_000))
+    small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False)
+    (entry,) = audit(networks.one_biased_neuron(), table(networks.domain()), settings=small).report.attributes
+    seen = [note.seen for note in entry.health if note.name == "weak-guidance"]
+    assert [text.partition(" ")[0] for text in seen] == ["frontier", "neuronfair"]

@@ -17,7 +17,7 @@ from neuronfair.generation.budget import Budget
 from neuronfair.generation.draws import Draws
 from neuronfair.generation.engine import Checkpoint, PhaseResult, search
 from neuronfair.generation.findings import Findings
-from neuronfair.generation.health import HealthNote, check_health
+from neuronfair.generation.health import HealthNote, check_health, weak_guidance
 from neuronfair.generation.keys import KeySet
 from neuronfair.generation.method import Method, World
 from neuronfair.generation.methods import METHODS, Setting, check_method, phases
@@ -87,6 +87,12 @@ class Outcome:
         return Findings.join([self.first.findings, self.local.findings])
 
     @property
+    def total(self) -> Count:
+        """How both phases went together."""
+        first, local = self.first.findings, self.local.findings
+        return Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search early."""
         guided = METHODS[self.plan.method].gradients
@@ -95,8 +101,7 @@ class Outcome:
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
-        first, local = self.first.findings, self.local.findings
-        total = Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
+        first, local, total = self.first.findings, self.local.findings, self.total
         seconds = self.first.seconds + self.local.seconds
         invalid = sum(
             int((~self.domain.valid(p.long())).sum()) for f in (first, local) for p in torch.split(f.packed, BATCH)
@@ -186,12 +191,14 @@ def find(
         outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
         if not plan.controls or "interrupted" in (first.stop, local.stop):
             return outcome
-        judged = first.findings.judged + local.findings.judged
-        random = _control("random", lambda: _random(plan, world, judged, progress), recorder)
+        random = _control("random", lambda: _random(plan, world, outcome.total.judged, progress), recorder)
         if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
             return replace(outcome, random=random)
         direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
-        return replace(outcome, random=random, random_direction=direction)
+        if direction is not None:
+            note = weak_guidance(plan.method, domain.sensitive, outcome.total.gsr, direction.gsr)
+            health += () if note is None else (note,)
+        return replace(outcome, random=random, random_direction=direction, health=health)
 
 
 @contextmanager

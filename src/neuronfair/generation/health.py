@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from neuronfair.network.judge import Judgement, judge
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
 LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
 SOFTMAX_TOLERANCE = 1e-4  # rounding of float32 probabilities
+GUIDED = 1.1  # times as often as in random directions a search must succeed to be called guided
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,22 @@ def check_health(
     look = _look(world, seeds, rows)
     notes = {name: check(look) for name, check in CHECKS.items() if name not in silenced}
     return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
+
+
+def weak_guidance(method: str, sensitive: Sequence[str], share: float, blind: float) -> HealthNote | None:
+    """Return a note if a search succeeds hardly more often than the same walk in random directions.
+
+    `share` and `blind` are the success rates of both.
+    """
+    if not blind or share >= GUIDED * blind:
+        return None
+    return HealthNote(
+        "weak-guidance",
+        f"{method} succeeded {share / blind:.2f} times as often as the same walk in random directions ({share:.2%} of "
+        f"the people tried against {blind:.2%}), by {' and '.join(sensitive)}. Its gradients did not help, so what it "
+        "found says how frequent such people are, and little about how far a guided search would get.",
+        "Compare methods: neuronfair compare.",
+    )
 
 
 @dataclass(frozen=True)

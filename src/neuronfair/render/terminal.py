@@ -26,7 +26,9 @@ def audit_report(report: Report) -> RenderableType:
         if finding.replay:
             lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
     lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
-    lines += [f"Note: {note.seen} {note.remedy}" for one in attributes[:1] for note in one.health]
+    # Most notes are about the model or the table, and the same for all attributes; weak guidance names its search.
+    notes = [n for i, one in enumerate(attributes) for n in one.health if i == 0 or n.name == "weak-guidance"]
+    lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
     if not report.model.white_box:
         lines.append(report.model.note)
     return Group(*lines, *_afterwards(report))

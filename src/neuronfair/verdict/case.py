@@ -87,5 +87,4 @@ class Inquiry:
 
     def note(self, *notes: Note) -> None:
         """Add what may mislead, unless it was said before."""
-        names = {note.name for note in self.report.health}
-        self.add(health=(*self.report.health, *(note for note in notes if note.name not in names)))
+        self.add(health=(*self.report.health, *(note for note in notes if note not in self.report.health)))
