@@ -121,7 +121,8 @@ def test_each_attribute_alone_and_all_together():
     assert sex.rates.domain.rate == pytest.approx(whole / 5, rel=0.3)
     assert race.rates.domain.rate == pytest.approx(whole / 2, rel=0.3)
     assert "by sex and race: " in report.verdict.text
-    assert "Also by sex (" in report.verdict.text
+    assert " Among people of the table also by sex (" in report.verdict.text
+    assert " Among people drawn uniformly from the domain also by sex (" in report.verdict.text
     chosen = audit(networks.one_biased_pair(), table(domain), sensitive=["race"], settings=SMALL).report
     assert [entry.name for entry in chosen.attributes] == ["race"]
     assert chosen.attributes[0].rates == race.rates

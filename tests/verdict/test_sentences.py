@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronfair.verdict.entries import Histogram, Note, Rates, Severity
+from neuronfair.verdict.entries import AttributeReport, Histogram, Note, Rates, Severity
 from neuronfair.verdict.report import Verdict
 from neuronfair.verdict.sentences import verdict
 from tests.reports import attribute, fair, rate, search
@@ -19,7 +19,8 @@ def test_a_model_that_discriminates():
     assert told == Verdict(
         "discriminates",
         "This model discriminates by sex: the decision flips for 1 % of the people in the table and 1 % of people "
-        "drawn uniformly from the domain (between 0.481 % and 1.83 %) if only that changes. Also by sex and race "
+        "drawn uniformly from the domain (between 0.481 % and 1.83 %) if only that changes. Among people of the "
+        "table also by sex and race (0.5 %). Among people drawn uniformly from the domain also by sex and race "
         "(0.5 %). The searches found 100 such people.",
     )
 
@@ -43,6 +44,17 @@ def test_ctrl_c_before_anything_was_measured_is_no_calm_verdict():
 def test_a_sample_of_the_table_is_not_called_the_table():
     assert "1 % of the people in the table and" in verdict([attribute(rates=both(10))], 1000).text
     assert "1 % of 1,000 people of the table and" in verdict([attribute(rates=both(10))], 1001).text
+
+
+def test_each_sentence_speaks_of_one_population():
+    def measured(name: str, table: int, drawn: int) -> AttributeReport:
+        return fair(name, rates=Rates(table=rate(table, 1000, "table"), domain=rate(drawn, 1000)))
+
+    told = verdict([measured("sex", 216, 21), measured("race", 28, 0), measured("age", 10, 97)], 1000)
+    assert told.text.endswith(
+        " if only that changes. Among people of the table also by race (2.8 %) and age (1 %). "
+        "Among people drawn uniformly from the domain also by age (9.7 %)."
+    )
 
 
 def test_people_are_counted_once():

@@ -45,9 +45,14 @@ def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows:
         ends = f"between {percent(domain.low)} and {percent(domain.high)}"
         parts.append(f"{percent(domain.rate)} of people drawn uniformly from the domain ({ends})")
     text = f"This model discriminates by {_by(worst)}: the decision flips for {listed(parts)} if only that changes."
-    others = [f"{_by(one)} ({percent(_rate(one))})" for one in hit if one is not worst]
-    if others:
-        text += f" Also by {listed(others)}."
+    rest = [one for one in hit if one is not worst]
+    for whom, rates in (
+        ("people of the table", [(one, one.rates.table) for one in rest]),
+        ("people drawn uniformly from the domain", [(one, one.rates.domain) for one in rest]),
+    ):
+        others = [f"{_by(one)} ({percent(rate.rate)})" for one, rate in rates if rate and rate.discriminated]
+        if others:
+            text += f" Among {whom} also by {listed(others)}."
     return text + (f" The searches found {worst.people_found:,} such people." if worst.people_found else "")
 
 
