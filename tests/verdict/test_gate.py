@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,24 @@ def fired(audit, *expressions):
 )
 def test_expressions_are_true_or_not(expression, expected):
     assert fired(report(), expression) == [expected]
+
+
+@pytest.mark.parametrize("compare", [">", ">=", "<", "<="])
+def test_the_text_does_not_contradict_itself(compare):
+    audit = report()
+    rate = audit.attributes[0].rates.domain
+    for end in (rate.low, rate.high):
+        for number in (end, round(end, 4), round(end, 6), end + 1e-9, end - 1e-9):
+            (one,) = check(audit, [f"rate {compare} {number:.17g}"]).checks
+            judged = one.high if compare[0] == ">" else one.low
+            low, high, limit = (float(text) for text in re.findall(r"([\d.]+) %", one.text)[1:4])
+            shown = high if compare[0] == ">" else low
+            assert (shown > limit, shown < limit) == (judged > number, judged < number), one.text
+
+
+def test_three_digits_are_enough_where_figures_lie_apart():
+    (one,) = check(report(), ["rate > 1%"]).checks
+    assert one.text.startswith("rate of sex: 3 % (between 2.67 % and 3.35 %); its upper end is above 1 %.")
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():

@@ -37,6 +37,7 @@ ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
 _MOST_PEOPLE = 10**9  # more are never asked for
+DIGITS = 3  # of a figure that lies well apart from its limit
 _T = TypeVar("_T")
 
 
@@ -136,11 +137,12 @@ def check(report: Report, expressions: Sequence[str]) -> Gate:
 def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> Check:
     fired = limit.met_by(figure.number())
     shown = figure.judged_on if figure.judged_on != "value" else ""
-    value = _shown(limit, figure.value)
+    digits = _digits(limit, figure.number())
+    value = _shown(limit, figure.value, digits)
     if figure.low is not None and figure.high is not None:
-        value += f" (between {_shown(limit, figure.low)} and {_shown(limit, figure.high)})"
+        value += f" (between {_shown(limit, figure.low, digits)} and {_shown(limit, figure.high, digits)})"
     whose = f" of {attribute}" if attribute else ""
-    said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number)}"
+    said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
     text = f"{limit.figure}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
     return Check(
         expression=limit.expression,
@@ -260,11 +262,17 @@ def _known(limit: Limit, value: _T | None, why: str) -> _T:
     return value
 
 
-def _shown(limit: Limit, number: float) -> str:
+def _digits(limit: Limit, number: float) -> int:
+    """Return how many digits tell a number from its limit: three, or so many that both do not look the same."""
+    enough = (d for d in range(DIGITS, 17) if _shown(limit, number, d) != _shown(limit, limit.number, d))
+    return DIGITS if number == limit.number else next(enough, 17)
+
+
+def _shown(limit: Limit, number: float, digits: int) -> str:
     """Return a number as its figure is read: shares in percent."""
     if limit.is_share:
-        return percent(number)
-    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
+        return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g} %".replace("-", "\N{MINUS SIGN}")
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"
 
 
 def _error(expression: str, what: str) -> NeuronFairError:
