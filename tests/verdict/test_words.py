@@ -53,6 +53,13 @@ def test_ages(people, age, who):
     assert pair(people, [0, 2], age=age).sentence.startswith(f"{who} with ")
 
 
+def test_the_number_of_a_bin_is_no_age(people):
+    ages = Attribute("age", "ordinal", low=0, high=9), Attribute("age", "ordinal", values=("17", "39", "90"))
+    for age, value in zip(ages, (4, 39), strict=True):
+        binned = replace(people, attributes=(age, *people.attributes[1:]))
+        assert pair(binned, [0, 4], age=value).sentence.startswith(f"A person with age {value}, race B and ")
+
+
 def test_140_attributes_stay_readable():
     columns = tuple(Attribute(f"question_{i}", "ordinal", low=0, high=9) for i in range(140))
     domain = TableDomain("wide", (*columns, Attribute("sex", "flag")), ("sex",))

@@ -19,6 +19,7 @@ from neuronfair.words import listed, percent, plain
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 LOOK = 128  # rows from which the importance of the attributes is read
+ADULT = 40  # an age that goes no farther is the number of a bin, and no years
 
 
 def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
@@ -61,9 +62,10 @@ def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, flo
     return float(scores[own] - scores[other]), float(others[own] - others[other])
 
 
-def person(row: Mapping[str, Cell], named: Sequence[str], left: int) -> str:
+def person(domain: TableDomain, row: Mapping[str, Cell], named: Sequence[str], left: int) -> str:
     """Return a person in words: the named attributes, and that there are `left` more."""
-    age = next((n for n in named if n.casefold() == "age" and isinstance(row[n], (int, float))), None)
+    ages = (domain.attributes[domain.column(n)] for n in named if n.casefold() == "age" and not isinstance(row[n], str))
+    age = next((a.name for a in ages if not a.values and a.high >= ADULT), None)
     others = [n for n in named if n != age]
     parts = [f"{plain(n)} {row[n]}" for n in others]
     if left > 0:
@@ -101,7 +103,7 @@ def finding(
     one, other = decided(domain, decision, pair.scores), decided(domain, decision, pair.twin_scores)
     verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
     instead = listed([f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed])
-    who = person(row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
+    who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
     score, twin_score = lead(decision, pair.scores, pair.twin_scores)
     return Finding(
         number=number,
