@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -230,9 +231,13 @@ def test_a_model_with_other_outputs(run):
     result = run(*SEARCH, *SMALL, "--model", "1.safetensors", "--decision", "argmax")
     assert result.status == 2
     assert "one output" in result.err
-    assert run(*SEARCH, *SMALL, "--model", "1.safetensors").status == 0  # a score: its sign decides
+    told = " ".join(run(*SEARCH, *SMALL, "--model", "1.safetensors").out.split())  # a score: its sign decides
+    assert re.search(r": decided (low|high) \(score \S+\); with only sex", told)
     assert Run.open(Path("run")).manifest["plan"]["decision"] == {"kind": "threshold", "value": 0.0}
-    assert "it still holds" in run("replay", "run", 0).out
+    shown = run("replay", "run", 0).out
+    assert "it still holds" in shown
+    assert re.search(r"is decided (low|high) \(score \S+\);", shown)
+    assert " a score of " not in shown
     result = run(*SEARCH[:-1], "3.safetensors", "--seeds", 20, "--steps", 20, "--out", "run3")
     assert (result.status, result.err) == (0, "")
 

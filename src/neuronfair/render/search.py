@@ -21,6 +21,7 @@ from neuronfair.generation.shrink import shrink
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision, judge
 from neuronfair.store.run import Run
+from neuronfair.verdict import words
 from neuronfair.verdict.folder import shrunk_pair
 from neuronfair.words import listed, percent, times
 
@@ -80,13 +81,14 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     seeds = domain.clip(outcome.seeds[worst.origin])
     rows = shrink(network, domain, worst.rows, seeds, decision)
     pairs = judge(network, domain, rows, decision).pairs()
+    verb = "gets" if decision.kind == "tolerance" else "decided"
     lines = [
         "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
     ]
     for row, twin, own, other, seed in zip(*pairs, seeds, strict=True):
         changes = changed(domain, seed, row)
         lines.append(
-            f"• {domain.describe(row)}: decided {decided(domain, decision, own)}; with only "
+            f"• {domain.describe(row)}: {verb} {decided(domain, decision, own)}; with only "
             f"{changed(domain, row, twin)}: {decided(domain, decision, other)}. "
             + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
         )
@@ -101,12 +103,9 @@ def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
 
 def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
     """Return a decision in words, with the scores it rests on."""
+    said = words.decided(domain, decision, scores)
     figures = ", ".join(f"{score:.3g}" for score in scores.tolist())
-    if decision.kind == "argmax" and domain.target is not None and len(domain.target.classes) == len(scores):
-        return f"{domain.target.classes[int(scores.argmax())]} (scores {figures})"
-    if decision.kind == "argmax":
-        return f"class {int(scores.argmax())} (scores {figures})"
-    return f"a score of {figures}"
+    return said if decision.kind == "tolerance" else f"{said} (score{'s' if len(scores) > 1 else ''} {figures})"
 
 
 def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
@@ -142,9 +141,10 @@ def _pair(network: Model, domain: TableDomain, decision: Decision, row: Tensor, 
     now, other = network.scores(torch.stack([row, twin]))
     if not (now.isfinite().all() and other.isfinite().all()):
         raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
+    verb = "gets" if decision.kind == "tolerance" else "is decided"
     lines = [
         f"  {domain.describe(row)}",
-        f"  is decided {decided(domain, decision, now)};",
+        f"  {verb} {decided(domain, decision, now)};",
         f"with only {changed(domain, row, twin)} the decision is",
         f"  {decided(domain, decision, other)}.",
     ]
