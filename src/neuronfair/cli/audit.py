@@ -74,7 +74,9 @@ def audit(
         bool, typer.Option("--quick", help="A first look: smaller searches, and no repair unless asked.")
     ] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many rows each search starts from.")] = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each search.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="People drawn uniformly from the domain to judge.")] = None,
     repair: Annotated[

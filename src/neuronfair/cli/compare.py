@@ -55,7 +55,9 @@ def compare(
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
     phase: Annotated[_Phase, typer.Option(help="Both phases, or one of them alone.")] = _Phase.both,
     seeds: Annotated[int, typer.Option(min=1, help="How many rows to start from.")] = 100,
-    steps: Annotated[int, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = 100,
+    steps: Annotated[
+        int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
+    ] = 100,
     instances: Annotated[
         int | None, typer.Option(min=0, help="Different people judged, at most, in each phase.")
     ] = None,

@@ -66,7 +66,9 @@ def search(
     start: Annotated[
         str, typer.Option(help="Rows to start from: kmeans, uniform, a table (CSV, Parquet) or another run folder.")
     ] = "kmeans",
-    steps: Annotated[int, typer.Option(min=0, help="Steps of the local phase, for each seed.")] = 1000,
+    steps: Annotated[
+        int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
+    ] = 1000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
     controls: Annotated[
         bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")

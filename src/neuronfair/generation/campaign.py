@@ -38,7 +38,7 @@ class Plan:
 
     method: str = "frontier"
     seeds: int = 1000
-    steps: int = 1000  # of the local phase
+    steps: int = 1000  # of the local phase, after a look at the row that a walker starts from, which is judged, too
     global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
     instances: int | None = None  # different people judged, at most, in each phase
     seconds: float | None = None  # for both phases together
