@@ -44,7 +44,6 @@ ROWS, COLUMNS = 160, ("duration", "purpose", "credit_amount", "savings_status", 
 # Loaded before the fork, as each would take a while in every run.
 AHEAD = ("torch._dynamo", "sklearn.cluster", "sklearn.tree", "sklearn.pipeline", "pyarrow.parquet", "matplotlib.figure")
 PAGE = ("table3_accuracy", "figure5_diversity")
-EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 
 
 @dataclass(frozen=True)
@@ -136,16 +135,17 @@ def make_ready() -> None:
     for name in ("NEURONFAIR_DATA", "NEURONFAIR_MODELS"):
         os.environ.pop(name, None)  # the data in the package are enough
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # for the dates in pictures
-    sys.path.insert(0, str(EXPERIMENTS))
     own = [module.name for module in pkgutil.walk_packages(neuronfair.__path__, "neuronfair.")]
     for name in AHEAD:
         importlib.import_module(name)
     stages.stop_clocks()
     for name in own:
-        if not {"__main__", "apart"} & set(name.split(".")):  # programs of their own, not for this process
+        if not {"__main__", "apart", "experiments"} & set(name.split(".")):  # programs of their own, or not needed
             importlib.import_module(name)
     importlib.import_module("matplotlib").rcParams["svg.hashsalt"] = "the same"
-    lab, cases, _, figure = map(importlib.import_module, ("lab", "cases", *PAGE))
+    lab, cases, _, figure = (
+        importlib.import_module(f"neuronfair.experiments.{name}") for name in ("lab", "cases", *PAGE)
+    )
     for case in [case for case in cases.CASES if case != "german-sex"]:
         del cases.CASES[case]
     frontier, proof = (sys.modules[f"neuronfair.{name}"] for name in ("generation.methods.frontier", "repair.proof"))

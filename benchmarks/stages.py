@@ -83,9 +83,9 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.cli.options:write_json": "writing weights and figures",
     },
     "reproduce": {
-        "lab:run_jobs": "jobs in another process",
-        "lab:_work": "jobs in another process",
-        "lab:write_report": "tables and pictures",
+        "neuronfair.experiments.lab:run_jobs": "jobs in another process",
+        "neuronfair.experiments.lab:_work": "jobs in another process",
+        "neuronfair.experiments.lab:write_report": "tables and pictures",
         "neuronfair.atomic:replacing": _kept,
     },
 }

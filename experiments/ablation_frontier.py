@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from neuronfair.domain.data import load
+from neuronfair.experiments.cases import CASES
 from neuronfair.generation.campaign import Plan, find
 from neuronfair.generation.method import State, World
 from neuronfair.generation.methods import METHODS, Entry, Phases, Setting, frontier
@@ -22,8 +23,6 @@ from neuronfair.network.judge import Judgement
 
 import torch
 from torch import Tensor
-
-from cases import CASES
 
 FAR = 1e6
 

@@ -13,6 +13,7 @@ from neuronfair.atomic import replacing
 from neuronfair.domain.data import Data, load
 from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
+from neuronfair.experiments.lab import FOLDER, Job, Scale, code_digest
 from neuronfair.generation.campaign import Outcome, Plan, find
 from neuronfair.generation.findings import Findings
 from neuronfair.generation.seeds import cluster_seeds
@@ -28,8 +29,6 @@ from neuronfair.store.tables import read_findings, write_findings
 
 import torch
 from torch import Tensor
-
-from lab import FOLDER, Job, Scale, code_digest
 
 T = TypeVar("T")
 ALL_CASES = {  # case: data set, sensitive attribute, published weights, the paper's name of the case

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from neuronfair.experiments.cases import PUBLISHED, case_data, model_of, network
+from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table
 from neuronfair.interpretation.profile import interpret
 from neuronfair.render.plots import plot_as_curves
-
-from cases import PUBLISHED, case_data, model_of, network
-from lab import Claim, Job, Report, Results, Scale, Table
 
 CASE = "adult-sex"
 NAMES = ("classifier trained here", "published classifier")

@@ -6,12 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+from neuronfair.experiments.cases import case_data, model_of, outcome
+from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, gather, mean
 from neuronfair.measure.diversity import generation_diversity
 
 import torch
-
-from cases import case_data, model_of, outcome
-from lab import Claim, Job, Report, Results, Scale, Table, gather, mean
 
 CASES = ("adult-sex", "adult-race", "german-sex", "german-age")  # the lines L1 to L4 of the figure
 BASELINES = ("aequitas", "adf", "frontier")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from neuronfair.experiments.cases import case_data, model_of, network, outcome
+from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.coverage import covered
 
 import torch
-
-from cases import case_data, model_of, network, outcome
-from lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 
 CASE = "adult-sex"
 METHODS = ("neuronfair", "eidig5", "adf", "aequitas", "frontier")

@@ -57,9 +57,9 @@ QUICK = Scale(True, seeds=60, steps=40, repeats=1, trainings=1, seconds=1.0, ret
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a function of this folder, `module:function`; what it returns must fit into JSON."""
+    """One call of a function, `module:function`; what it returns must fit into JSON."""
 
-    call: str
+    call: str  # a module without dots is one of this folder
     arguments: Mapping[str, Any]
     first: bool = False  # others build on it: a trained classifier
 
@@ -249,7 +249,8 @@ def _work(job: Job) -> tuple[dict[str, Any], float]:
     module, _, function = job.call.partition(":")
     begun = time.process_time()
     try:
-        result: dict[str, Any] = getattr(importlib.import_module(module), function)(**job.arguments)
+        place = importlib.import_module(module if "." in module else f"{__package__}.{module}")
+        result: dict[str, Any] = getattr(place, function)(**job.arguments)
     except NeuronFairError:
         raise
     except Exception as error:  # a traceback does not survive the way between processes

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab import Report, Scale
+from neuronfair.experiments.lab import Report, Scale
 
 # In the order of the page.
 EXPERIMENTS = (

@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from neuronfair.experiments.cases import PAPER, data, train_jobs
+from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 from neuronfair.network.encoding import TableEncoding
 
 from sklearn.exceptions import ConvergenceWarning
@@ -17,9 +19,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-
-from cases import PAPER, data, train_jobs
-from lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 
 PARTS = ("train", "validation", "test")
 PENALTIES = (0.001, 0.01, 0.1, 1.0)  # C of the logistic regression; the best on the validation part is taken

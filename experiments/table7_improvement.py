@@ -5,13 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.consistency import deviation, spearman
-from neuronfair.network.adapter import Network
-from neuronfair.repair.labels import Ensemble
-from neuronfair.repair.retrain import retrain
-
-from cases import (
+from neuronfair.experiments.cases import (
     CASES,
     CLASSIFIERS,
     PAPER,
@@ -27,7 +21,12 @@ from cases import (
     starts,
     train_jobs,
 )
-from lab import Claim, Job, Report, Results, Scale, Table, figure, mean
+from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
+from neuronfair.interpretation.profile import interpret
+from neuronfair.measure.consistency import deviation, spearman
+from neuronfair.network.adapter import Network
+from neuronfair.repair.labels import Ensemble
+from neuronfair.repair.retrain import retrain
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")

@@ -52,7 +52,7 @@ def table(run, monkeypatch):
         monkeypatch.setattr(f"neuronfair.cli.{module}.load_data", late)
     monkeypatch.setattr("neuronfair.domain.infer.infer_domain", late)
     monkeypatch.setattr("neuronfair.cli.images._pictures", late)
-    monkeypatch.setattr("neuronfair.cli.reproduce._experiments", late)
+    monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)
 
 
 def named(command: str, stem: str) -> str:

@@ -15,8 +15,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(autouse=True)
 def paths(monkeypatch):
-    for name in ("experiments", "benchmarks"):
-        monkeypatch.syspath_prepend(str(ROOT / name))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 import tomllib
+from types import ModuleType
 
 import pytest
 
@@ -15,22 +16,26 @@ from tests.conftest import ROOT
 FOLDER = ROOT / "experiments"
 
 
+def experiment(name: str) -> ModuleType:
+    return importlib.import_module(f"neuronfair.experiments.{name}")
+
+
 @pytest.fixture
-def lab(monkeypatch):
+def lab():
     """The machinery of the experiments, as `reproduce` imports it."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("lab")
+    return experiment("lab")
 
 
 @pytest.fixture
-def page(lab):
-    return importlib.import_module("page")
+def page():
+    return experiment("page")
 
 
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
     """A module of jobs that leave a trace of every call."""
-    (tmp_path / "counted.py").write_text(
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "counted.py").write_text(
         "from pathlib import Path\n"
         "def double(x, log):\n"
         "    with Path(log).open('a') as file: file.write(f'{x}\\n')\n"
@@ -42,7 +47,7 @@ def counted(tmp_path, monkeypatch):
 
 
 def test_a_job_is_done_once_and_remembered(lab, counted, tmp_path):
-    jobs = [lab.Job("counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 2, 3)]
+    jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 2, 3)]
     seen = []
     lab.run_jobs(jobs[:2], tmp_path / "cache", workers=1)
     lab.run_jobs(jobs, tmp_path / "cache", workers=2, progress=lambda *figures: seen.append(figures))
@@ -50,12 +55,12 @@ def test_a_job_is_done_once_and_remembered(lab, counted, tmp_path):
     results = lab.remembered(tmp_path / "cache")
     assert [results(job)["twice"] for job in jobs] == [2, 4, 4, 6]
     assert seen[-1][:2] == (2, 3)
-    assert results(lab.Job("counted:double", {"x": 9, "log": ""})) is None
+    assert results(lab.Job("elsewhere.counted:double", {"x": 9, "log": ""})) is None
     assert json.loads((tmp_path / "cache" / f"{jobs[0].key}.json").read_text())["_job"]["arguments"]["x"] == 1
 
 
 def test_results_of_other_code_are_counted(lab, counted, tmp_path, monkeypatch):
-    jobs = [lab.Job("counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3, 3)]
+    jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3, 3)]
     assert lab.outdated(jobs, tmp_path) == 0  # what is not there is not old
     lab.run_jobs(jobs[:2], tmp_path, workers=1)
     assert lab.outdated(jobs, tmp_path) == 0
@@ -65,7 +70,7 @@ def test_results_of_other_code_are_counted(lab, counted, tmp_path, monkeypatch):
 
 
 def test_a_job_that_fails_keeps_what_was_done_before(lab, counted, tmp_path):
-    good, bad = (lab.Job("counted:double", {"x": x, "log": str(counted)}, first=x > 0) for x in (5, -1))
+    good, bad = (lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}, first=x > 0) for x in (5, -1))
     with pytest.raises(RuntimeError, match="negative"):
         lab.run_jobs([bad, good], tmp_path / "cache", workers=1)
     assert lab.remembered(tmp_path / "cache")(good)["twice"] == 10
@@ -85,7 +90,7 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
     monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
     reports = {}
     for name in page.EXPERIMENTS:
-        module = importlib.import_module(name)
+        module = experiment(name)
         assert len(module.jobs(lab.QUICK)) <= len(module.jobs(lab.FULL))
         reports[name] = module.report(lab.QUICK, lambda job: None)
     text = page.page(reports, {name: [] for name in reports}, lab.QUICK, "neuronfair reproduce all --quick")
@@ -116,7 +121,7 @@ def test_one_figure_from_the_command_line(run, shared_models, monkeypatch, tmp_p
 def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_models, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
     monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
-    cases, table4, table7 = map(importlib.import_module, ("cases", "table4_totals", "table7_improvement"))
+    cases, table4, table7 = map(experiment, ("cases", "table4_totals", "table7_improvement"))
     (search, *_), retraining = (
         table4.runs(lab.QUICK, "german-sex", "adf"),
         table7.run(lab.QUICK, "german-sex", "published", "adf"),
@@ -127,14 +132,34 @@ def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_mod
     assert len(cases.found(**plan)) == count > 0
 
 
+def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_path):
+    """A `lab`, `page` or `cases` may be somebody's own: neither we nor our processes import it, nor leave one."""
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    for name in ("lab", "page", "cases"):
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('this is mine')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path, before = list(sys.path), set(sys.modules)
+    assert run("reproduce", "figure3_as_curve", "--quick", "--out", "out", "--workers", 1).status == 0
+    assert sys.path == path
+    ours = {
+        name for name in set(sys.modules) - before if str(FOLDER) in str(getattr(sys.modules[name], "__file__", ""))
+    }
+    assert "neuronfair.experiments.lab" in ours
+    assert {name for name in ours if not name.startswith("neuronfair.experiments.")} == set()
+
+
+def test_experiments_that_are_not_here(refused, monkeypatch, tmp_path):
+    monkeypatch.setattr("neuronfair.experiments.__path__", [str(tmp_path)])
+    refused("reproduce", says=("the experiments are not here", "install the wheel"))
+
+
 def test_an_experiment_that_does_not_exist(refused):
     refused("reproduce", "tabel4_totals", says=("no experiment 'tabel4_totals'", "table4_totals"))
 
 
 @pytest.fixture(autouse=True)
-def path_and_modules(monkeypatch):
+def modules():
     """What an experiment leaves in this process is taken away again."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

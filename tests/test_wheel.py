@@ -39,5 +39,6 @@ def test_the_wheel_audits(tmp_path):
     figures = json.loads(neuronfair(*audit, "--json", "-"))
     assert figures["attributes"][0]["searches"][0]["findings"] > 0
     assert "<style>" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert (place / "neuronfair" / "experiments" / "paper.toml").exists()
+    neuronfair("reproduce", "figure3_as_curve", "--quick", "--workers", 1, "--out", "repeated")
+    assert "layer 2" in (tmp_path / "repeated" / "figure3_as_curve-layers.csv").read_text(encoding="utf-8")
     assert (place / "pytest_neuronfair.py").exists()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-import neuronfair
 from neuronfair.cli.app import app
 from neuronfair.cli.options import QuietOption
 from neuronfair.errors import NeuronFairError, did_you_mean
@@ -56,7 +54,7 @@ def reproduce(
     for folder in (out, docs):
         if folder is not None:
             check_writable(folder)
-    lab, book, cases = _experiments()
+    lab, book, cases = map(_experiment, ("lab", "page", "cases"))
     chosen = _chosen(names, book.EXPERIMENTS)
     scale = lab.QUICK if quick else lab.FULL
     if repeats is not None:
@@ -64,7 +62,7 @@ def reproduce(
     if seconds is not None:
         scale = replace(scale, seconds=seconds)
     console = make_console(quiet=quiet)
-    modules = {name: importlib.import_module(name) for name in chosen}
+    modules = {name: _experiment(name) for name in chosen}
     for name in dict.fromkeys(facts[0] for case, facts in cases.ALL_CASES.items() if case not in cases.CASES):
         console.print(f"Left out: {name}, whose data are not here. Get them with: neuronfair data get {name}")
     if not any(map(cases.published, cases.CASES)):
@@ -116,15 +114,15 @@ def reproduce(
         raise typer.Exit(INTERRUPTED)
 
 
-def _experiments() -> tuple[Any, Any, Any]:
-    """Return the machinery, the page and the cases of the experiments, which lie beside the package or inside it."""
-    package = Path(neuronfair.__file__).parent
-    for folder in (package / "experiments", package.parent.parent / "experiments"):
-        if (folder / "lab.py").exists():
-            sys.path.insert(0, str(folder))
-            lab, page, cases = map(importlib.import_module, ("lab", "page", "cases"))
-            return lab, page, cases
-    raise NeuronFairError("the experiments are not here: install the wheel, or run from a checkout of the source")
+def _experiment(name: str) -> Any:
+    """Return a module of the experiments."""
+    try:
+        return importlib.import_module(f"neuronfair.experiments.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"neuronfair.experiments.{name}":
+            raise
+        remedy = "install the wheel, or run from a checkout of the source"
+        raise NeuronFairError(f"the experiments are not here: {remedy}") from error
 
 
 def _chosen(names: list[str] | None, known: tuple[str, ...]) -> list[str]:
