@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, judge
+from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, find, interpret, judge
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
@@ -390,6 +390,28 @@ def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch
     assert "too many combinations" in note.seen
     with pytest.raises(ModelError, match="the model broke"):
         failing(ModelError("the model broke"))
+
+
+def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypatch):
+    """The searches take what was read before, and find what they find alone."""
+    asked = []
+
+    def counted(network, domain, rows, **options):
+        asked.append(domain.sensitive)
+        return interpret(network, domain, rows, **options)
+
+    for module in (campaign, inquiry):
+        monkeypatch.setattr(module, "interpret", counted)
+    people = table(networks.sex_and_race())
+    result = audit(networks.one_biased_pair(), people, settings=TINY)
+    assert asked == [("sex",), ("race",), ("sex", "race")]
+    assert {method for _, method in result.outcomes} == {"frontier", "neuronfair"}
+    for (name, _), outcome in result.outcomes.items():
+        domain = people.domain.with_sensitive(*name.split("+"))
+        network = networks.network(networks.one_biased_pair(), domain)
+        alone = find(network, domain, people.rows, outcome.plan, seeds=outcome.seeds)
+        assert torch.equal(alone.findings.packed, outcome.findings.packed)
+        assert len(alone.findings) > 0
 
 
 def test_every_search_that_random_directions_match_is_noted(monkeypatch):

@@ -165,12 +165,14 @@ def find(
     plan: Plan | None = None,
     *,
     seeds: Tensor | None = None,
+    profile: BiasProfile | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
     The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
+    `profile` is what `interpret` says of the network and these rows, where that is known already.
     With a recorder the search can be killed at any time and goes on from there when it is run again.
     """
     plan = plan or Plan()
@@ -178,7 +180,8 @@ def find(
     check_method(plan.method, network, plan.decision)
     if not bool(domain.free.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
-    profile = interpret(network, domain, rows) if isinstance(network, Network) else None
+    if profile is None and isinstance(network, Network):
+        profile = interpret(network, domain, rows)
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
     if seeds is None:
         seeds = cluster_seeds(network.encoding, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]

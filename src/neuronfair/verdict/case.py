@@ -14,6 +14,7 @@ from torch import Tensor
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.generation.campaign import Outcome, Plan
+from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.measure.rate import Rate
 from neuronfair.network.blackbox import Model
 from neuronfair.network.judge import Decision
@@ -74,6 +75,7 @@ class Inquiry:
     report: AttributeReport
     outcomes: list[Outcome] = field(default_factory=list)
     rate: Rate | None = None  # of people drawn uniformly from the domain
+    profile: BiasProfile | None = None  # a black box has none
 
     @staticmethod
     def of(domain: TableDomain) -> Inquiry:

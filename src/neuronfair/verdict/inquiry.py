@@ -81,12 +81,14 @@ def group_figures(model: Model, data: Data, decision: Decision) -> tuple[Group, 
 
 def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     """Look which layers and neurons react to the sensitive attributes; a black box shows nothing."""
-    if isinstance(case.model, Network) and case.model.layers:
-        what = "Comparing rows with their twins"
-        profile = interpret(
-            case.model, case.domain, case.looked_at, progress=lambda done, total: progress(what, done, total)
-        )
-        inquiry.add(interpretation=_interpretation(profile))
+    if not isinstance(case.model, Network):
+        return
+    what = "Comparing rows with their twins"
+    inquiry.profile = interpret(
+        case.model, case.domain, case.looked_at, progress=lambda done, total: progress(what, done, total)
+    )
+    if case.model.layers:
+        inquiry.add(interpretation=_interpretation(inquiry.profile))
 
 
 def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
@@ -108,7 +110,14 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             progress(f"{method}: {phase}", done, total, f"{found:,} findings ({speed:,.0f} a second)")
 
         outcome = find(
-            case.model, case.domain, case.looked_at, plan, seeds=case.seeds[: plan.seeds], recorder=run, progress=note
+            case.model,
+            case.domain,
+            case.looked_at,
+            plan,
+            seeds=case.seeds[: plan.seeds],
+            profile=inquiry.profile,
+            recorder=run,
+            progress=note,
         )
         inquiry.outcomes.append(outcome)
         figures = outcome.summary()
