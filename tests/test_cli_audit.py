@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from neuronfair.cli import audit
+from neuronfair.domain import files
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.generation import engine
@@ -59,6 +60,20 @@ def figures(result: Result, status: int = 0) -> dict:
 
 def kept(name: str = "run") -> dict:
     return read_sealed(Path(name) / "audit.json")
+
+
+@pytest.mark.parametrize("described", [("--domain", "table.toml"), ("--target", "income", "--sensitive", "sex")])
+def test_the_table_is_read_once(run, monkeypatch, described):
+    read, opened = [], files.read_bytes
+
+    def counted(path, **options):
+        read.append(path.name)
+        return opened(path, **options)
+
+    monkeypatch.setattr(files, "read_bytes", counted)
+    assert run("audit", "table.csv", *described, *SMALL).status == 0
+    assert read == ["table.csv"]
+    assert Path("run", "domain.toml").exists()
 
 
 def test_a_first_look_repairs_if_it_is_told_to(run):

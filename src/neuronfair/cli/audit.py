@@ -13,6 +13,7 @@ import typer
 
 from neuronfair.cli.app import app, complain
 from neuronfair.cli.options import (
+    DataArgument,
     DecisionOption,
     DeviceOption,
     DomainOption,
@@ -53,10 +54,7 @@ INTERRUPTED, FIRED = 130, 1
 
 @app.command()
 def audit(
-    data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own."),
-    ] = "adult",
+    data: DataArgument = "adult",
     model: ModelOption = None,
     weights: WeightsOption = None,
     trust_pickle: TrustOption = False,
@@ -132,7 +130,7 @@ def audit(
     given |= {"seed": seed, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    table, text = _table(data, encoding, domain, sensitive, target)
+    table, text = load_data(data, encoding, domain, sensitive, target)
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     source = Source(model, weights, trust_pickle, decision, device)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
@@ -248,19 +246,6 @@ def _open_or_train(
     opened = replace(source, model=path).open(table)
     ready.refuse(table.domain.sensitive, settings.methods_for(opened))
     return opened, load(path)[1] if opened.kind == "neuronfair" else None
-
-
-def _table(
-    data: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None
-) -> tuple[Data, str | None]:
-    """Return the table, and the text of its domain file where it is one of the user's own."""
-    from neuronfair.cli.options import names
-    from neuronfair.domain.infer import infer_domain
-
-    table = load_data(data, encoding, domain, sensitive, target)
-    if domain is not None:
-        return table, domain.read_text(encoding="utf-8")
-    return table, infer_domain(data, sensitive=names(sensitive) or [], target=target) if target is not None else None
 
 
 def _training(table: Data, quick: bool) -> TrainingSettings:

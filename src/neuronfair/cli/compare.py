@@ -94,7 +94,7 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or is_stdout(json_file))
-    table = load_data(data, encoding, domain, sensitive, target)
+    table, _ = load_data(data, encoding, domain, sensitive, target)
     opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)

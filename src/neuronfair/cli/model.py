@@ -60,7 +60,8 @@ def train(
 
     out = check_weights(out)
     console = make_console(quiet=quiet)
-    module, card = fit_classifier(load_data(data, encoding, domain, sensitive, target), console, seed, sizes(hidden))
+    table, _ = load_data(data, encoding, domain, sensitive, target)
+    module, card = fit_classifier(table, console, seed, sizes(hidden))
     save(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
 
@@ -100,7 +101,7 @@ def interpret(
     check_out(json_file, or_stdout=True)
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
-    table = load_data(data, encoding, domain, sensitive, target)
+    table, _ = load_data(data, encoding, domain, sensitive, target)
     opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
     network = opened.model
     if not isinstance(network, Network):

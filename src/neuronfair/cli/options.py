@@ -89,18 +89,20 @@ def sizes(text: str | None) -> list[int] | None:
     return numbers or None
 
 
-def load_data(name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None) -> Data:
-    """Return a data set of the paper, or a user's table with its domain file or an inferred domain."""
+def load_data(
+    name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None
+) -> tuple[Data, str | None]:
+    """Return a data set of the paper, or a user's table and the text of its domain, of a file or inferred."""
     from neuronfair.domain.data import DATASETS, load, read_table
+    from neuronfair.domain.files import read_sheet
     from neuronfair.domain.infer import infer_domain
     from neuronfair.domain.toml import parse_domain, read_domain
 
-    chosen = names(sensitive)
-    path = Path(name)
+    chosen, path = names(sensitive), Path(name)
     if name in DATASETS:
         if domain is not None or target is not None:
             raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        return load(name, encoding, sensitive=chosen)
+        return load(name, encoding, sensitive=chosen), None
     if not path.exists():
         raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
     if encoding != "default":
@@ -110,12 +112,14 @@ def load_data(name: str, encoding: str, domain: Path | None, sensitive: str | No
     if domain is not None and target is not None:
         raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
     if domain is not None:
-        described = read_domain(domain)
+        described, text, table = read_domain(domain), domain.read_text(encoding="utf-8"), read_sheet(path)
     elif target is not None and chosen:
-        described = parse_domain(infer_domain(path, sensitive=chosen, target=target), default_name=path.stem)
+        table = read_sheet(path)
+        text = infer_domain(table, sensitive=chosen, target=target)
+        described = parse_domain(text, default_name=path.stem)
     else:
         raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
-    return read_table(path, described.with_sensitive(*chosen) if chosen else described)
+    return read_table(table, described.with_sensitive(*chosen) if chosen else described), text
 
 
 def read_decision(text: str | None) -> Decision | None:
@@ -203,11 +207,7 @@ class Source:
 
     def open_or_train(self, data: Data, console: Console, seed: int) -> tuple[Opened, Data, Card | None]:
         """Return the model, the table on its device, and the card of one trained just now."""
-        card = None
-        if self.model is not None:
-            opened = self.open(data)
-        else:
-            opened, card = self.train(data, console, seed)
+        opened, card = (self.open(data), None) if self.model is not None else self.train(data, console, seed)
         return opened, data.to(self.device), card
 
 

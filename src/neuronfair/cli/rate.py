@@ -74,7 +74,7 @@ def rate(
     check_out(json_file, or_stdout=True)
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
-    table = load_data(data, encoding, domain, sensitive, target)
+    table, _ = load_data(data, encoding, domain, sensitive, target)
     source = Source(model, weights, trust_pickle, decision, device)
     opened, table, _ = source.open_or_train(table, console, seed)
     with progress_bar("Judging people", quiet=console.quiet) as show:

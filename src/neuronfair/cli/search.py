@@ -101,7 +101,7 @@ def search(
     refuse_links(out)
     console = make_console(quiet=quiet or is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
-    table = load_data(data, encoding, domain, sensitive, target)
+    table, _ = load_data(data, encoding, domain, sensitive, target)
     source = Source(model or _trained(out), weights, trust_pickle, decision, device)
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)

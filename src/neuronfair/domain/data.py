@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain import sources
-from neuronfair.domain.files import read_sheet
+from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.recipes import RECIPES
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
@@ -95,14 +95,14 @@ def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
     return read_domain(sources.CATALOG / f"{name}.{encoding}.toml")
 
 
-def read_table(path: str | Path, domain: TableDomain) -> Data:
+def read_table(path: str | Path | Sheet, domain: TableDomain) -> Data:
     """Read a CSV or Parquet file whose columns a domain describes; other columns are ignored.
 
     Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
     with its column, line and value.
     """
-    path = Path(path)
     sheet = read_sheet(path)
+    path = sheet.path
     for name in domain.names:
         if name not in sheet.columns:
             raise DataError(f"{path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")

@@ -26,6 +26,7 @@ _SEPARATORS = ",;\t|"
 class Sheet:
     """The columns of a table as text, an empty cell as '', and the line of the file that each row stands on."""
 
+    path: Path
     columns: dict[str, list[str]]
     lines: Sequence[int]
     unit: str = "line"
@@ -35,11 +36,14 @@ class Sheet:
         return f"{self.unit} {self.lines[row]}"
 
 
-def read_sheet(path: str | Path) -> Sheet:
+def read_sheet(path: str | Path | Sheet) -> Sheet:
     """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), or a Parquet file.
 
-    A file that would take too much memory is refused, before it is unpacked or while it is read.
+    A file that would take too much memory is refused, before it is unpacked or while it is read. What was read before
+    is not read again.
     """
+    if isinstance(path, Sheet):
+        return path
     path = Path(path)
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
@@ -87,7 +91,7 @@ def _csv(content: bytes, path: Path) -> Sheet:
         raise DataError(f"{path}: the file is empty. Expected a header line and at least one row")
     if not rows:
         raise DataError(f"{path}: no rows after the header line ({', '.join(header[:8])})")
-    return Sheet(dict(zip(header, map(list, zip(*rows, strict=True)), strict=True)), lines)
+    return Sheet(path, dict(zip(header, map(list, zip(*rows, strict=True)), strict=True)), lines)
 
 
 class _Texts(dict[str, str]):
@@ -145,7 +149,7 @@ def _parquet(content: bytes, path: Path) -> Sheet:
         raise DataError(f"{path}: cannot be read as Parquet: {one_line(error)}") from None
     if table.num_rows == 0:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
-    return Sheet(cells, range(1, table.num_rows + 1), unit="row")
+    return Sheet(path, cells, range(1, table.num_rows + 1), unit="row")
 
 
 def _cells(column: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.attribute import MISSING_CELLS
-from neuronfair.domain.files import read_sheet
+from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.toml import quoted
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.shown import visible
@@ -46,14 +46,13 @@ _TAIL = """
 """
 
 
-def infer_domain(path: str | Path, *, sensitive: Sequence[str], target: str) -> str:
+def infer_domain(path: str | Path | Sheet, *, sensitive: Sequence[str], target: str) -> str:
     """Return the text of a commented TOML file that describes a table (CSV or Parquet).
 
     Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`.
     """
-    path = Path(path)
     sheet = read_sheet(path)
-    columns = sheet.columns
+    path, columns = sheet.path, sheet.columns
     for name in (*sensitive, target):
         if name not in columns:
             raise DataError(f"{path}: no column '{name}'. {did_you_mean(name, columns)}")
