@@ -383,7 +383,7 @@ def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refus
 
 
 def test_a_kill_right_after_the_manifest(run):
-    words = ("search", "table.csv", "--domain", "table.toml", *SMALL, "--json")
+    words = ("search", "table.csv", "--domain", "table.toml", *SMALL, "--json", "-")
     first = untimed(figures(run(*words)))
     for path in Path("run").iterdir():
         if path.name != "manifest.json":
