@@ -30,12 +30,12 @@ from neuronfair.cli.options import own_model
 from neuronfair.domain.data import Data
 from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.generation.campaign import Plan, find
-from neuronfair.network.adapter import Network
-from neuronfair.network.bridges import Opened, open_model
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.fit import fit
-from neuronfair.network.weights import Card, save
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.fit import fit
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened, open_model
+from neuronfair.model.weights import Card, save
+from neuronfair.search.campaign import Plan, find
 from neuronfair.store.journal import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from neuronfair.domain.data import load
-from neuronfair.generation.campaign import Plan, find
 from neuronfair.interpretation.profile import interpret
-from neuronfair.network.adapter import Network
-from neuronfair.network.fit import read_model
+from neuronfair.model.fit import read_model
+from neuronfair.model.network import Network
+from neuronfair.search.campaign import Plan, find
 
 import torch
 

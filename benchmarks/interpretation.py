@@ -25,11 +25,10 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 from neuronfair.domain.data import load
 from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.profile import interpret
-from neuronfair.network import weights
-from neuronfair.network.adapter import Network
-from neuronfair.network.encoding import TableEncoding
-from neuronfair.network.judge import families
-from neuronfair.network.zoo import fully_connected
+from neuronfair.model import weights
+from neuronfair.model.encoding import TableEncoding, families
+from neuronfair.model.network import Network
+from neuronfair.model.zoo import fully_connected
 
 import torch
 

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from neuronfair.domain.data import load
-from neuronfair.generation.campaign import Plan, find
-from neuronfair.generation.methods import METHODS
-from neuronfair.network.adapter import Network
-from neuronfair.network.fit import read_model
+from neuronfair.model.fit import read_model
+from neuronfair.model.network import Network
+from neuronfair.search.campaign import Plan, find
+from neuronfair.search.methods import METHODS
 
 LIMITS = {"symbgen": 60.0}
 

@@ -25,15 +25,15 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 
 # isort: split
 from neuronfair.domain.data import Data, load
-from neuronfair.generation.budget import Budget
-from neuronfair.generation.campaign import Outcome, Plan, find
-from neuronfair.generation.draws import Draws
-from neuronfair.generation.engine import search
-from neuronfair.generation.keys import KeySet
-from neuronfair.generation.method import World
-from neuronfair.generation.methods import Setting, phases
-from neuronfair.network import weights
-from neuronfair.network.adapter import Network
+from neuronfair.model import weights
+from neuronfair.model.network import Network
+from neuronfair.search.budget import Budget
+from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.draws import Draws
+from neuronfair.search.engine import search
+from neuronfair.search.keys import KeySet
+from neuronfair.search.method import World
+from neuronfair.search.methods import Setting, phases
 
 import torch
 

@@ -13,11 +13,11 @@ import time
 from functools import partial
 
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
-from neuronfair.network import stacked
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.stacked import train_stack
-from neuronfair.network.train import train
-from neuronfair.network.zoo import HFCN, LFCN, fully_connected
+from neuronfair.model import stacked
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.stacked import train_stack
+from neuronfair.model.train import train
+from neuronfair.model.zoo import HFCN, LFCN, fully_connected
 
 import torch
 from torch import Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import neuronfair as nf
-from neuronfair.network.descent import TrainingSettings
+from neuronfair.model.descent import TrainingSettings
 
 METHODS = ("frontier", "neuronfair", "eidig5", "adf", "aequitas", "uniform")
 

@@ -12,14 +12,14 @@ from unittest.mock import patch
 
 from neuronfair.domain.data import load
 from neuronfair.experiments.cases import CASES
-from neuronfair.generation.campaign import Plan, find
-from neuronfair.generation.method import State, World
-from neuronfair.generation.methods import METHODS, Entry, Phases, Setting, frontier
-from neuronfair.generation.methods.frontier import BINS, DISTANCES, Frontier
 from neuronfair.measure.diversity import mean_distance, regions
-from neuronfair.network.adapter import Network
-from neuronfair.network.fit import read_model
-from neuronfair.network.judge import Judgement
+from neuronfair.model.fit import read_model
+from neuronfair.model.network import Network
+from neuronfair.search.campaign import Plan, find
+from neuronfair.search.judge import Judgement
+from neuronfair.search.method import State, World
+from neuronfair.search.methods import METHODS, Entry, Phases, Setting, frontier
+from neuronfair.search.methods.frontier import BINS, DISTANCES, Frontier
 
 import torch
 from torch import Tensor

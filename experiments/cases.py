@@ -14,18 +14,18 @@ from neuronfair.domain.data import Data, load
 from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.experiments.lab import FOLDER, Job, Scale, code_digest
-from neuronfair.generation.campaign import Outcome, Plan, find
-from neuronfair.generation.findings import Findings
-from neuronfair.generation.seeds import cluster_seeds
-from neuronfair.measure.compare import figures
 from neuronfair.measure.rate import discrimination_rate
-from neuronfair.network.adapter import Network
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.encoding import TableEncoding
-from neuronfair.network.fit import fit, read_model
-from neuronfair.network.weights import save
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.fit import fit, read_model
+from neuronfair.model.network import Network
+from neuronfair.model.weights import save
 from neuronfair.repair.retrain import MOST
+from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.findings import Findings
+from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.tables import read_findings, write_findings
+from neuronfair.verdict.compare import figures
 
 import torch
 from torch import Tensor

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from neuronfair.domain.drawn import drawn_pictures
-from neuronfair.network.drawn import cast_classifier, cast_detector
-from neuronfair.render.pictures import write_sheet
-from neuronfair.verdict.pictures import compare, subject
+from neuronfair.vision.audit import compare, subject
+from neuronfair.vision.drawn import drawn_pictures
+from neuronfair.vision.page import write_sheet
+from neuronfair.vision.planted import cast_classifier, cast_detector
 
 import numpy as np
 import torch

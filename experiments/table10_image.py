@@ -16,10 +16,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from neuronfair.domain.pictures import SETS, Pictures, load_pictures
-from neuronfair.network.detect import accuracies, fit_attribute, fit_detector
-from neuronfair.network.vision import BODIES, Detector
-from neuronfair.verdict.pictures import after, compare, improve, subject
+from neuronfair.vision.archive import SETS, Pictures, load_pictures
+from neuronfair.vision.audit import after, compare, improve, subject
+from neuronfair.vision.bodies import BODIES, Detector
+from neuronfair.vision.detector import accuracies, fit_attribute, fit_detector
 
 import torch
 

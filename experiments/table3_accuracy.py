@@ -12,7 +12,7 @@ from typing import Any
 
 from neuronfair.experiments.cases import PAPER, data, train_jobs
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression

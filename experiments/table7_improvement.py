@@ -24,7 +24,7 @@ from neuronfair.experiments.cases import (
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.consistency import deviation, spearman
-from neuronfair.network.adapter import Network
+from neuronfair.model.network import Network
 from neuronfair.repair.labels import Ensemble
 from neuronfair.repair.retrain import retrain
 

@@ -14,34 +14,34 @@ import neuronfair
 SOURCE = Path(neuronfair.__file__).parent
 STAGES = {
     "domain": 1,
-    "network": 2,
+    "model": 2,
     "interpretation": 3,
-    "generation": 4,
+    "search": 4,
     "store": 5,
     "measure": 6,
     "certify": 7,
     "repair": 8,
     "verdict": 9,
     "render": 10,
+    "vision": 11,
 }
 FREE = {"errors", "atomic", "limits", "shown", "apart", "words"}  # any stage may use these
-CORE_STAGES = {"interpretation", "generation", "measure", "certify"}
+CORE_STAGES = {"interpretation", "search", "measure", "certify"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "identity", "image", "table", "toml")),
+    *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "identity", "table", "toml")),
     *(
-        f"network/{name}.py"
+        f"model/{name}.py"
         for name in (
-            "adapter",
             "blackbox",
+            "decision",
             "descent",
             "encoding",
-            "judge",
             "layers",
+            "network",
             "stacked",
             "threads",
             "train",
             "units",
-            "vision",
             "zoo",
         )
     ),

@@ -24,7 +24,7 @@ import pytest
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.generation.methods import METHODS
+from neuronfair.search.methods import METHODS
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"

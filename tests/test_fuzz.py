@@ -21,8 +21,8 @@ from benchmarks.fuzzing.specimens import DOMAIN, TABLE
 from neuronfair.domain.infer import infer_domain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.network.bridges import _READERS
-from neuronfair.network.zoo import fully_connected
+from neuronfair.model.open import _READERS
+from neuronfair.model.zoo import fully_connected
 from neuronfair.store.run import Run
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.gate import check, read_expressions

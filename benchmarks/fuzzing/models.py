@@ -9,7 +9,7 @@ import re
 import warnings
 from typing import Any
 
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def npz() -> list[Files]:
 
 
 def safetensors() -> list[Files]:
-    from neuronfair.network.weights import save
+    from neuronfair.model.weights import save
 
     module, card = network()
     with_card = written(lambda path: save(path, module, card), ".safetensors")

@@ -70,7 +70,7 @@ def _draft(path: Path, sensitive: str, target: str) -> None:
 def names(place: Path) -> None:
     """Read files whose names, or the names in them, are odd: whatever is said about them must be fit to be shown."""
     from neuronfair.domain.data import read_table
-    from neuronfair.network.bridges import open_model
+    from neuronfair.model.open import open_model
     from neuronfair.verdict.gate import read_expressions
 
     path = _one(place, "*.csv")
@@ -107,14 +107,14 @@ def _refused(read: Any) -> None:
 
 def model(place: Path) -> None:
     """Open a model and try it."""
-    from neuronfair.network.bridges import open_model
+    from neuronfair.model.open import open_model
 
     open_model(_one(place, "model*"), _people().domain, _people().rows)
 
 
 def pictures(place: Path) -> None:
     """Read pictures with their labels."""
-    from neuronfair.domain.pictures import read_pictures
+    from neuronfair.vision.archive import read_pictures
 
     found = read_pictures(place / "faces.zip", place / "faces.csv")
     _ = found.attribute("gender"), found.faces
@@ -167,7 +167,7 @@ def corpus(place: Path) -> None:
 
 @cache
 def _judge() -> Any:
-    from neuronfair.network.bridges import open_model
+    from neuronfair.model.open import open_model
 
     return open_model(specimens.network()[0], _people().domain, _people().rows).model
 

@@ -20,8 +20,8 @@ from unittest.mock import patch
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
-from neuronfair.network.weights import Card, fingerprint
-from neuronfair.network.zoo import fully_connected
+from neuronfair.model.weights import Card, fingerprint
+from neuronfair.model.zoo import fully_connected
 
 import numpy as np
 import torch

@@ -18,53 +18,54 @@ if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
     from neuronfair.domain.toml import parse_domain, read_domain
     from neuronfair.errors import NeuronFairError
-    from neuronfair.generation.campaign import Plan, find
-    from neuronfair.generation.shrink import shrink
     from neuronfair.interpretation.profile import interpret
-    from neuronfair.measure.compare import compare
     from neuronfair.measure.rate import discrimination_rate
-    from neuronfair.network.adapter import Network
-    from neuronfair.network.blackbox import BlackBox
-    from neuronfair.network.bridges import open_model
-    from neuronfair.network.encoding import TableEncoding
-    from neuronfair.network.fit import fit
-    from neuronfair.network.judge import Decision, judge
+    from neuronfair.model.blackbox import BlackBox
+    from neuronfair.model.decision import Decision
+    from neuronfair.model.encoding import TableEncoding
+    from neuronfair.model.fit import fit
+    from neuronfair.model.network import Network
+    from neuronfair.model.open import open_model
     from neuronfair.render.page import audit_page
+    from neuronfair.search.campaign import Plan, find
+    from neuronfair.search.judge import judge
+    from neuronfair.search.shrink import shrink
     from neuronfair.store.run import Run
     from neuronfair.verdict.audit import audit
     from neuronfair.verdict.checks import Checks
+    from neuronfair.verdict.compare import compare
     from neuronfair.verdict.report import Report
     from neuronfair.verdict.settings import AuditSettings
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
     "AuditSettings": "verdict.settings",
-    "BlackBox": "network.blackbox",
+    "BlackBox": "model.blackbox",
     "Checks": "verdict.checks",
     "Data": "domain.data",
-    "Decision": "network.judge",
-    "Network": "network.adapter",
+    "Decision": "model.decision",
+    "Network": "model.network",
     "NeuronFairError": "errors",
-    "Plan": "generation.campaign",
+    "Plan": "search.campaign",
     "Report": "verdict.report",
     "Run": "store.run",
     "TableDomain": "domain.table",
-    "TableEncoding": "network.encoding",
+    "TableEncoding": "model.encoding",
     "audit": "verdict.audit",
     "audit_page": "render.page",
-    "compare": "measure.compare",
+    "compare": "verdict.compare",
     "discrimination_rate": "measure.rate",
-    "find": "generation.campaign",
-    "fit": "network.fit",
+    "find": "search.campaign",
+    "fit": "model.fit",
     "infer_domain": "domain.infer",
     "interpret": "interpretation.profile",
-    "judge": "network.judge",
+    "judge": "search.judge",
     "load": "domain.data",
-    "open_model": "network.bridges",
+    "open_model": "model.open",
     "parse_domain": "domain.toml",
     "read_domain": "domain.toml",
     "read_table": "domain.data",
-    "shrink": "generation.shrink",
+    "shrink": "search.shrink",
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ from neuronfair.domain.rules import Condition, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DataError, DomainError
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("NEURONFAIR_DATA", ROOT.parent / "shared" / "data"))

@@ -12,7 +12,7 @@ import pytest
 
 from neuronfair.domain import recipes, sources
 from neuronfair.domain.data import load
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 
 DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "structured"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the published tables are not at {DATA}")

@@ -7,7 +7,7 @@ from neuronfair.domain.rules import MAX_CONDITIONS
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DomainError
 from neuronfair.limits import TooLarge
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 from tests.conftest import PEOPLE
 
 

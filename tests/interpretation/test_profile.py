@@ -10,10 +10,10 @@ from neuronfair import Decision, Network, TableDomain, interpret, load
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
-from neuronfair.interpretation.ablate import ablate
 from neuronfair.interpretation.profile import LayerBias
-from neuronfair.network import judge as judging
-from neuronfair.network.weights import load as load_weights
+from neuronfair.measure.ablate import ablate
+from neuronfair.model import judge as judging
+from neuronfair.model.weights import load as load_weights
 from tests.planted import networks
 
 

@@ -11,7 +11,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError
 from neuronfair.measure import diversity
 from neuronfair.measure.diversity import clusters, coverage_rates, generation_diversity, mean_distance, regions
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 
 DOMAIN = TableDomain(
     "d",

@@ -13,8 +13,8 @@ from neuronfair import Decision, NeuronFairError
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate, discrimination_rate
-from neuronfair.network import judge as judging
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model import judge as judging
+from neuronfair.model.encoding import TableEncoding
 from tests.planted import networks
 
 DOMAIN = networks.domain()

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from neuronfair import Decision, Network, TableDomain, TableEncoding
 from neuronfair.domain.attribute import Attribute
-from neuronfair.generation.draws import Draws
-from neuronfair.generation.method import World
 from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.search.draws import Draws
+from neuronfair.search.method import World
 
 MIDDLE = 494.5  # half of the largest sum of `large_domain`
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from neuronfair.interpretation.ablate import Ablation, Outcome
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
+from neuronfair.measure.ablate import Ablation, Outcome
 from neuronfair.render.console import interpretation_json, layer_table, make_console, verdict
 from neuronfair.render.plots import PICTURES, plot_as_curves
 

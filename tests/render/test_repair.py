@@ -10,14 +10,14 @@ from rich.console import Console
 from torch import nn
 
 from neuronfair.domain.table import Target
-from neuronfair.generation.campaign import Count
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.render.repair import repair_json, repair_report, verdict
+from neuronfair.repair.evaluate import Area, Standing
 from neuronfair.repair.neurons import NeuronRepair, Turn
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.proof import Area, Standing
 from neuronfair.repair.retrain import Retraining
+from neuronfair.search.campaign import Count
 from tests.planted.networks import domain
 
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))

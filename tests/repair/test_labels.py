@@ -11,8 +11,8 @@ from torch import nn
 from neuronfair import Data
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
-from neuronfair.generation.findings import Findings
 from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
+from neuronfair.search.findings import Findings
 from tests.planted.networks import domain, linear, network, one_biased_neuron, uniform_rows
 
 

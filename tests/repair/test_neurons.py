@@ -10,7 +10,7 @@ import torch
 from neuronfair import Data, interpret
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 from neuronfair.repair.neurons import Turn, repair_neurons
 from neuronfair.repair.outcome import Outcome, outcomes
 from tests.planted.networks import domain, network, one_biased_neuron, random_module, uniform_rows

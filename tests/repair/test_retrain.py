@@ -11,12 +11,12 @@ from torch import nn
 from neuronfair import Data, Plan, find
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
-from neuronfair.generation.campaign import Outcome as Search
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.encoding import TableEncoding
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import Retraining, retrain
+from neuronfair.search.campaign import Outcome as Search
 from tests.planted.networks import domain, network, one_biased_neuron, uniform_rows
 
 QUICK = TrainingSettings(epochs=40, batch=64, lr=0.01)

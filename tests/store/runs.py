@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from neuronfair import Network
-from neuronfair.generation import campaign
-from neuronfair.generation.campaign import Plan
-from neuronfair.generation.findings import Findings
+from neuronfair.search import campaign
+from neuronfair.search.campaign import Plan
+from neuronfair.search.findings import Findings
 from neuronfair.store.journal import JOURNAL
 from neuronfair.store.manifest import MANIFEST, write_manifest
 from neuronfair.store.run import Run

@@ -15,7 +15,7 @@ from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import RunError
-from neuronfair.generation.findings import Findings
+from neuronfair.search.findings import Findings
 from neuronfair.store.files import load_array
 from neuronfair.store.tables import read_findings, write_findings
 

@@ -15,7 +15,7 @@ from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, f
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
-from neuronfair.generation import campaign
+from neuronfair.search import campaign
 from neuronfair.store.run import Run
 from neuronfair.verdict import inquiry
 from neuronfair.verdict.audit import Audit, audit

@@ -10,7 +10,7 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
-from neuronfair.network.judge import Decision
+from neuronfair.model.decision import Decision
 from neuronfair.verdict.corpus import extend, read_corpus, replay_corpus
 from neuronfair.verdict.entries import Change
 from neuronfair.verdict.report import CorpusReport

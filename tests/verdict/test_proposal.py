@@ -11,9 +11,9 @@ from torch import nn
 from neuronfair import Data, Decision, TableDomain, fit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.network.bridges import open_model
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.weights import save
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.open import open_model
+from neuronfair.model.weights import save
 from neuronfair.verdict import proposal
 from neuronfair.verdict.about import Origin
 from neuronfair.verdict.audit import audit, run

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from neuronfair.domain.data import Data
-    from neuronfair.network.bridges import Opened
-    from neuronfair.network.descent import TrainingSettings
-    from neuronfair.network.weights import Card
+    from neuronfair.model.descent import TrainingSettings
+    from neuronfair.model.open import Opened
+    from neuronfair.model.weights import Card
     from neuronfair.verdict.checks import Ready
     from neuronfair.verdict.report import Report
     from neuronfair.verdict.settings import AuditSettings
@@ -231,7 +231,7 @@ def _open_or_train(
     console: Console,
 ) -> tuple[Opened, Card | None]:
     """Return the model and the card of one of our own; without a --model, the one that this audit trains or has."""
-    from neuronfair.network.weights import load
+    from neuronfair.model.weights import load
     from neuronfair.store.manifest import rows_digest
     from neuronfair.verdict.folder import check_same, own_weights
     from neuronfair.verdict.settings import WHITE
@@ -250,7 +250,7 @@ def _open_or_train(
 
 def _training(table: Data, quick: bool) -> TrainingSettings:
     """Return how to train a classifier on the spot: in seconds rather than minutes on a large table."""
-    from neuronfair.network.descent import TrainingSettings
+    from neuronfair.model.descent import TrainingSettings
 
     if len(table) < LARGE:
         return TrainingSettings(restarts=1) if quick else TrainingSettings()

@@ -79,13 +79,13 @@ def compare(
 
     `neuronfair compare adult --phase local --seeds 100 --steps 1000`
     """
-    from neuronfair.generation.campaign import Plan
-    from neuronfair.generation.methods import check_method
-    from neuronfair.measure.compare import able
-    from neuronfair.measure.compare import compare as run
     from neuronfair.render.compare import compare_report, plot_comparison
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.plots import PICTURES
+    from neuronfair.search.campaign import Plan
+    from neuronfair.search.methods import check_method
+    from neuronfair.verdict.compare import able
+    from neuronfair.verdict.compare import compare as run
 
     check_out(plot, PICTURES)
     check_out(json_file, or_stdout=True)

@@ -17,9 +17,9 @@ from neuronfair.words import percent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from neuronfair.domain.pictures import Pictures
-    from neuronfair.network.detect import DetectorCard
-    from neuronfair.network.vision import Detector
+    from neuronfair.vision.archive import Pictures
+    from neuronfair.vision.bodies import Detector
+    from neuronfair.vision.detector import DetectorCard
 
 FIGURES, PAGE, PAIRS, WEIGHTS = "figures.json", "report.html", "pairs.npz", "detector.safetensors"
 FEW = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
@@ -61,10 +61,10 @@ def audit_images(
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
     from neuronfair.atomic import write_text
-    from neuronfair.network.detect import accuracies, fit_attribute, save_detector
     from neuronfair.render.console import make_console
     from neuronfair.verdict.folder import check_writable
-    from neuronfair.verdict.pictures import after, compare, improve, subject
+    from neuronfair.vision.audit import after, compare, improve, subject
+    from neuronfair.vision.detector import accuracies, fit_attribute, save_detector
 
     check_device(device)
     if os.path.lexists(out):
@@ -132,8 +132,8 @@ def audit_images(
 
 
 def _pictures(source: str, labels: Path | None, faces: int | None, seed: int) -> Pictures:
-    from neuronfair.domain.drawn import drawn_pictures
-    from neuronfair.domain.pictures import SETS, load_pictures, read_pictures
+    from neuronfair.vision.archive import SETS, load_pictures, read_pictures
+    from neuronfair.vision.drawn import drawn_pictures
 
     if source == "drawn":
         return drawn_pictures(faces or 400, faces or 400, seed=seed)
@@ -163,8 +163,8 @@ def _detector(
     model: Path | None, body: str, weights: Path | None, pixels: Tensor, is_face: Tensor, epochs: int, seed: int,
     console: Any,
 ) -> tuple[Detector, DetectorCard]:  # fmt: skip
-    from neuronfair.network.detect import DetectorCard, fit_detector, load_detector
     from neuronfair.render.console import progress_bar
+    from neuronfair.vision.detector import DetectorCard, fit_detector, load_detector
 
     if model is None:
         with progress_bar("Training the detector", quiet=console.quiet) as show:
@@ -217,7 +217,7 @@ def _write_pairs(
     import numpy as np
 
     from neuronfair.atomic import replacing
-    from neuronfair.render.pictures import write_page
+    from neuronfair.vision.page import write_page
 
     findings, domain = found["halving"].findings, under_test.domain
     numbers = under_test.numbers[findings.origin].tolist()

@@ -55,7 +55,7 @@ def train(
 
     Example: `neuronfair train adult --out adult.safetensors`
     """
-    from neuronfair.network.weights import save
+    from neuronfair.model.weights import save
     from neuronfair.render.console import make_console
 
     out = check_weights(out)
@@ -91,9 +91,9 @@ def interpret(
 
     `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
     """
-    from neuronfair.interpretation.ablate import ablate
     from neuronfair.interpretation.profile import interpret as run
-    from neuronfair.network.adapter import Network
+    from neuronfair.measure.ablate import ablate
+    from neuronfair.model.network import Network
     from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
     from neuronfair.render.plots import PICTURES, plot_as_curves
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.domain.data import Data
-    from neuronfair.network.bridges import Opened
-    from neuronfair.network.descent import TrainingSettings
-    from neuronfair.network.judge import Decision
-    from neuronfair.network.weights import Card
+    from neuronfair.model.decision import Decision
+    from neuronfair.model.descent import TrainingSettings
+    from neuronfair.model.open import Opened
+    from neuronfair.model.weights import Card
     from neuronfair.store.run import Run
 
 DataArgument = Annotated[
@@ -124,7 +124,7 @@ def load_data(
 
 def read_decision(text: str | None) -> Decision | None:
     """Return what --decision says; None where nothing was said."""
-    from neuronfair.network.judge import Decision
+    from neuronfair.model.decision import Decision
 
     if text is None:
         return None
@@ -150,7 +150,7 @@ def fit_classifier(
     settings: TrainingSettings | None = None,
 ) -> tuple[nn.Sequential, Card]:
     """Train a classifier with a progress bar and say how well it does."""
-    from neuronfair.network.fit import fit
+    from neuronfair.model.fit import fit
     from neuronfair.render.console import progress_bar
 
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
@@ -180,7 +180,7 @@ class Source:
 
     def open(self, data: Data) -> Opened:
         """Open the model that is named."""
-        from neuronfair.network.bridges import open_model
+        from neuronfair.model.open import open_model
 
         return open_model(
             self.model or "",
@@ -196,7 +196,7 @@ class Source:
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[Opened, Card]:
         """Train a classifier and open it."""
-        from neuronfair.network.bridges.opened import Request
+        from neuronfair.model.open.opened import Request
 
         if self.weights is not None:
             raise NeuronFairError("--weights belongs to a --model given as package.module:name")
@@ -217,7 +217,7 @@ def own_model(run: Run) -> str:
     A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
     pickles and other files must be named by the user.
     """
-    from neuronfair.network.weights import PICKLE_SUFFIXES
+    from neuronfair.model.weights import PICKLE_SUFFIXES
     from neuronfair.store.files import sha256
 
     source = run.model

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.domain.data import Data
-    from neuronfair.network.bridges import Opened
-    from neuronfair.network.weights import Card
+    from neuronfair.model.open import Opened
+    from neuronfair.model.weights import Card
     from neuronfair.repair.neurons import NeuronRepair
     from neuronfair.repair.retrain import Retraining
     from neuronfair.store.run import Run
@@ -90,12 +90,12 @@ def repair(
     `neuronfair repair run --model mine.safetensors --data table.csv --how neurons --out fair.safetensors`
     """
     from neuronfair.interpretation.profile import interpret
-    from neuronfair.network.adapter import Network
-    from neuronfair.network.weights import save
+    from neuronfair.model.network import Network
+    from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.repair import repair_json, repair_report
+    from neuronfair.repair.evaluate import stand
     from neuronfair.repair.neurons import repair_neurons
-    from neuronfair.repair.proof import stand
     from neuronfair.repair.retrain import retrain
     from neuronfair.store.run import Run
 
@@ -205,8 +205,8 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
     """Return the network to repair, its card, and what a reader must know about it."""
     from torch import nn
 
-    from neuronfair.network.stacked import linear_layers
-    from neuronfair.network.weights import load
+    from neuronfair.model.stacked import linear_layers
+    from neuronfair.model.weights import load
 
     card = load(path)[1]  # comes first: it takes files only, never a name of Python code
     opened = Source(str(path), device=device).open(table)
@@ -230,9 +230,9 @@ def _module(path: Path, run: Run, table: Data, device: str) -> tuple[Opened, nn.
 
 def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: int) -> Card:
     """Return the card of a repaired network; its seed is that of the split, so that the test rows stay the same."""
-    from neuronfair.network.encoding import TableEncoding
-    from neuronfair.network.stacked import linear_layers
-    from neuronfair.network.weights import Card, fingerprint
+    from neuronfair.model.encoding import TableEncoding
+    from neuronfair.model.stacked import linear_layers
+    from neuronfair.model.weights import Card, fingerprint
 
     domain = table.domain
     assert domain.target is not None

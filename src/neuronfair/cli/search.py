@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.data import Data
-    from neuronfair.generation.campaign import Plan
+    from neuronfair.search.campaign import Plan
 
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
 
@@ -84,11 +84,11 @@ def search(
 
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
-    from neuronfair.generation.campaign import Plan, find
-    from neuronfair.generation.methods import check_method
-    from neuronfair.network.weights import save
+    from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
+    from neuronfair.search.campaign import Plan, find
+    from neuronfair.search.methods import check_method
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
     from neuronfair.verdict.about import Origin, replay_options
@@ -156,8 +156,8 @@ def replay(
 
     Example: `neuronfair replay run 17 --model retrained.safetensors`
     """
-    from neuronfair.network.bridges import open_model
-    from neuronfair.network.judge import Decision
+    from neuronfair.model.decision import Decision
+    from neuronfair.model.open import open_model
     from neuronfair.render.console import make_console
     from neuronfair.render.search import replay_report
     from neuronfair.store.run import Run
@@ -201,7 +201,7 @@ def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
     """Return the rows to start from; None for those that the search itself takes from the clusters of the table."""
     from neuronfair.domain.data import read_table
     from neuronfair.errors import DataError
-    from neuronfair.generation.seeds import given_seeds, uniform_seeds
+    from neuronfair.search.seeds import given_seeds, uniform_seeds
     from neuronfair.store.manifest import MANIFEST
     from neuronfair.store.run import Run
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from neuronfair.domain.base import Domain
 from neuronfair.errors import ModelError
-from neuronfair.network.adapter import Network
-from neuronfair.network.judge import families
+from neuronfair.model.encoding import families
+from neuronfair.model.network import Network
 
 INTERVAL = 0.005  # step_interval of Algorithm 1
 

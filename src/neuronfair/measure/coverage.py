@@ -11,8 +11,8 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.measure.rows import check_rows
-from neuronfair.network.adapter import Network
-from neuronfair.network.judge import BATCH
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
 
 ACTIVE = 0.5  # a neuron whose normalised activation exceeds this is active
 
@@ -53,7 +53,7 @@ def covered(network: Network, domain: TableDomain, profile: BiasProfile, rows: T
             "has no such layer. Interpret this network first"
         )
     counts = torch.zeros(len(layer.biased), dtype=torch.int64)
-    for part in torch.split(rows, BATCH) if len(rows) else ():
+    for part in torch.split(rows, ROWS_PER_PASS) if len(rows) else ():
         f = network.activations(part.long(), (layer.name,))[layer.name]
         low, high = f.amin(1, keepdim=True), f.amax(1, keepdim=True)
         counts += (f[:, list(layer.biased)] - low > ACTIVE * (high - low)).sum(0).cpu()

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize, one_hot
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rows import check_rows
-from neuronfair.network.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding
 
 BINS = 4  # per ordered attribute, for counting regions
 SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000

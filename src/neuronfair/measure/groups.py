@@ -10,8 +10,9 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, ModelError
 from neuronfair.measure.rows import check_rows
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import BATCH, Decision
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def groups(
         )
     if len(rows) == 0:
         return ()
-    decided = torch.cat([_decided(network, domain, part, decision) for part in torch.split(rows, BATCH)])
+    decided = torch.cat([_decided(network, domain, part, decision) for part in torch.split(rows, ROWS_PER_PASS)])
     codes, group = torch.unique(rows[:, list(domain.sensitive_columns)].cpu(), dim=0, return_inverse=True)
     cells = torch.bincount(group * classes + decided, minlength=len(codes) * classes).view(len(codes), classes)
     sizes = cells.sum(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.measure.rows import check_rows
-from neuronfair.network.judge import BATCH
+from neuronfair.model.encoding import ROWS_PER_PASS
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def quality(domain: TableDomain, rows: Tensor, table: Tensor) -> Quality:
     low, high = table.amin(0).to(rows.device), table.amax(0).to(rows.device)
     labels = [(c, torch.unique(table[:, c]).to(rows.device)) for c in (~domain.ordered).nonzero()[:, 0].tolist()]
     invalid = outside = doubtful = 0
-    for packed in torch.split(rows, BATCH):
+    for packed in torch.split(rows, ROWS_PER_PASS):
         part = packed.long()
         broken = ~domain.valid(part)
         beyond = ((part < low) | (part > high)).any(1)

@@ -13,8 +13,10 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.measure.rows import check_rows
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision, families, judge
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import families
+from neuronfair.search.judge import judge
 from neuronfair.words import POPULATIONS, Population
 
 FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; each look doubles them

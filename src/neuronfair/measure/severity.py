@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronfair.generation.findings import Findings
-from neuronfair.network.judge import Decision
+from neuronfair.model.decision import Decision
+from neuronfair.search.findings import Findings
 
 
 @dataclass(frozen=True)

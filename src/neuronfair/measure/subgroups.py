@@ -14,8 +14,10 @@ from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.rows import check_rows
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision, families, judge
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import families
+from neuronfair.search.judge import judge
 
 MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
 BEAM = 6  # rules that are made longer at a time

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.compare import Comparison
 from neuronfair.render.plots import saved_figure
+from neuronfair.verdict.compare import Comparison
 from neuronfair.words import listed, percent
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns

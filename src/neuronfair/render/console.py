@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.ablate import Ablation
 from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.measure.ablate import Ablation
 from neuronfair.shown import visible
 from neuronfair.words import listed, percent
 

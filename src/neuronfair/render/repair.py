@@ -11,9 +11,9 @@ from rich.table import Table
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.groups import Group
+from neuronfair.repair.evaluate import Standing
 from neuronfair.repair.neurons import NeuronRepair
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.proof import Standing
 from neuronfair.repair.retrain import Retraining
 from neuronfair.words import listed, percent, spanned
 

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.generation.campaign import NO_SEED, Outcome
-from neuronfair.generation.findings import Findings
-from neuronfair.generation.shrink import shrink
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision, judge
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.search.campaign import NO_SEED, Outcome
+from neuronfair.search.findings import Findings
+from neuronfair.search.judge import judge
+from neuronfair.search.shrink import shrink
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.folder import shrunk_pair

@@ -8,13 +8,12 @@ from torch import Tensor
 from neuronfair.domain.data import Data, Split
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.generation.findings import Findings
-from neuronfair.network.adapter import Network
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.encoding import TableEncoding
-from neuronfair.network.judge import families
-from neuronfair.network.stacked import Stack, train_stack
-from neuronfair.network.zoo import fully_connected
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.encoding import TableEncoding, families
+from neuronfair.model.network import Network
+from neuronfair.model.stacked import Stack, train_stack
+from neuronfair.model.zoo import fully_connected
+from neuronfair.search.findings import Findings
 
 RULES = ("ensemble", "seed", "twins")
 UNLABELLED = -1  # a finding for which the rule has no answer

@@ -12,7 +12,7 @@ from torch import nn
 from neuronfair.domain.data import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.network.stacked import linear_layers
+from neuronfair.model.stacked import linear_layers
 from neuronfair.repair.outcome import Outcome, outcomes
 from neuronfair.words import percent
 

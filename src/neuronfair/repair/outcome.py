@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
-from neuronfair.network.encoding import TableEncoding
-from neuronfair.network.judge import BATCH
-from neuronfair.network.stacked import Stack
+from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.stacked import Stack
 
 GROUP = 16  # networks judged at once
 
@@ -55,4 +54,4 @@ def _decided(stack: Stack, encoding: TableEncoding, rows: Tensor) -> Tensor:
 
 def _split(domain: TableDomain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
     """Split tensors so that the rows and twins that a group of networks sees at once fill a few batches."""
-    return tuple(torch.split(t, max(1, 4 * BATCH // GROUP // len(domain.sensitive_values))) for t in tensors)
+    return tuple(torch.split(t, max(1, 4 * ROWS_PER_PASS // GROUP // len(domain.sensitive_values))) for t in tensors)

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from neuronfair.domain.data import Data, Split
 from neuronfair.errors import NeuronFairError
-from neuronfair.generation.findings import Findings
-from neuronfair.network.adapter import Network
-from neuronfair.network.descent import Note, Rows, TrainingSettings
-from neuronfair.network.encoding import TableEncoding
-from neuronfair.network.stacked import linear_layers, train_stack
-from neuronfair.network.zoo import fully_connected
+from neuronfair.model.descent import Note, Rows, TrainingSettings
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.network import Network
+from neuronfair.model.stacked import linear_layers, train_stack
+from neuronfair.model.zoo import fully_connected
 from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
 from neuronfair.repair.outcome import Outcome, outcomes
+from neuronfair.search.findings import Findings
 from neuronfair.words import percent
 
 MOST = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less

@@ -17,8 +17,8 @@ from torch import Tensor
 from neuronfair import __version__
 from neuronfair.domain.data import Data
 from neuronfair.errors import RunError
-from neuronfair.generation.campaign import Plan
-from neuronfair.network.judge import DecisionKind
+from neuronfair.model.decision import DecisionKind
+from neuronfair.search.campaign import Plan
 from neuronfair.store.files import read_text, write_whole
 from neuronfair.store.seal import seal, unseal
 

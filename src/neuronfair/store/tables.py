@@ -13,7 +13,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError
-from neuronfair.generation.findings import Findings
+from neuronfair.search.findings import Findings
 
 ORIGIN, STEP = "origin", "step"
 TWIN = "twin_{}"  # the value of a sensitive attribute in the twin

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from neuronfair.domain.data import Data
-from neuronfair.network.adapter import Network
-from neuronfair.network.bridges import Opened
-from neuronfair.network.judge import BATCH
-from neuronfair.network.weights import PICKLE_SUFFIXES, Card
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+from neuronfair.model.weights import PICKLE_SUFFIXES, Card
 from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.verdict.report import DataReport, ModelReport, Reproduction
 
@@ -72,7 +72,9 @@ def _accuracy(opened: Opened, data: Data) -> float | None:
     if len(target.classes) != decision.classes(model.outputs):
         return None
     right = 0
-    for rows, labels in zip(torch.split(data.rows, BATCH), torch.split(data.labels, BATCH), strict=True):
+    for rows, labels in zip(
+        torch.split(data.rows, ROWS_PER_PASS), torch.split(data.labels, ROWS_PER_PASS), strict=True
+    ):
         decided = decision.chosen(model.scores(rows))
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)

@@ -14,10 +14,10 @@ from typing import Any
 from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.generation.campaign import Outcome, Plan
-from neuronfair.generation.seeds import cluster_seeds
-from neuronfair.network.bridges import Opened, open_model
-from neuronfair.network.judge import Decision
+from neuronfair.model.decision import Decision
+from neuronfair.model.open import Opened, open_model
+from neuronfair.search.campaign import Outcome, Plan
+from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
-from neuronfair.generation.campaign import Outcome, Plan
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.measure.rate import Rate
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.search.campaign import Outcome, Plan
 from neuronfair.verdict.entries import AttributeReport, Note
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least

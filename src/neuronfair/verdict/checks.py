@@ -8,7 +8,7 @@ from pathlib import Path
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
-from neuronfair.network.bridges import Opened
+from neuronfair.model.open import Opened
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.corpus import Corpus, extend, read_corpus, replay_corpus
 from neuronfair.verdict.gate import CHANGES, CORPUS, check, read_expressions

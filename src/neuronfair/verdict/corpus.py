@@ -19,8 +19,10 @@ from neuronfair.atomic import write_text
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_text
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import Decision, families, judge
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import families
+from neuronfair.search.judge import judge
 from neuronfair.verdict.entries import Cell, Finding
 from neuronfair.verdict.report import CorpusReport, Report
 from neuronfair.verdict.words import decided

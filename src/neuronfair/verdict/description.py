@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.generation.campaign import Outcome
-from neuronfair.generation.shrink import shrink
 from neuronfair.measure.coverage import covered
 from neuronfair.measure.diversity import mean_distance, regions
-from neuronfair.network.adapter import Network
-from neuronfair.network.judge import Pairs, families, judge
+from neuronfair.model.encoding import families
+from neuronfair.model.network import Network
+from neuronfair.search.campaign import Outcome
+from neuronfair.search.judge import Pairs, judge
+from neuronfair.search.shrink import shrink
 from neuronfair.verdict import words
 from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity

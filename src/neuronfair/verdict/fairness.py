@@ -15,15 +15,15 @@ from neuronfair.domain.data import UNKNOWN, Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.generation.campaign import Plan
-from neuronfair.generation.seeds import cluster_seeds
 from neuronfair.measure.rate import Rate, discrimination_rate
-from neuronfair.network.adapter import Network
-from neuronfair.network.blackbox import BlackBox
-from neuronfair.network.bridges import Opened, open_model
-from neuronfair.network.judge import Decision
-from neuronfair.network.weights import Card, fingerprint, save
-from neuronfair.network.zoo import fully_connected
+from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened, open_model
+from neuronfair.model.weights import Card, fingerprint, save
+from neuronfair.model.zoo import fully_connected
+from neuronfair.search.campaign import Plan
+from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST, where
 from neuronfair.verdict.about import Origin, replay_options

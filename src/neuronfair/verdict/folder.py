@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neuronfair.atomic import replacing
 from neuronfair.domain.toml import quoted
 from neuronfair.errors import DomainError, RunError
-from neuronfair.network.weights import Card, save
+from neuronfair.model.weights import Card, save
 from neuronfair.store.files import check_digest, sha256, write_whole
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from neuronfair.domain.data import Data
 from neuronfair.errors import DomainError
-from neuronfair.generation.campaign import find
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.groups import groups
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.measure.subgroups import subgroups
-from neuronfair.network.adapter import Network
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import BATCH, Decision
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
+from neuronfair.search.campaign import find
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
@@ -55,7 +56,7 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         )
         inquiry.rate = inquiry.rate or rate
         inquiry.add(rates=replace(inquiry.report.rates, **{population: words.rate_of(rate)}))
-    broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, BATCH))
+    broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
         remedy = "Correct the rules in the domain file, or the rows."

@@ -11,10 +11,10 @@ from neuronfair.domain.data import Data, Split
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.rate import Rate
-from neuronfair.network.adapter import Network
-from neuronfair.network.bridges import Opened
-from neuronfair.network.descent import TrainingSettings
-from neuronfair.network.stacked import linear_layers
+from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+from neuronfair.model.stacked import linear_layers
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import SAMPLES, retrain
 from neuronfair.verdict.case import Case, Inquiry, Progress

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuronfair.generation.methods import check_method
-from neuronfair.network.bridges import Opened
+from neuronfair.model.open import Opened
+from neuronfair.search.methods import check_method
 
 WHITE, BLACK = ("frontier", "neuronfair"), ("aequitas", "uniform")
 FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps

@@ -12,8 +12,9 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
-from neuronfair.network.blackbox import Model
-from neuronfair.network.judge import BATCH, Decision
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.verdict.entries import Cell, Change, Condition, Finding, RateOf, SubgroupReport
 from neuronfair.words import listed, percent, plain
 
@@ -29,7 +30,7 @@ def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Deci
     mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
     every = torch.arange(d, device=rows.device)
     mixed[every, :, every] = rows.roll(1, 0).T
-    parts = torch.split(torch.cat([rows, mixed.flatten(0, 1)]), BATCH)
+    parts = torch.split(torch.cat([rows, mixed.flatten(0, 1)]), ROWS_PER_PASS)
     scores = torch.cat([network.scores(part) for part in parts])
     own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
     moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()

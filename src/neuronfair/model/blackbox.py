@@ -1,0 +1,92 @@
+"""Models that answer and show nothing of themselves, and what every model has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError, one_line
+from neuronfair.model.encoding import Encoding, TableEncoding
+
+
+class Model(Protocol):
+    """Whatever can be judged: a network or a black box."""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How it reads rows; for a black box, what makes people near to each other."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its scores."""
+
+    @property
+    def outputs(self) -> int:
+        """How many scores it gives for a row."""
+
+    @property
+    def rows_forward(self) -> int:
+        """How many rows it has scored so far."""
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return the scores of rows of codes: (n, outputs)."""
+
+    def double(self) -> Model:
+        """Return this model computing in float64."""
+
+
+class BlackBox:
+    """A function from rows to scores; `BlackBox.of_inputs` takes one of encoded rows, such as `predict_proba`.
+
+    It is called with rows of codes and returns one score per row, or one per class: (n,) or (n, classes). One row is
+    tried at once to see that it works. Methods that need no gradients can search it; nothing inside it can be
+    interpreted.
+
+    >>> from neuronfair.domain.data import catalog_domain
+    >>> older = BlackBox.of_inputs(lambda x: x[:, 0] - 4, catalog_domain("adult", "paper"))
+    >>> older.outputs, older.scores(torch.ones(1, 13, dtype=torch.int64)).tolist()
+    (1, [[-2.0]])
+    """
+
+    dtype = torch.float64
+
+    def __init__(self, ask: Callable[[Tensor], Any], encoding: Encoding | TableDomain) -> None:
+        self.ask = ask
+        self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        self.rows_forward = 0
+        self.outputs = self._ask(self.encoding.example).shape[1]
+
+    @staticmethod
+    def of_inputs(predict: Callable[[np.ndarray], Any], encoding: Encoding | TableDomain) -> BlackBox:
+        """Return a function of encoded rows, float64 arrays (n, width), as a black box."""
+        how: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        return BlackBox(lambda rows: predict(how.encode(rows, torch.float64).cpu().numpy()), how)
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return what the function says of rows: float64, (n, outputs)."""
+        if len(rows) == 0:  # many functions refuse to be asked about nobody
+            return torch.empty(0, self.outputs, dtype=self.dtype, device=rows.device)
+        scores = self._ask(rows)
+        if scores.shape[1] != self.outputs:
+            raise ModelError(f"the black box gave {self.outputs} scores a row at first and {scores.shape[1]} now")
+        self.rows_forward += len(rows)
+        return scores
+
+    def double(self) -> BlackBox:
+        """Return the same black box: it answers in float64 already."""
+        return self
+
+    def _ask(self, rows: Tensor) -> Tensor:
+        try:
+            answer = np.asarray(self.ask(rows.clone()), dtype=np.float64)  # the function may write into them
+        except Exception as error:
+            raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
+        answer = answer[:, None] if answer.ndim == 1 else answer
+        if answer.ndim != 2 or len(answer) != len(rows):
+            raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {answer.shape}")
+        return torch.from_numpy(answer.copy()).to(rows.device)  # it may be a view that torch cannot hold

@@ -1,0 +1,175 @@
+"""From rows of codes to what a network takes, and from an input gradient back to moves of attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.base import Domain
+from neuronfair.domain.table import TableDomain
+from neuronfair.limits import check_size
+
+ROWS_PER_PASS = 1 << 15
+NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
+_CPU = torch.device("cpu")
+
+
+class Encoding(Protocol):
+    """How a model reads rows of codes. It belongs to the model: a domain knows nothing of it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the input of one row."""
+
+    @property
+    def rows_per_pass(self) -> int:
+        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
+
+    @property
+    def example(self) -> Tensor:
+        """Two rows to try a model on: (2, d)."""
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the network input of rows: (n, *shape)."""
+
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return the first-order effect of single moves, from a gradient by the network input: (n, m)."""
+
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that one step uphill leads to, perhaps out of their bounds: (n, d)."""
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return how much one step of each code changes at most, to first order and without sign: (n, d)."""
+
+
+def families(encoding: Encoding, domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+    """Split tensors of one length into parts whose rows, twins included, fill one pass of a model each."""
+    rows = encoding.rows_per_pass // len(domain.sensitive_values)
+    return tuple(torch.split(t, max(1, rows)) for t in tensors)
+
+
+class TableEncoding:
+    """A fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks.
+
+    It is linear in every number and a table lookup in every block, so the first-order effect of moving one attribute
+    to another value is exact in the gradient: `effects`.
+
+    >>> from neuronfair.domain.data import catalog_domain
+    >>> TableEncoding.of(catalog_domain("adult", "paper")).width
+    13
+    """
+
+    def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
+        blocks = [a.encode == "onehot" for a in attributes]
+        widths = [a.size if block else 1 for a, block in zip(attributes, blocks, strict=True)]
+        factor, shift = zip(*(_line(a) for a in attributes), strict=True)
+        self.attributes, self.device = tuple(attributes), device
+        self.width = sum(widths)
+        self.shape = (self.width,)
+        on_cpu = device.type == "cpu"
+        self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS
+        self.is_block = torch.tensor(blocks, device=device)
+        self.offset = torch.tensor([0, *accumulate(widths[:-1])], device=device)
+        self.size = torch.tensor([a.size for a in attributes], device=device)
+        self._factor = torch.tensor(factor, dtype=torch.float64, device=device)
+        self._shift = torch.tensor(shift, dtype=torch.float64, device=device)
+        self._numbers = (~self.is_block).nonzero()[:, 0]
+        self._blocks = self.is_block.nonzero()[:, 0]
+        # For every block the inputs of its values, and which of these exist: (blocks, values of the largest block).
+        largest = max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)])
+        check_size(largest * sum(blocks), "the one-hot blocks of the domain", times=32)
+        values = torch.arange(largest, device=device)
+        self._exists = values < self.size[self._blocks][:, None]
+        self._inputs = self.offset[self._blocks][:, None] + torch.where(self._exists, values, 0)
+
+    @staticmethod
+    def of(domain: TableDomain) -> TableEncoding:
+        """Return the encoding that a domain file declares: encode, center and scale of its attributes."""
+        return TableEncoding(domain.attributes, domain.device)
+
+    @property
+    def example(self) -> Tensor:
+        """Two rows to try a model on, the first values of all attributes: (2, d)."""
+        return torch.zeros(2, len(self.size), dtype=torch.int64, device=self.device)
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the network input of rows, (…, d) codes to (…, width) numbers.
+
+        A code outside a one-hot block leaves the block empty.
+        """
+        factor, shift = self._factor.to(dtype), self._shift.to(dtype)
+        if len(self._blocks) == 0:
+            return rows.to(dtype) * factor + shift
+        x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
+        numbers, blocks = self._numbers, self._blocks
+        x[..., self.offset[numbers]] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
+        code = rows[..., blocks]
+        inside = (code >= 0) & (code < self.size[blocks])
+        place = self.offset[blocks] + torch.where(inside, code, 0)
+        return x.scatter_add_(-1, place, inside.to(dtype))
+
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return what each single move would add, to first order, to the quantity whose gradient this is.
+
+        Move m of row i takes the attribute `columns[i, m]` to the code `codes[i, m]`; all are (n, m), the gradient is
+        (n, width) and the result is (n, m).
+        """
+        now = rows.gather(1, columns)
+        block = self.is_block[columns]
+        offset = self.offset[columns]
+        there = gradient.gather(1, offset + torch.where(block, codes, 0))
+        here = gradient.gather(1, offset + torch.where(block, now, 0))
+        line = here * self._factor.to(gradient.dtype)[columns] * (codes - now)
+        return torch.where(block, there - here, line)
+
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the code that the smallest step uphill leads each attribute to: (n, d).
+
+        A number goes one step up or down, perhaps out of its bounds; a block goes to the value with the largest effect.
+        Where no step gains anything the code stays.
+        """
+        codes = rows + (gradient[:, self.offset] * self._factor.to(gradient.dtype)).sign().long()
+        if len(self._blocks):
+            effects = self._block_effects(gradient, rows)
+            best = effects.max(2)
+            codes[:, self._blocks] = torch.where(best.values > 0, best.indices, rows[:, self._blocks])
+        return codes
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+        codes = self.uphill(gradient, rows)
+        return torch.where(codes == self.uphill(other, rows), codes, rows)
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""
+        size = (gradient[:, self.offset] * self._factor.to(gradient.dtype)).abs()
+        if len(self._blocks):
+            effects = self._block_effects(gradient, rows)
+            size[:, self._blocks] = effects.masked_fill(~self._exists, 0.0).abs().amax(2)
+        return size
+
+    def _block_effects(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the effect of moving each block to each of its values: (n, blocks, values of the largest block)."""
+        per_value = gradient[:, self._inputs]
+        here = per_value.gather(2, rows[:, self._blocks, None])
+        return (per_value - here).masked_fill(~self._exists, -torch.inf)
+
+
+def _line(attribute: Attribute) -> tuple[float, float]:
+    """Return factor and shift of the straight line from a code to the network's number."""
+    low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
+    if attribute.encode == "scaled":
+        return step / attribute.scale, (low - attribute.center) / attribute.scale
+    return step, low

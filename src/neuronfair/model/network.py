@@ -1,0 +1,253 @@
+"""The model under test: a torch module whose hidden layers can be read, differentiated and silenced by name."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError, NeuronFairError, did_you_mean, one_line
+from neuronfair.model.encoding import Encoding, TableEncoding
+from neuronfair.model.layers import activation_sites, evaluating, hooked, named_sites, traced
+
+
+class _LayerReached(BaseException):
+    """Ends a forward pass that has shown all that was asked; not an Exception, lest a model swallow it."""
+
+
+class Network:
+    """A torch module in eval mode on one device, whose hidden layers are known by name. It takes rows of codes.
+
+    `encoding` says how the module reads rows: a domain stands for the encoding that it declares. One row is run to find
+    the layers in forward order: the outputs of the activation modules or, if there are none, of activation functions.
+    `layers` overrides this with the names of any modules, whose outputs are then the layers. The module itself is never
+    changed; if it lives on another device than the encoding, a copy of it is moved.
+
+    `rows_forward` counts the rows given to `scores` and `activations`, `rows_backward` those given to `gradient`.
+
+    >>> from neuronfair.domain.data import catalog_domain
+    >>> from neuronfair.model.zoo import fully_connected
+    >>> network = Network(fully_connected(13, (8, 4)), catalog_domain("adult", "paper"))
+    >>> network.neurons, network.outputs
+    ({'layer1': 8, 'layer2': 4}, 2)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        encoding: Encoding | TableDomain,
+        *,
+        layers: Sequence[str] | None = None,
+    ) -> None:
+        self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        # "cuda" becomes "cuda:0", as tensors report it.
+        self.device = torch.empty(0, device=self.encoding.device).device
+        stay = all(t.device == self.device for t in (*module.parameters(), *module.buffers()))
+        self.module = module if stay else copy.deepcopy(module).to(self.device)
+        floats = (p.dtype for p in module.parameters() if p.is_floating_point())
+        self.dtype = next(floats, torch.float32)
+        self.rows_forward = 0
+        self.rows_backward = 0
+        self._runner = self.module
+        self._parts = tuple(self.module.modules())
+        self._masks: dict[str, Tensor] = {}
+        tried = self.encoding.example
+        self._columns = tried.shape[1:]
+        tried = self._inputs(tried)
+        with _own_code(self.module, tried):
+            with torch.no_grad(), evaluating(self._parts):
+                self.outputs = int(_as_scores(self.module(tried), tried).shape[1])
+            self._find_layers(layers)
+
+    def _find_layers(self, named: Sequence[str] | None) -> None:
+        example = self.encoding.example
+        if named is not None:
+            self._sites = named_sites(self.module, named, self._inputs(example))
+        else:
+            self._sites = activation_sites(self.module, self._inputs(example))
+            if not self._sites:
+                self._runner, self._sites = traced(self.module, self._inputs(example))
+                self._parts = tuple(self._runner.modules())
+        self.layers = tuple(self._sites)
+        self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
+
+    def double(self) -> Network:
+        """Return a copy of this network that computes in float64."""
+        try:
+            return Network(copy.deepcopy(self.module).double(), self.encoding, layers=())
+        except Exception as error:  # the module's own code
+            raise ModelError(
+                f"no copy of the module computes in float64, in which findings are checked: {one_line(error)}. Tensors "
+                "that it makes must be of its input's type"
+            ) from error
+
+    def reading(self, encoding: Encoding) -> Network:
+        """Return the same network with rows read in another way."""
+        other = copy.copy(self)
+        other.encoding = encoding
+        return other
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return what the module computes for rows, as (n, outputs) and without a gradient."""
+        x = self._inputs(rows)
+        with torch.no_grad():
+            result, _ = self._forward(x, ())
+        self.rows_forward += len(x)
+        return self._scores(result, x)
+
+    def activations(self, rows: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
+        wanted = self.layers if layers is None else tuple(layers)
+        if not wanted:
+            return {}
+        x = self._inputs(rows)
+        with torch.no_grad():
+            _, seen = self._forward(x, wanted)
+        self.rows_forward += len(x)
+        return {name: seen[name] for name in wanted}
+
+    def gradient(self, rows: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
+        """Return the gradient of an objective by the network input of rows: (n, *shape).
+
+        `objective` is given the layer's activations (n, neurons), or the scores when no layer is named, and returns
+        a number, or one number per row (their sum is differentiated: rows do not influence each other).
+        """
+        leaf = self._inputs(rows).detach().requires_grad_()
+        with torch.enable_grad():
+            # A copy: a module may write into its input, but not into a leaf.
+            result, seen = self._forward(leaf.clone(), () if layer is None else (layer,))
+            value = objective(self._scores(result, leaf) if layer is None else seen[layer])
+            if value.shape not in ((), (len(leaf),)):
+                raise ModelError(
+                    f"an objective returns one number, or one per row ({len(leaf)},); got {tuple(value.shape)}"
+                )
+            if not value.requires_grad:
+                raise ModelError("the objective has no gradient: it detaches or does not use its argument")
+            total = value.sum() if value.dim() else value
+            with _own_code(self.module, leaf):
+                (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+        self.rows_backward += len(leaf)
+        return slope
+
+    def ends_in_sigmoid(self) -> bool:
+        """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""
+        with torch.enable_grad():
+            last = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())[0].grad_fn
+        while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
+            last = last.next_functions[0][0]
+        return last is not None and "Sigmoid" in last.name()
+
+    @contextmanager
+    def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
+        """Silence neurons: within this context their activations are 0 in every call. Contexts may be nested.
+
+        >>> from neuronfair.domain.data import catalog_domain
+        >>> domain = catalog_domain("adult", "paper")
+        >>> network = Network(nn.Sequential(nn.Linear(13, 4), nn.Sigmoid(), nn.Linear(4, 2)), domain)
+        >>> with network.ablated("1", [0, 2]):
+        ...     (network.activations(torch.ones(1, 13))["1"] == 0).tolist()
+        [[True, False, True, False]]
+        """
+        self._check_layers([layer])
+        size = self.neurons[layer]
+        chosen = torch.as_tensor(neurons, dtype=torch.long, device=self.device).flatten()
+        if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < size:
+            raise ModelError(f"layer '{layer}' has neurons 0 to {size - 1}, got {chosen.tolist()}")
+        mask = torch.zeros(size, dtype=torch.bool, device=self.device)
+        mask[chosen] = True
+        mask = mask.view(self._sites[layer].shape)
+        outer = self._masks
+        self._masks = {**outer, layer: mask | outer[layer] if layer in outer else mask}
+        try:
+            yield self
+        finally:
+            self._masks = outer
+
+    def _inputs(self, rows: Tensor) -> Tensor:
+        if rows.shape[1:] != self._columns or rows.dim() == 0:
+            expected = ", ".join(map(str, self._columns))
+            raise ModelError(f"expected a batch of rows of shape (n, {expected}), got {tuple(rows.shape)}")
+        return self.encoding.encode(rows, self.dtype)
+
+    def _check_layers(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._sites:
+                raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self._sites)}")
+
+    def _scores(self, result: Tensor, x: Tensor) -> Tensor:
+        scores = _as_scores(result, x)
+        if scores.shape[1] != self.outputs:
+            raise ModelError(f"the module gave {self.outputs} scores a row at first and {scores.shape[1]} now")
+        return scores
+
+    def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
+        with _own_code(self.module, x):
+            return self._pass(x, wanted)
+
+    def _pass(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+        if not wanted and not self._masks:
+            with evaluating(self._parts):
+                return self._runner(x), {}
+        self._check_layers(wanted)
+        masks, missing, seen = self._masks, set(wanted), dict[str, Tensor]()
+        sites = {name: self._sites[name] for name in (*masks, *wanted)}
+        names = {(site.module, site.call): name for name, site in sites.items()}
+
+        def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
+            name = names.get((module, call))
+            if name is None:
+                return None
+            if output.shape != (len(x), *sites[name].shape):
+                expected = ", ".join(map(str, (len(x), *sites[name].shape)))
+                raise ModelError(f"layer '{name}' must give ({expected}) for these rows, got {tuple(output.shape)}")
+            if name in masks:
+                output = output.masked_fill(masks[name], 0.0)
+            if name in missing:
+                missing.discard(name)
+                # A copy, since a later in-place operation may overwrite the output; none follows the last layer.
+                seen[name] = output.flatten(1).clone() if missing else output.flatten(1)
+                if not missing:
+                    raise _LayerReached
+            return output
+
+        with evaluating(self._parts), hooked({module for module, _ in names}, look):
+            try:
+                result = self._runner(x)
+            except _LayerReached:
+                return x, seen
+        if missing:
+            raise ModelError(f"the forward pass did not reach {', '.join(sorted(missing))} for these rows")
+        return result, seen
+
+
+def _as_scores(result: Tensor, x: Tensor) -> Tensor:
+    if not isinstance(result, Tensor) or not result.is_floating_point():
+        kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
+        raise ModelError(f"the module must return one tensor of floating-point scores, got {kind}")
+    if result.device != x.device:
+        raise ModelError(f"the module was given rows on {x.device} and must return scores there, got {result.device}")
+    if result.dim() == 1:
+        result = result.unsqueeze(1)
+    if result.dim() != 2 or len(result) != len(x):
+        raise ModelError(f"the module must return scores ({len(x)}, outputs), got {tuple(result.shape)}")
+    return result.float() if result.element_size() < 4 else result  # numpy knows no bfloat16
+
+
+@contextmanager
+def _own_code(module: nn.Module, x: Tensor) -> Iterator[None]:
+    """Say on which rows a module failed, whatever its code raises; Ctrl-C stays Ctrl-C."""
+    try:
+        yield
+    except NeuronFairError:
+        raise
+    except Exception as error:
+        first = next((part for part in module.modules() if isinstance(part, nn.Linear)), None)
+        misfit = f" (its first linear layer expects width {first.in_features})" if first is not None else ""
+        hint = misfit if first is not None and first.in_features != x.shape[-1] else ""
+        raise ModelError(f"the module failed on rows of shape {tuple(x.shape)}{hint}: {one_line(error)}") from error

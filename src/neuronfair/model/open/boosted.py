@@ -1,0 +1,129 @@
+"""XGBoost model files (.ubj, .json): black boxes that are given the columns they were trained on."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from neuronfair.apart import Unreadable, read_apart
+from neuronfair.limits import check_size
+from neuronfair.model.open.opened import TRIED, Opened, Request, needs, one_line
+from neuronfair.model.open.readings import first_that_works, readings
+
+_ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+    """Read trees that XGBoost has saved."""
+    xgboost = needs("xgboost", "xgboost")
+    content, learner = _checked(request)
+    booster = xgboost.Booster(model_file=bytearray(content))
+    objective = learner["objective"]["name"]
+    margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
+
+    def ask(table: Any) -> np.ndarray:
+        return np.asarray(booster.predict(xgboost.DMatrix(table, enable_categorical=True), output_margin=margin))
+
+    inputs = SimpleNamespace(n_features_in_=booster.num_features(), categories_=_categories(learner))
+    if booster.feature_names is not None:
+        inputs.feature_names_in_ = booster.feature_names
+    reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
+    why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note)))
+    probability = objective != "binary:logitraw"
+    return request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
+
+
+def _checked(request: Request) -> tuple[bytes, dict[str, Any]]:
+    """Return the model as JSON, written by XGBoost in another process, and what it says, after a look at its trees."""
+    if b"learner" not in request.content[:64]:
+        raise request.error("not an XGBoost model: it does not begin with the entry 'learner'")
+    try:
+        content = read_apart("trees", request.content, request.source)
+        learner = json.loads(content)["learner"]
+        _check(learner, request.source)
+        return content, learner
+    except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise request.error(f"not a readable XGBoost model ({one_line(error)})") from None
+
+
+def _model(learner: dict[str, Any]) -> dict[str, Any]:
+    booster = learner["gradient_booster"]
+    model: dict[str, Any] = booster.get("gbtree", booster)["model"]
+    return model
+
+
+def _categories(learner: dict[str, Any]) -> list[list[str]]:
+    """Return the categories of each column that XGBoost remembers, none for numbers."""
+    known = _model(learner).get("cats", {}).get("enc", [])
+    return [
+        [bytes(entry["values"][start:end]).decode() for start, end in pairwise(entry["offsets"])]
+        if entry["offsets"] and "type" not in entry
+        else []
+        for entry in known
+    ]
+
+
+# XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
+def _check(learner: dict[str, Any], source: str) -> None:
+    """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
+    said = learner["learner_model_param"]
+    columns, *classes = (int(said.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
+    model = _model(learner)
+    trees = model.get("trees", [])
+    for tree in trees:
+        _check_tree(tree, columns)
+    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=_ANSWER)
+    _check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
+    rounds = model.get("iteration_indptr", [])
+    if rounds:
+        _check_offsets("the rounds", rounds, len(trees))
+    if cats := model.get("cats"):
+        _check_categories(cats)
+
+
+def _check_categories(cats: dict[str, Any]) -> None:
+    known, bounds, order = cats["enc"], cats["feature_segments"], cats["sorted_idx"]
+    for entry in known:
+        if "offsets" in entry:
+            _check_offsets("the names of categories", entry["offsets"] or [0], len(entry["values"]))
+            if "type" not in entry and not all(0 <= value < 256 for value in entry["values"]):
+                raise ValueError("the names of its categories are no text")
+    counts = [len(entry["offsets"] or [0]) - 1 if "offsets" in entry else len(entry["values"]) for entry in known]
+    if bounds or known or order:
+        _check_offsets("the categories", bounds or [0], len(order))
+        if np.diff(bounds).tolist() != counts:
+            raise ValueError("it counts its categories in two ways")
+    for count, (start, end) in zip(counts, pairwise(bounds), strict=bool(counts)):
+        if sorted(order[start:end]) != list(range(count)):
+            raise ValueError("the order of its categories is not one")
+
+
+def _check_places(what: str, places: Any, count: int) -> None:
+    if any(not 0 <= place < count for place in places):
+        raise ValueError(f"{what} that does not exist")
+
+
+def _check_offsets(what: str, offsets: Any, end: int) -> None:
+    """Refuse bounds of parts of an array that do not begin with 0, rise, and end with its end."""
+    if offsets[0] != 0 or offsets[-1] != end or any(a > b for a, b in pairwise(offsets)):
+        raise ValueError(f"{what} are not cut where they end")
+
+
+def _check_tree(tree: dict[str, Any], columns: int) -> None:
+    """Refuse a tree whose branches lead nowhere or back, so that XGBoost would never end."""
+    _check_places("a tree asks for a column", tree["split_indices"], columns)
+    left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
+    place = np.arange(len(left))
+    inner = left != -1
+    for branch in (left, right):
+        if branch.shape != place.shape or ((branch <= place) | (branch >= len(place)))[inner].any():
+            raise ValueError("a branch of a tree leads nowhere")
+    if (right != -1)[~inner].any():
+        raise ValueError("a branch of a tree leads nowhere")
+    _check_places("a tree tells categories at a node", tree.get("categories_nodes", []), len(place))
+    ends = np.add(tree.get("categories_segments", []), tree.get("categories_sizes", []), dtype=np.float64)
+    _check_places("a tree names a category", [*tree.get("categories_segments", []), *ends], len(tree["categories"]) + 1)

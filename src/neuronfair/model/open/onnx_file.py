@@ -1,0 +1,196 @@
+"""ONNX files: dense and convolutional graphs become torch modules, others black boxes run by onnxruntime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.apart import read_apart
+from neuronfair.errors import ModelError
+from neuronfair.limits import VARIABLE, TooLarge, max_bytes
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
+from neuronfair.model.open.onnx_model import read_model
+from neuronfair.model.open.opened import Opened, Request, needs, one_line
+from neuronfair.model.open.operators import activation, operator
+
+OLDEST = 9  # the first version of the standard whose operators are those known here
+_FLOATS = {1: torch.float32, 11: torch.float64}
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+    """Read an ONNX graph with one input; its scores are its tensor of floating-point numbers."""
+    model = read_model(request)
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [given for given in model.graph.input if given.name not in stored]
+    outputs = model.graph.output
+    if len(outputs) == 1 and any(n.op_type == "ArgMax" and n.output[0] == outputs[0].name for n in model.graph.node):
+        raise request.error("ends in ArgMax, which hides the scores. Export the model without it")
+    if not inputs:
+        raise request.error("has no input")
+    try:
+        graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
+        check_full_pass(request, graph)
+        graph(TableEncoding.of(request.domain.to("cpu")).encode(request.tried[:2]))
+    except Unsupported as reason:
+        return _black_box(request, model, inputs, f"{reason} has no counterpart in torch here")
+    except ModelError:
+        raise
+    except Exception as error:  # another width or a fixed batch size, or a damaged graph
+        shape = ", ".join(str(d.dim_value or d.dim_param or "?") for d in inputs[0].type.tensor_type.shape.dim)
+        raise request.error(
+            f"expects input of shape ({shape}) and fails on rows of this domain ({one_line(error)}). "
+            f"{request.widths()}, or export the model with a dynamic batch size"
+        ) from error
+    opened = request.white_box("ONNX", graph)
+    try:
+        ask, _ = _predictor(request, model, inputs)
+    except ModelError:  # without onnxruntime there is nothing to compare with
+        return opened
+    if request.reproduced(opened, ask):
+        return opened
+    return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
+
+
+def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
+    if len(inputs) != 1:
+        raise Unsupported(f"a graph with {len(inputs)} inputs")
+    if any(o.domain in ("", "ai.onnx") and o.version < OLDEST for o in model.opset_import):
+        raise Unsupported(f"a graph older than version {OLDEST} of the operators")
+    result = _scores(model.graph)
+    if result is None:
+        raise Unsupported("an output that is no tensor of scores")
+    fixed = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    steps: list[Step] = []
+    used = {result}
+    for node in _needed(model.graph.node, result):
+        attributes = {a.name: _attribute(onnx, a) for a in node.attribute}
+        if node.op_type == "Constant":
+            fixed[node.output[0]] = np.asarray(next(iter(attributes.values())))
+            continue
+        if node.domain not in ("", "ai.onnx"):
+            raise Unsupported(f"the operator {node.domain}.{node.op_type}")
+        constants = [fixed[name].item() if name in fixed and fixed[name].size == 1 else None for name in node.input]
+        part = activation(node.op_type, attributes, constants)
+        names = node.input if part is None else node.input[:1]  # bounds and the like are in the part already
+        arguments = tuple(Ref(name) if name else None for name in names)
+        call = operator(node.op_type, attributes) if part is None else part
+        steps.append(Step(node.name or node.output[0], tuple(node.output[:1]), call, arguments))
+        used.update(names)
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
+    return Graph(steps, tensors, inputs[0], result)
+
+
+def _scores(graph: Any) -> str | None:
+    """Return the name of the output that holds the scores, if there is a tensor of them."""
+    names = [o.name for o in graph.output if o.type.tensor_type.elem_type in _FLOATS]
+    return next((name for name in names if "prob" in name.lower()), names[0] if names else None)
+
+
+def _needed(nodes: Any, result: str) -> list[Any]:
+    """Return the nodes that the result depends on, in order."""
+    wanted, kept = {result}, []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    return kept[::-1]
+
+
+def _attribute(onnx: Any, attribute: Any) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _black_box(request: Request, model: Any, inputs: list[Any], why: str) -> Opened:
+    """Return a graph that only onnxruntime can run."""
+    try:
+        ask, told = _predictor(request, model, inputs)
+    except ModelError as error:
+        raise request.error(f"{why}, and {error}") from error
+    return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
+
+
+def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callable[[Tensor], np.ndarray], str]:
+    """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
+    session = _session(request, model.SerializeToString())
+    names = [given.name for given in inputs]
+    kinds = {given.name: given.type for given in session.get_inputs()}
+    feed: Callable[[Tensor], dict[str, np.ndarray]]
+    told = []
+    if len(names) == 1:
+        number = torch.float64 if kinds[names[0]] == "tensor(double)" else torch.float32
+        encoding = TableEncoding.of(request.domain.to("cpu"))
+        feed = lambda rows: {names[0]: encoding.encode(rows.cpu(), number).numpy()}  # noqa: E731
+    else:
+        frames = Frames(request.domain, names)
+        feed = lambda rows: {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}  # noqa: E731
+        told.append("it is given the table itself")
+    scores = _scores(model.graph)
+    classes = None if scores else _classes(model.graph)
+    order = class_order(request.domain, classes)
+    told.append(by_position(request.domain, classes))
+
+    def ask(rows: Tensor) -> np.ndarray:
+        try:
+            answers = session.run([scores] if scores else None, feed(rows))
+        except Exception as error:
+            if "smaller than requested" not in str(error):
+                raise
+            raise TooLarge(
+                f"needs more memory than {max_bytes() / 1e9:,.1f} GB. If you trust it, set {VARIABLE} to more bytes"
+            ) from error
+        tables = [answer for answer in answers if isinstance(answer, list)]
+        if tables:  # a list with one dictionary of class and probability for each row
+            keys = classes or list(tables[0][0])
+            return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
+        floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
+        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
+
+    return ask, "; ".join(filter(None, told))
+
+
+def _session(request: Request, model: bytes) -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
+    try:
+        runtime = needs("onnxruntime", "onnx")
+        read_apart("graphs", b"r" + model, request.path)  # so that one that ends the process does not end ours
+        _bound(runtime, max_bytes())
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, and need not be printed as well
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        # Given the bytes that were checked, it has no path from which to read other files. Its fallback would only try
+        # the same again, and print about it.
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except TooLarge:
+        raise
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot run it ({one_line(error)})") from error
+
+
+@lru_cache(maxsize=1)  # again only if the limit was changed
+def _bound(runtime: Any, limit: int) -> None:
+    """Let all graphs that onnxruntime runs share so much memory, taken as it is asked for."""
+    place = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
+    runtime.create_and_register_allocator(place, runtime.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1}))
+
+
+def _classes(graph: Any) -> list[Any] | None:
+    """Return the names that a graph gives to its scores, if it ends in dictionaries of class and probability."""
+    named = (a for node in graph.node if node.op_type == "ZipMap" for a in node.attribute)
+    return next(([*a.ints, *(text.decode() for text in a.strings)] for a in named), None)
+
+
+def _column(cells: Any, kind: str) -> np.ndarray:
+    number = {"tensor(string)": str, "tensor(int64)": np.int64, "tensor(double)": np.float64}.get(kind, np.float32)
+    return np.asarray(cells.to_numpy(dtype=object if number is str else number))[:, None]

@@ -1,0 +1,237 @@
+"""A model that has been opened: what every bridge hands back, and the checks that all of them share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.limits import read_bytes
+from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.network import Network
+from neuronfair.model.weights import fingerprint
+
+TRIED = 256  # rows of the table that a model is tried on before it is used
+TOLERANCE = 1e-4  # how far two answers to one question may lie apart
+SHARES = (-0.5, 1.5)  # where the answers of a regression on 0 and 1 lie
+STRAY = 0.05  # but for this part of them: random people can be unlike all those it was fitted to
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model made ready for an audit, whatever it came from.
+
+    `decision` is what counts as another decision for the model's outputs. `note` is a sentence for people: white box,
+    or black box and why. `fingerprint` is that of the weights or of the file; `module` the torch module of a white box.
+    """
+
+    model: Network | BlackBox
+    decision: Decision
+    source: str
+    kind: str
+    note: str
+    fingerprint: str
+    module: nn.Module | None
+
+    @property
+    def white_box(self) -> bool:
+        """Whether its neurons can be read and its scores differentiated."""
+        return isinstance(self.model, Network)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of `open_model`; the bridges read it and end with `white_box` or `black_box`."""
+
+    source: str
+    domain: TableDomain
+    rows: Tensor
+    weights: Path | None = None
+    trust_pickle: bool = False
+    device: str = "cpu"
+    decision: Decision | None = None
+
+    @property
+    def path(self) -> Path:
+        """The source as a file."""
+        return Path(self.source)
+
+    @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that what was checked is what is opened."""
+        return read_bytes(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @cached_property
+    def tried(self) -> Tensor:
+        """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds."""
+        rows = self.rows.cpu()
+        spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
+        outside = ((rows < 0) | (rows >= self.domain.to("cpu").sizes)).any(1)
+        return torch.cat([rows[spread], self.drawn, rows[outside][:TRIED]])
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """Random valid rows, the same for every table."""
+        return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
+
+    def error(self, what: str) -> ModelError:
+        """Return an error that begins with the name of the source."""
+        return ModelError(f"{self.source}: {what}")
+
+    def white_box(
+        self,
+        kind: str,
+        module: nn.Module,
+        *,
+        encoding: TableEncoding | None = None,
+        note: str = "",
+        probability: bool = False,
+    ) -> Opened:
+        """Return a torch module ready for an audit; one without hidden activations becomes a black box.
+
+        `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score
+        is one, even if no sigmoid stands at the end.
+        """
+        encoding = encoding or TableEncoding.of(self.domain)
+        encoding = TableEncoding(encoding.attributes, torch.device(self.device))
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise self.error(f"the weights '{name}' hold NaN or infinite numbers, so nothing can be computed")
+        try:
+            network = Network(module, encoding)
+        except ModelError as error:
+            return self._without_layers(kind, module, encoding, error)
+        scores = self._steady(network)
+        decision = self._decision(scores, probability or network.ends_in_sigmoid())
+        decision.check(network.outputs)
+        layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
+        text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
+        note = f"{text}; {note}." if note else f"{text}."
+        return Opened(network, decision, self.source, kind, note, fingerprint(module), module)
+
+    def _without_layers(self, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError) -> Opened:
+        try:
+            network = Network(module, encoding, layers=()).double()
+        except ModelError as worse:
+            misfit = f". {self.widths()}" if worse.__cause__ is not None else ""  # its own code refused the rows
+            raise self.error(f"{one_line(worse)}{misfit}") from error
+        why, probability = "no hidden activation was found in it", network.ends_in_sigmoid()
+        return self.black_box(
+            kind,
+            lambda rows: network.scores(rows).cpu(),
+            why,
+            probability=probability,
+            print_of=fingerprint(module),
+        )
+
+    def black_box(
+        self,
+        kind: str,
+        ask: Callable[[Tensor], Any],
+        why: str,
+        *,
+        probability: bool | None = None,
+        print_of: str | None = None,
+    ) -> Opened:
+        """Return a function of rows ready for an audit.
+
+        `probability` says whether a single score is one; by default it is taken for one if it lies within 0 and 1.
+        """
+        try:
+            model = BlackBox(ask, self.domain.to(self.device))
+        except ModelError as error:
+            raise self.error(one_line(error)) from error
+        scores = self._steady(model)
+        if probability is None:
+            probability = bool(((scores >= 0) & (scores <= 1)).all())
+        decision = self._decision(scores, probability)
+        decision.check(model.outputs)
+        note = f"Black box, searched without gradients: {why}."
+        return Opened(model, decision, self.source, kind, note, print_of or self.digest, None)
+
+    def encoded(self, predict: Callable[[np.ndarray], Any]) -> Callable[[Tensor], Any]:
+        """Return a function of the numbers that the domain file declares as a function of rows."""
+        encoding = TableEncoding.of(self.domain.to("cpu"))
+        return lambda rows: predict(encoding.encode(rows.cpu(), torch.float64).numpy())
+
+    def reproduced(self, opened: Opened, ask: Callable[[Tensor], Any]) -> bool:
+        """Return whether a converted model gives the scores of its source, `ask`, on the tried rows.
+
+        A source that cannot be asked here, such as one for batches of another size, says nothing against it.
+        """
+        rows = self.tried.to(self.device)
+        ours = opened.model.scores(rows).double()
+        opened.model.rows_forward = 0
+        try:
+            theirs = BlackBox(ask, opened.model.encoding).scores(rows)
+        except ModelError:
+            return True
+        return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+    def widths(self) -> str:
+        """Return how many numbers the domain gives to a network, and why so many."""
+        domain, width = self.domain, TableEncoding.of(self.domain).width
+        blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
+        parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
+        return f"The domain '{domain.name}' gives {width} numbers a row{parts}; change encode = … in its file"
+
+    def _decision(self, scores: Tensor, probability: bool) -> Decision:
+        """Return what counts as another decision, if the user has not said it: the largest score, or a threshold."""
+        if self.decision is not None:
+            return self.decision
+        if scores.shape[1] > 1:
+            return Decision()
+        outside = ((scores < SHARES[0]) | (scores > SHARES[1])).double().mean().item()
+        if probability and outside > STRAY:
+            low, high = scores.min().item(), scores.max().item()
+            raise self.error(
+                f"a regression: say --decision threshold=… or tolerance=…; its answers run from {low:.4g} to {high:.4g}"
+            )
+        return Decision("threshold", 0.5 if probability else 0.0)
+
+    def _steady(self, model: Network | BlackBox) -> Tensor:
+        """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""
+        rows = self.tried.to(self.device)
+        try:
+            scores = model.scores(rows)
+            again = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
+        except ModelError as error:
+            raise self.error(one_line(error)) from error
+        model.rows_forward = 0
+        if not bool(scores.isfinite().all()):
+            raise self.error("its scores are NaN or infinite for some rows of the domain")
+        if not torch.allclose(scores, again, rtol=TOLERANCE, atol=TOLERANCE):
+            raise self.error(
+                "its answers change from call to call or with the other rows of a batch. Save it in evaluation mode "
+                "(without dropout, and with fixed batch statistics)"
+            )
+        return scores
+
+
+def needs(package: str, extra: str) -> Any:
+    """Import an optional package, or say how to install it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ModelError(
+            f"such a model needs the package '{package.partition('.')[0]}', which cannot be imported "
+            f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
+        ) from error

@@ -1,0 +1,11 @@
+"""Our own weights files: fully connected networks in safetensors, or the published .npz."""
+
+from __future__ import annotations
+
+from neuronfair.model.fit import read_model
+from neuronfair.model.open.opened import Opened, Request
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+    """Read weights and make sure that they were made for rows of this domain in this encoding."""
+    return request.white_box("neuronfair", read_model(request.path, request.domain))

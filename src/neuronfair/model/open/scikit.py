@@ -1,0 +1,265 @@
+"""scikit-learn models: multilayer perceptrons, bare or behind preprocessing, become networks; others black boxes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuronfair.errors import NeuronFairError
+from neuronfair.limits import TREE, check_array, check_size, members, repacked
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.opened import Opened, Request, needs, one_line
+from neuronfair.model.open.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
+from neuronfair.model.open.readings import Reading, first_that_works, readings
+
+AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
+_HIDDEN = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
+_WRAPPERS = {
+    "FixedThresholdClassifier": "estimator_",
+    "TunedThresholdClassifierCV": "estimator_",
+    "FrozenEstimator": "estimator",
+}
+# Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
+_PLAIN = {
+    "numpy.dtype",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "sklearn.compose._column_transformer._RemainderColsList",
+}
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+    """Read a .skops file, or a pickle if pickles are trusted."""
+    needs("sklearn", "sklearn")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            estimator = _read_skops(request) if request.path.suffix.lower() == ".skops" else _read_pickle(request)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, NeuronFairError):
+                raise
+            raise request.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
+    if not is_estimator(estimator):
+        raise request.error(f"holds no model with a method predict, but {type(estimator).__name__}")
+    old = next((w.message for w in said if w.category.__name__ == "InconsistentVersionWarning"), None)
+    version = getattr(old, "original_sklearn_version", None)
+    remark = f"it was saved by scikit-learn {version}, which is not the version used here" if version else ""
+    return open_estimator(request, estimator, request.digest, remark)
+
+
+def is_estimator(thing: Any) -> bool:
+    """Return whether something is a fitted model in the manner of scikit-learn."""
+    return not isinstance(thing, (type, nn.Module)) and callable(getattr(thing, "predict", None))
+
+
+def open_estimator(request: Request, estimator: Any, print_of: str, remark: str = "") -> Opened:
+    """Return a fitted estimator as a network if it is a perceptron behind ordinary preprocessing, else as a black box.
+
+    A pipeline is given the table's own labels and numbers. A bare estimator is given the columns that its feature
+    names say, or the numbers of the domain's encoding where it has no names.
+    """
+    estimator = getattr(estimator, "best_estimator_", estimator)  # a finished search for hyperparameters
+    steps, final = _split(estimator)
+    kind = "XGBoost" if type(final).__module__.startswith("xgboost") else "scikit-learn"
+    ask, probability = _question(request, estimator, final)
+    reader = _reader(estimator)
+    reading, answers = first_that_works(request, readings(request, reader, bare=not _split(reader)[0]), ask)
+    why = f"{type(final).__name__} has no neurons to look at"
+    remark = "; ".join(filter(None, (reading.note, by_position(request.domain, _classes(final)), remark)))
+    if _decides_otherwise(request, estimator, final, reading, answers):
+        ask, probability = _by_predict(request, estimator, final), None
+        why = "its decisions are not those of its largest score, so it is asked by its method predict"
+    elif type(final).__name__ in ("MLPClassifier", "MLPRegressor"):
+        try:
+            transform = _transform(steps, reading)
+            encoding, module = _network(request, transform, final)
+            # The layers are built in float64, so that only the numbers of the network itself are rounded.
+            scores = module(encoding.encode(request.tried)).detach().numpy()
+            atol = AGREE * max(1.0, np.abs(answers).max())
+            if scores.shape != answers.shape or not np.allclose(scores, answers, rtol=0, atol=atol):
+                mixed = mixes_columns(transform, request.tried)
+                raise NotLinear("its preprocessing mixes columns" if mixed else "its scores could not be reproduced")
+            note = "; ".join(filter(None, ("its preprocessing has become the first layer" if steps else "", remark)))
+            opened = request.white_box(kind, module, encoding=encoding, note=note, probability=True)
+            # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
+            return replace(opened, fingerprint=print_of)
+        except NotLinear as reason:
+            why = str(reason)
+    why = "; ".join(filter(None, (why, remark)))
+    return request.black_box(
+        kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
+    )
+
+
+def _read_skops(request: Request) -> Any:
+    skops = needs("skops.io", "sklearn")
+    content = _checked(request)
+    unknown = skops.get_untrusted_types(data=content)
+    doubtful = [name for name in unknown if name not in _PLAIN]
+    if doubtful and not request.trust_pickle:
+        names = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
+        raise request.error(f"holds types that can run a program when opened: {names}. If you trust it: --trust-pickle")
+    return skops.loads(content, trusted=unknown)
+
+
+def _checked(request: Request) -> bytes:
+    """Return a .skops archive, unpacked, after a look at how large it and the arrays in it are."""
+    files = members(request.content, request.source)
+    check_size(len(files["schema.json"]), request.source, times=TREE)
+    total = sum(map(len, files.values()))
+    for name, content in files.items():
+        arrays = {name: content}
+        if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
+            arrays = members(content, request.source, besides=total)
+            total += sum(map(len, arrays.values()))
+            files[name] = repacked(arrays)
+        for array in arrays:
+            if array.endswith(".npy"):
+                check_array(arrays[array])
+    asked = 0
+
+    def note(entry: dict[str, Any]) -> None:
+        nonlocal asked
+        asked += len(files.get(entry.get("file", ""), ""))
+
+    json.loads(files["schema.json"], object_hook=note)
+    check_size(asked, request.source, times=2)  # an array that is asked for twice is read twice
+    return repacked(files)
+
+
+def _read_pickle(request: Request) -> Any:
+    if not request.trust_pickle:
+        raise request.error(
+            "a pickle, and opening one runs any program hidden in it. If you trust the file: --trust-pickle. Better, "
+            "save the model with skops.io.dump(model, 'model.skops')"
+        )
+    return needs("joblib", "sklearn").load(request.path)
+
+
+def _reader(estimator: Any) -> Any:
+    """Return what is given the rows: a model itself, or the one in a wrapper that sets its threshold or freezes it."""
+    place = _WRAPPERS.get(type(estimator).__name__)
+    return estimator if place is None else _reader(getattr(estimator, place))
+
+
+def _split(estimator: Any) -> tuple[list[Any], Any]:
+    """Return the transformers of a pipeline, also of one inside another, and what stands at its end."""
+    if not hasattr(estimator, "steps"):
+        return [], estimator
+    *before, (_, last) = estimator.steps
+    steps = [step for _, step in before if step not in (None, "passthrough")]
+    more, final = _split(last)
+    return steps + more, final
+
+
+def _question(request: Request, estimator: Any, final: Any) -> tuple[Callable[[Any], np.ndarray], bool | None]:
+    """Return how to ask an estimator for scores in the order of the domain's classes, and what a single one means."""
+    classes = _classes(final)
+    if isinstance(classes, list) or getattr(getattr(final, "_label_binarizer", None), "y_type_", "").startswith(
+        "multilabel"
+    ):
+        raise request.error("decides several questions at once; give a function that answers one of them")
+    order = class_order(request.domain, classes)
+    name = next((name for name in ("predict_proba", "decision_function") if hasattr(estimator, name)), None)
+    if name is not None:
+        method = getattr(estimator, name)
+        return lambda table: ordered(np.asarray(_quietly(method, table)), order), name == "predict_proba"
+    if classes is None:  # a regression: its number stands for the second class from one half on
+        return lambda table: np.asarray(_quietly(estimator.predict, table)).reshape(-1, 1), True
+    return _by_predict(request, estimator, final), None
+
+
+def _by_predict(request: Request, estimator: Any, final: Any) -> Callable[[Any], np.ndarray]:
+    """Return how to ask a classifier for its decisions: 1 for the class it chooses and 0 for the others."""
+    known, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))
+    return lambda table: ordered(_chosen(estimator, table)[:, None] == known, order).astype(float)
+
+
+def _chosen(estimator: Any, table: Any) -> np.ndarray:
+    return np.asarray(_quietly(estimator.predict, table)).reshape(len(table))
+
+
+def _decides_otherwise(request: Request, estimator: Any, final: Any, reading: Reading, answers: np.ndarray) -> bool:
+    """Return whether a classifier decides by something else than its largest score, such as a tuned threshold."""
+    classes = _classes(final)
+    if classes is None or (request.decision is not None and request.decision.kind != "argmax"):
+        return False
+    if answers.shape[1] == 1:  # the score of the second class, positive if it is chosen
+        if request.decision is not None:  # one score has no largest
+            return True
+        answers = np.concatenate([-answers, answers], 1)
+    try:
+        chosen = _by_predict(request, estimator, final)(reading.given(request.tried)) > 0
+    except Exception:  # the estimator's own code, which is then asked for scores only
+        return False
+    if chosen.shape != answers.shape or not (chosen.sum(1) == 1).all():
+        return False
+    return bool((answers[chosen] < answers.max(1)).any())
+
+
+def _classes(final: Any) -> Any:
+    classes: Any = getattr(final, "classes_", None)
+    return classes if isinstance(classes, list) or np.ndim(classes) == 1 else None
+
+
+def _quietly(method: Callable[[Any], Any], table: Any) -> Any:
+    """Call a method of an estimator; it may warn of unknown categories on every call, which the user knows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return method(table)
+
+
+def _transform(steps: Sequence[Any], reading: Reading) -> Transform:
+    """Return what stands before the final estimator as a function of rows."""
+
+    def transform(rows: Tensor) -> np.ndarray:
+        features = reading.given(rows)
+        for step in steps:
+            features = _quietly(step.transform, features)
+        return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
+
+    return transform
+
+
+def _network(request: Request, transform: Transform, final: Any) -> tuple[TableEncoding, nn.Sequential]:
+    """Return a perceptron and what stands before it as a torch module, and the encoding that it reads."""
+    encoding, first = linear_layer(transform, request.domain, request.tried[0])
+    parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
+    *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]
+    for number, linear in enumerate(hidden, 1):
+        parts[f"layer{number}"] = nn.Sequential(linear, _HIDDEN[final.activation]())
+    if final.out_activation_ not in ("logistic", "softmax", "identity"):
+        raise NotLinear(f"its output function '{final.out_activation_}' is not known here")
+    if hasattr(final, "classes_"):
+        parts["output"] = _class_scores(last, class_order(request.domain, _classes(final)))
+        parts["probabilities"] = nn.Softmax(dim=1)
+    else:
+        parts["output"] = last
+    return encoding, nn.Sequential(parts).float().eval()
+
+
+def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
+    before, after = weight.shape
+    if bias.shape != (after,):
+        raise NotLinear(f"a layer of {after} numbers adds {bias.shape} to them")
+    layer = nn.Linear(before, after, dtype=torch.float64)
+    layer.load_state_dict({"weight": torch.tensor(weight.T), "bias": torch.tensor(bias)})
+    return layer
+
+
+def _class_scores(layer: nn.Linear, order: list[int] | None) -> nn.Linear:
+    """Return a layer with one score for each class, in the domain's order; two classes share one in scikit-learn."""
+    weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
+    if len(bias) == 1:  # softmax of (0, z) is the sigmoid of z
+        weight, bias = torch.cat([torch.zeros_like(weight), weight]), torch.cat([torch.zeros_like(bias), bias])
+    chosen = list(range(len(bias))) if order is None else order
+    return _linear(weight[chosen].T.numpy(), bias[chosen].numpy())

@@ -1,0 +1,147 @@
+"""Several small networks trained as one: a batched product costs hardly more than one of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.errors import ModelError
+from neuronfair.model.descent import (
+    Course,
+    Note,
+    Rows,
+    TrainingResult,
+    TrainingSettings,
+    check_rows,
+    descend,
+    initialised,
+    stream,
+)
+from neuronfair.model.threads import one_thread
+from neuronfair.model.units import Units
+
+PLAIN = (nn.Sequential, nn.Linear, nn.ReLU)
+FEW_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)
+
+
+class Stack(nn.Module):
+    """Fully connected ReLU networks of the same sizes as one module: (n, d) or (k, n, d) to (k, n, classes)."""
+
+    def __init__(self, members: Sequence[nn.Sequential]) -> None:
+        super().__init__()
+        layers = [linear_layers(member) for member in members]
+        if len({tuple(layer.weight.shape for layer in own) for own in layers}) != 1:
+            raise ModelError("networks can be stacked only if all their layers have the same sizes")
+        rows = list(zip(*layers, strict=True))  # layer by layer, all members
+        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in row]) for row in rows)
+        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in row]) for row in rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of every member: its own rows, or the same rows for all."""
+        x = x.expand(len(self.weights[0]), *x.shape[-2:])
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
+        return x
+
+    @torch.no_grad()
+    def unstack(self, members: Sequence[nn.Sequential]) -> None:
+        """Copy the weights back into the members."""
+        for number, member in enumerate(members):
+            for layer, weight, bias in zip(linear_layers(member), self.weights, self.biases, strict=True):
+                layer.weight.copy_(weight[number].T)
+                layer.bias.copy_(bias[number, 0])
+
+
+def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
+    """Return the linear layers of a network that is nothing but linear layers with a ReLU between them."""
+    every = [part for _, part in module.named_modules(remove_duplicate=False)]
+    # Nobody's own forward, no hook, and no layer twice: the network does what its layers do, one after the other.
+    plain = all(type(p) in PLAIN and not p._forward_hooks and not p._forward_pre_hooks for p in every)
+    parts = [part for part in every if not isinstance(part, nn.Sequential)]
+    plain = plain and len(set(map(id, parts))) == len(parts)
+    layers = [part for part in parts[::2] if isinstance(part, nn.Linear) and part.bias is not None]
+    in_turn = len(parts) % 2 == 1 and len(layers) == len(parts[::2]) and all(type(p) is nn.ReLU for p in parts[1::2])
+    if not plain or not in_turn:
+        raise ModelError("expected a fully connected network: linear layers with a ReLU after each but the last")
+    return layers
+
+
+def stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
+    """Return the networks as what they are if they can be trained as one stack, else None."""
+    plain = [module for module in modules if isinstance(module, nn.Sequential)]
+    if len(plain) < len(modules) or not all(p.requires_grad for module in plain for p in module.parameters()):
+        return None
+    try:
+        Stack(plain)
+    except ModelError:
+        return None
+    return plain
+
+
+def train_stack(
+    build: Callable[[], nn.Sequential],
+    x: Tensor,
+    y: Tensor,
+    *,
+    chosen: Tensor,
+    validation: Rows,
+    settings: TrainingSettings | None = None,
+    seed: int = 0,
+    fresh: bool = True,
+    progress: Note | None = None,
+) -> list[TrainingResult[nn.Sequential]]:
+    """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows of x that network i sees.
+
+    Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
+    its own, and none is replaced. The units of the inputs are those of all rows of x. `progress` is called after every
+    epoch with the validation losses of those that are still trained.
+    """
+    check_rows(x, y, "training")
+    check_rows(*validation, "validation")
+    rows, held = (x, y.to(x.device)), (validation[0].to(x.device), validation[1].to(x.device))
+    numbers = range(1, len(chosen) + 1)
+    members = initialised(build, numbers, seed, x.device)
+    settings = settings or TrainingSettings()
+    courses = train_members(
+        members, numbers, rows, held, settings, chosen=chosen.to(x.device), seed=seed, fresh=fresh, progress=progress
+    )
+    return [c.of(member, number) for c, member, number in zip(courses, members, numbers, strict=True)]
+
+
+def train_members(
+    members: Sequence[nn.Sequential],
+    numbers: Sequence[int],
+    rows: Rows,
+    held: Rows,
+    settings: TrainingSettings,
+    *,
+    chosen: Tensor | None = None,
+    seed: int,
+    fresh: bool,
+    progress: Note | None = None,
+) -> list[Course]:
+    """Train networks as one stack, all on the same rows or each on its `chosen` ones."""
+    (x, y), (held_x, held_y) = rows, held
+    if chosen is None:
+        chosen = torch.arange(len(x), device=x.device).expand(len(members), -1)
+    units = Units.of(x)
+    for member in members:
+        units.enter(linear_layers(member)[0], x, fresh=fresh)
+    stack = Stack(members)
+    products = settings.batch * sum(weight.numel() for weight in stack.parameters())
+    with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
+        courses = descend(
+            stack,
+            (units.standardise(x), y),
+            (units.standardise(held_x), held_y),
+            settings,
+            [torch.Generator().manual_seed(stream(seed, number)) for number in numbers],
+            chosen=chosen,
+            progress=progress,
+        )
+    stack.unstack(members)
+    for member in members:
+        units.fold(linear_layers(member)[0])
+    return courses

@@ -1,0 +1,212 @@
+"""Weights files: safetensors with a card that says what the network is; pickles are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from neuronfair.atomic import replacing
+from neuronfair.errors import ModelError, one_line
+from neuronfair.limits import TooLarge, check_array, check_size, members, read_bytes
+from neuronfair.model.zoo import fully_connected
+
+CARD_KEY = "neuronfair"
+CARD_VERSION = 1
+PICKLE_SUFFIXES = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".ckpt", ".bin"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a weights file says about its network: which inputs it takes, which classes it tells apart, how well.
+
+    `accuracy` holds the shares of correct labels by part (train, validation, test); `fingerprint` is that of the
+    weights, `domain_fingerprint` that of the domain they were trained for.
+    """
+
+    domain: str
+    encoding: str
+    domain_fingerprint: str | None
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+    classes: tuple[str, ...]
+    accuracy: Mapping[str, float]
+    seed: int
+    fingerprint: str
+    version: int = CARD_VERSION
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Return the SHA-256 of the names, types, shapes and bytes of the module's tensors; files play no part in it."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save(path: str | Path, module: nn.Module, card: Card) -> None:
+    """Write a fully connected network and its card to FILE.safetensors, and a readable copy of the card to FILE.json.
+
+    Either everything is written or the old files stay as they were.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ModelError(f"{path}: weights are saved as safetensors; end the name with .safetensors")
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    _agree(card, _sizes(state, path), path)
+    if card.fingerprint != fingerprint(module):
+        raise ModelError(f"{path}: the card describes other weights; set its fingerprint to fingerprint(module)")
+    text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False)
+    try:
+        # The weights are put in place last: whoever finds them after a kill finds the copy of their card, too.
+        with replacing(path) as weights, replacing(path.with_suffix(".json")) as copy:
+            copy.write_text(f"{text}\n", encoding="utf-8")
+            weights.write_bytes(to_bytes(state, metadata={CARD_KEY: text}))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
+    """Read a fully connected network from .safetensors, or from an .npz with W0, b0, W1, b1, … (inputs, outputs).
+
+    The network is in eval mode. The card is None where the file has none; if there is one, the weights must match it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"{path}: there is no such file")
+    _refuse_pickle(path)
+    state, said = (_read_npz(path), {}) if path.suffix == ".npz" else read_safetensors(path)
+    card = _card(said[CARD_KEY], path) if CARD_KEY in said else None
+    inputs, hidden, outputs = _sizes(state, path)
+    # Loading leaves torch's random state alone. (The meta device would too, but takes a second to import.)
+    with torch.random.fork_rng(devices=[]):
+        module = fully_connected(inputs, hidden, outputs)
+    module.load_state_dict(state, assign=True)
+    if card is not None:
+        _agree(card, (inputs, hidden, outputs), path)
+        if card.fingerprint != fingerprint(module):
+            raise ModelError(f"{path}: the weights are not those its card describes; the file is damaged or edited")
+    return module.eval(), card
+
+
+def _refuse_pickle(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(9)
+    # Pickles of protocol 2 and later start with 0x80 and the protocol, but so may the length in a safetensors file,
+    # which is followed by a brace; torch.save writes a zip around a pickle.
+    pickled = len(start) > 1 and start[0] == 0x80 and 2 <= start[1] <= 5 and start[8:] != b"{"
+    if path.suffix != ".npz" and zipfile.is_zipfile(path):
+        pickled = True
+    if pickled or path.suffix.lower() in PICKLE_SUFFIXES:
+        raise ModelError(
+            f"{path}: pickled models are refused, because opening one runs any program hidden in it. Save the weights "
+            "as safetensors where they come from: safetensors.torch.save_file(module.state_dict(), 'model.safetensors')"
+        )
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a safetensors file, and what its header says besides."""
+    if not path.is_file():
+        raise ModelError(f"{path}: there is no such file")
+    try:
+        check_size(path.stat().st_size, path, times=3)  # the file, a copy of its tensors, and a network that takes them
+        with safe_open(path, framework="pt") as file:
+            # Copies, because the tensors may be windows into a file that can change later.
+            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+            return state, file.metadata() or {}
+    except TooLarge:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise ModelError(f"{path}: not a readable safetensors file ({one_line(error)})") from error
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    try:
+        content = read_bytes(path)
+        arrays = {}
+        for name, member in members(content, path, times=4).items():  # an array and a tensor of each, transposed
+            check_array(member)
+            arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(member), allow_pickle=False)
+    except TooLarge:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise ModelError(f"{path}: not a readable npz file of plain arrays ({one_line(error)})") from error
+    # The zip reader trusts the lengths in the directory; one flipped bit there can hide members without an error.
+    if content[-22:-18] == b"PK\x05\x06" and int.from_bytes(content[-12:-10], "little") != len(arrays):
+        raise ModelError(f"{path}: not a readable npz file (its directory is damaged)")
+    count = len(arrays) // 2
+    if not count or set(arrays) != {f"{kind}{i}" for kind in "Wb" for i in range(count)}:
+        came = ", ".join(list(arrays)[:6]) + (", …" if len(arrays) > 6 else "")
+        raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {came or 'none'}")
+    state = {}
+    for i in range(count):
+        prefix = "output" if i == count - 1 else f"layer{i + 1}.0"
+        state[f"{prefix}.weight"] = _tensor(arrays[f"W{i}"].T, path)
+        state[f"{prefix}.bias"] = _tensor(arrays[f"b{i}"], path)
+    return state
+
+
+def _tensor(array: np.ndarray[Any, Any], path: Path) -> Tensor:
+    if array.dtype.kind != "f":
+        raise ModelError(f"{path}: weights must be floating-point numbers, got {array.dtype}")
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+
+
+def _sizes(state: Mapping[str, Tensor], path: Path) -> tuple[int, tuple[int, ...], int]:
+    """Return (inputs, hidden, outputs) of the fully connected network with these tensors, or say what is wrong."""
+    prefixes = [*(f"layer{i}.0" for i in range(1, len(state) // 2)), "output"]
+    if set(state) != {f"{prefix}.{kind}" for prefix in prefixes for kind in ("weight", "bias")}:
+        raise ModelError(
+            f"{path}: expected the tensors layer1.0.weight, layer1.0.bias, …, output.weight, output.bias, "
+            f"got {', '.join(sorted(state)[:6]) or 'none'}"
+        )
+    if len({t.dtype for t in state.values()}) > 1 or not state["output.weight"].is_floating_point():
+        raise ModelError(f"{path}: the tensors must share one floating-point type")
+    widths: list[int] = []
+    for prefix in prefixes:
+        weight, bias = state[f"{prefix}.weight"], state[f"{prefix}.bias"]
+        fits = weight.dim() == 2 and weight.numel() > 0 and bias.shape == weight.shape[:1]
+        if not fits or (widths and weight.shape[1] != widths[-1]):
+            came = f" after {widths[-1]} units" if widths else ""
+            raise ModelError(f"{path}: {prefix} has shapes {tuple(weight.shape)} and {tuple(bias.shape)}{came}")
+        widths += [*([] if widths else [weight.shape[1]]), weight.shape[0]]
+    return widths[0], tuple(widths[1:-1]), widths[-1]
+
+
+def _agree(card: Card, sizes: tuple[int, tuple[int, ...], int], path: Path) -> None:
+    said = (card.inputs, tuple(card.hidden), card.outputs)
+    if said != sizes:
+        raise ModelError(f"{path}: the card says inputs, hidden, outputs = {said}, the tensors say {sizes}")
+    if len(card.classes) != card.outputs:
+        raise ModelError(f"{path}: the card names {len(card.classes)} classes for {card.outputs} outputs")
+
+
+def _card(text: str, path: Path) -> Card:
+    try:
+        fields = json.loads(text)
+        if fields["version"] != CARD_VERSION:
+            raise ModelError(f"{path}: card version {fields['version']}, this program reads {CARD_VERSION}; update it")
+        return Card(
+            **{
+                **fields,
+                "hidden": tuple(int(n) for n in fields["hidden"]),
+                "classes": tuple(str(name) for name in fields["classes"]),
+                "accuracy": {str(part): float(share) for part, share in fields["accuracy"].items()},
+            }
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise ModelError(f"{path}: the card in this file cannot be read ({one_line(error)})") from error

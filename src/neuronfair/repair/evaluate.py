@@ -1,0 +1,105 @@
+"""Before and after a repair: the same questions to two networks, with rows and a search that played no part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.data import Split
+from neuronfair.domain.table import TableDomain
+from neuronfair.interpretation.profile import LayerBias
+from neuronfair.measure.groups import Group, groups
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.model.encoding import families
+from neuronfair.model.network import Network
+from neuronfair.model.train import accuracy
+from neuronfair.search.campaign import Count, Plan, find
+
+SAMPLES = 20_000
+SEEDS, STEPS = 200, 200  # of the independent search
+DRAWS = 200  # of the bootstrap
+ROWS = 10_000  # of the test part that the bootstrap draws from, at most
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Area:
+    """The area under the AS curve of a layer, with a bootstrap interval over the rows."""
+
+    layer: str
+    auc: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a network stands: discrimination, reaction of its layers, accuracy, groups, and what a search finds."""
+
+    rate: Rate
+    areas: tuple[Area, ...]
+    accuracy: dict[str, float]
+    groups: tuple[Group, ...]
+    search: Count
+
+    @property
+    def worst(self) -> Area:
+        """The most biased layer."""
+        return max(self.areas, key=lambda area: area.auc)
+
+
+def stand(
+    module: nn.Sequential,
+    parts: Split,
+    *,
+    seed: int = 0,
+    progress: Callable[[str, int, int, int], None] | None = None,
+) -> Standing:
+    """Measure a network; the same seed asks two networks the same questions.
+
+    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain.
+    """
+    test = parts.test
+    domain = test.domain
+    network = Network(module, domain)
+    plan = Plan(method="frontier", seeds=SEEDS, steps=STEPS, seed=seed, controls=False)
+    outcome = find(network, domain, test.rows, plan, progress=progress)
+    if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
+        raise KeyboardInterrupt
+    found = outcome.findings
+    return Standing(
+        discrimination_rate(network, domain, samples=SAMPLES, confidence=CONFIDENCE, seed=seed),
+        areas(network, domain, test.rows[:ROWS], seed=seed),
+        {name: accuracy(network, part.rows, part.labels) for name, part in parts._asdict().items()},
+        groups(network, domain, test.rows, test.labels),
+        Count(found.tried, len(found), found.judged),
+    )
+
+
+def areas(network: Network, domain: TableDomain, rows: Tensor, *, seed: int = 0) -> tuple[Area, ...]:
+    """Return the area under the AS curve of every layer, with percentiles over draws of the rows."""
+    differences: dict[str, list[Tensor]] = {name: [] for name in network.layers}
+    pairs = []
+    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
+        twins, valid = domain.twins(part)
+        family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
+        for name, flat in network.activations(family.flatten(0, 1)).items():
+            f = flat.view(*family.shape[:2], -1)
+            differences[name].append(((f[:, 1:] - f[:, :1]).abs() * valid[..., None]).sum(1, dtype=torch.float64).cpu())
+        pairs.append(valid.sum(1).double().cpu())
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(rows), (DRAWS, len(rows)), generator=generator)
+    # How often each draw holds each row; the first line is the rows as they are.
+    times = torch.zeros(DRAWS, len(rows), dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())
+    times = torch.cat([torch.ones(1, len(rows), dtype=torch.float64), times])
+    compared = (times @ torch.cat(pairs))[:, None].clamp(min=1.0)
+    result = []
+    tails = torch.tensor([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], dtype=torch.float64)
+    for name, parts in differences.items():
+        auc, *draws = [LayerBias(name, mean).auc for mean in times @ torch.cat(parts) / compared]
+        low, high = torch.tensor(draws, dtype=torch.float64).quantile(tails).tolist()
+        result.append(Area(name, auc, low, high))
+    return tuple(result)

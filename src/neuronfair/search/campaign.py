@@ -1,0 +1,323 @@
+"""A whole search: global phase, local phase, and beside them the two controls that say what the guidance is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
+from neuronfair.search.budget import Budget
+from neuronfair.search.draws import Draws
+from neuronfair.search.engine import Checkpoint, PhaseResult, search
+from neuronfair.search.findings import Findings
+from neuronfair.search.health import HealthNote, check_health, weak_guidance
+from neuronfair.search.keys import KeySet
+from neuronfair.search.method import Method, World
+from neuronfair.search.methods import METHODS, Setting, check_method, phases
+from neuronfair.search.methods.uniform import Uniform
+from neuronfair.search.seeds import cluster_seeds
+
+RANDOM_WALKERS = 4096  # rows that the random control judges at a time
+NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is to do; the defaults are the paper's budget."""
+
+    method: str = "frontier"
+    seeds: int = 1000
+    steps: int = 1000  # of the local phase, after a look at the row that a walker starts from, which is judged, too
+    global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
+    instances: int | None = None  # different people judged, at most, in each phase
+    seconds: float | None = None  # for both phases together
+    seed: int = 0
+    decision: Decision = field(default_factory=Decision)
+    controls: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
+            if not (getattr(self, name) or 0) >= 0:  # nor NaN
+                raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
+        check_method(self.method)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How a search went, in three figures."""
+
+    tried: int
+    findings: int
+    judged: int
+
+    @property
+    def gsr(self) -> float:
+        """The success rate: findings among the different people judged."""
+        return self.findings / self.tried if self.tried else 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found, phase by phase, with its controls at the same number of judged rows."""
+
+    plan: Plan
+    domain: TableDomain
+    seeds: Tensor
+    profile: BiasProfile | None  # a black box has none
+    first: PhaseResult
+    local: PhaseResult
+    random: Count | None
+    random_direction: Count | None
+    health: tuple[HealthNote, ...]
+
+    @property
+    def findings(self) -> Findings:
+        """The findings of both phases, the global ones first."""
+        return Findings.join([self.first.findings, self.local.findings])
+
+    @property
+    def total(self) -> Count:
+        """How both phases went together."""
+        first, local = self.first.findings, self.local.findings
+        return Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search early."""
+        guided = METHODS[self.plan.method].gradients
+        missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
+        return missing or "interrupted" in (self.first.stop, self.local.stop)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        first, local, total = self.first.findings, self.local.findings, self.total
+        seconds = self.first.seconds + self.local.seconds
+        invalid = sum(
+            int((~self.domain.valid(p.long())).sum())
+            for f in (first, local)
+            for p in torch.split(f.packed, ROWS_PER_PASS)
+        )
+        result: dict[str, Any] = {
+            "method": self.plan.method,
+            "findings": total.findings,
+            "findings_global": len(first),
+            "findings_local": len(local),
+            "tried": total.tried,
+            "gsr": total.gsr,
+            "random": None,
+            "lift": None,
+            "random_direction": None,
+            "lift_over_random_direction": None,
+            "violations": invalid,
+            "rejected_on_recheck": first.rejected + local.rejected,
+            "seconds": seconds,
+            "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
+            "rows_judged": total.judged,
+            "stop": {"global": self.first.stop, "local": self.local.stop},
+            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
+        }
+        for name, lift, control in (
+            ("random", "lift", self.random),
+            ("random_direction", "lift_over_random_direction", self.random_direction),
+        ):
+            if control is not None:
+                result[name] = {"tried": control.tried, "findings": control.findings, "gsr": control.gsr}
+                result[lift] = total.gsr / control.gsr if control.gsr else None
+        return result
+
+
+class Recorder(Protocol):
+    """Where a campaign leaves what it finds, and finds it again after a kill."""
+
+    def begin(self, seeds: Tensor) -> None:
+        """Keep the rows that the walkers start from."""
+
+    def resume(self, phase: str) -> Checkpoint | None:
+        """Return where a phase stood, if it was begun."""
+
+    def checkpoint(self, phase: str, where: Checkpoint) -> None:
+        """Keep what a phase found since the last time."""
+
+    def control(self, name: str) -> Count | None:
+        """Return a control that is already done."""
+
+    def keep_control(self, name: str, count: Count) -> None:
+        """Keep the figures of a control."""
+
+
+Progress = Callable[[str, int, int, int], None]
+"""Called with the phase, the steps done, the steps in all and the findings so far."""
+
+
+def find(
+    network: Model,
+    domain: TableDomain,
+    rows: Tensor,
+    plan: Plan | None = None,
+    *,
+    seeds: Tensor | None = None,
+    profile: BiasProfile | None = None,
+    recorder: Recorder | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
+
+    The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
+    `profile` is what `interpret` says of the network and these rows, where that is known already.
+    With a recorder the search can be killed at any time and goes on from there when it is run again.
+    """
+    plan = plan or Plan()
+    plan.decision.check(network.outputs)
+    check_method(plan.method, network, plan.decision)
+    if not bool(domain.free.any()):
+        raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
+    if profile is None and isinstance(network, Network):
+        profile = interpret(network, domain, rows)
+    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
+    if seeds is None:
+        seeds = cluster_seeds(network.encoding, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
+    health = check_health(world, seeds, rows) if len(seeds) else ()
+    _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
+    if recorder is not None:
+        recorder.begin(seeds)
+    with _kept(recorder):
+        first, local = _both_phases(plan, world, seeds, recorder, progress, "")
+        outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
+        if not plan.controls or "interrupted" in (first.stop, local.stop):
+            return outcome
+        random = _control("random", lambda: _random(plan, world, outcome.total.judged, progress), recorder)
+        if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
+            return replace(outcome, random=random)
+        direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
+        if direction is not None:
+            note = weak_guidance(plan.method, domain.sensitive, outcome.total.gsr, direction.gsr)
+            health += () if note is None else (note,)
+        return replace(outcome, random=random, random_direction=direction, health=health)
+
+
+@contextmanager
+def _kept(recorder: Recorder | None) -> Iterator[None]:
+    """Say of a model that fails in the middle of a search that what was found is not lost, where it is recorded."""
+    try:
+        yield
+    except ModelError as error:
+        if recorder is None:
+            raise
+        raise ModelError(f"{error}. What was found before is kept: the same command goes on from there") from error
+
+
+def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | None) -> Count | None:
+    """Return a control from the recorder, or make it and leave it there; None where Ctrl-C ended it."""
+    count = recorder.control(name) if recorder is not None else None
+    if count is None:
+        count = make()
+        if count is not None and recorder is not None:
+            recorder.keep_control(name, count)
+    return count
+
+
+def _both_phases(
+    plan: Plan, world: World, seeds: Tensor, recorder: Recorder | None, progress: Progress | None, label: str
+) -> tuple[PhaseResult, PhaseResult]:
+    """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
+    seen = KeySet(world.domain.device)
+    rows = len(seeds) * plan.steps
+    if plan.instances is not None:
+        rows = min(rows, plan.instances)
+    method = phases(plan.method, Setting(world, seen, rows))
+    nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
+    pilot = method.pilot or replace(nobody, stop="steps")
+    pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
+
+    def phase(
+        name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
+    ) -> PhaseResult:
+        return search(
+            replace(world, draws=Draws(plan.seed, name)),
+            rule,
+            starts,
+            budget=budget,
+            origin=origin,
+            seen=seen,
+            keep=keep,
+            resume=recorder.resume(name) if recorder is not None else None,
+            checkpoint=(lambda where: recorder.checkpoint(name, where)) if recorder is not None else None,
+            progress=(lambda *figures: progress(label + name, *figures)) if progress is not None else None,
+        )
+
+    if pilot.stop == "interrupted":
+        return pilot, nobody
+    if recorder is not None:
+        # A pilot is short and made anew after a kill: only what it found, and how long it took, is kept.
+        before = recorder.resume("pilot")
+        if before is None:
+            where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0), pilot.seconds, pilot.stop)
+            recorder.checkpoint("pilot", where)
+        else:
+            pilot = replace(pilot, seconds=before.seconds)
+    left = None if plan.seconds is None else max(0.0, plan.seconds - pilot.seconds)
+    people = None if plan.instances is None else max(0, plan.instances - pilot.findings.tried)
+    limit = Budget(plan.global_steps, people, findings_per_seed=1, seconds=left)
+    first = phase("global", method.first, seeds, None, limit)
+    both = _joined(pilot, first)
+    if first.stop == "interrupted":
+        return both, nobody
+    left = None if plan.seconds is None else max(0.0, plan.seconds - both.seconds)
+    # The first step of the local phase looks at its seeds once more, which are findings already.
+    steps = plan.steps + 1 if plan.steps else 0
+    keep = not world.blind  # a control is a count only
+    if plan.global_steps == 0:
+        seen.add(world.domain.key(world.domain.clip(seeds)))
+        origin = torch.arange(len(seeds), device=seeds.device)
+        local = phase("local", method.local, seeds, origin, Budget(steps, people, seconds=left), keep=keep)
+        return first, _joined(pilot, local)
+    limit = Budget(steps, plan.instances, seconds=left)
+    return both, phase("local", method.local, first.findings.rows, first.findings.origin, limit, keep=keep)
+
+
+def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
+    """Return a phase with what its pilot found and took."""
+    findings = Findings.join([pilot.findings, phase.findings])
+    found, seconds = pilot.found + phase.found, pilot.seconds + phase.seconds
+    return replace(phase, findings=findings, found=found, seconds=seconds)
+
+
+def _random(plan: Plan, world: World, judged: int, progress: Progress | None) -> Count | None:
+    """Judge as many random rows as the search did."""
+    steps = math.ceil(judged / RANDOM_WALKERS)
+    walkers = judged // steps if steps else 0
+    nobody = torch.zeros(walkers, world.domain.codes_per_row, dtype=torch.int64, device=world.domain.device)
+    result = search(
+        replace(world, draws=Draws(plan.seed, "random")),
+        Uniform(),
+        nobody,
+        budget=Budget(steps),
+        keep=False,
+        progress=(lambda *figures: progress("control: random rows", *figures)) if progress is not None else None,
+    )
+    return _count(result)
+
+
+def _blind(plan: Plan, world: World, seeds: Tensor, progress: Progress | None) -> Count | None:
+    """Walk the same walk with random numbers in the place of every gradient."""
+    both = _both_phases(plan, replace(world, blind=True), seeds, None, progress, "control: random directions, ")
+    return _count(*both)
+
+
+def _count(*results: PhaseResult) -> Count | None:
+    if any(result.stop == "interrupted" for result in results):
+        return None
+    parts = [result.findings for result in results]
+    return Count(sum(p.tried for p in parts), sum(r.found for r in results), sum(p.judged for p in parts))

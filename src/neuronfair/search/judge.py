@@ -1,0 +1,151 @@
+"""Whether people who differ in the sensitive attributes only are decided alike (Definition 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.base import Domain
+from neuronfair.errors import ModelError
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision, with_row
+from neuronfair.model.encoding import ROWS_PER_PASS
+
+NUMBERS = 1 << 27  # that a pass holds at most, where rows are very wide
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The scores of rows and of all their twins, and which twins are decided otherwise.
+
+    The twins' own codes are made when they are asked for: there may be thousands for each row.
+    """
+
+    domain: Domain
+    decision: Decision
+    rows: Tensor  # (n, d)
+    family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
+    valid: Tensor  # (n, k): whether such a twin exists
+    discriminates: Tensor  # (n,): whether some members of the family are decided otherwise than others
+
+    def __getitem__(self, chosen: Tensor | slice) -> Judgement:
+        """Return the judgement of some of the rows."""
+        names = ("rows", "family", "valid", "discriminates")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+    @property
+    def scores(self) -> Tensor:
+        """The scores of the rows: (n, outputs)."""
+        return self.family[:, 0]
+
+    @property
+    def twin_scores(self) -> Tensor:
+        """The scores of the twins: (n, k, outputs)."""
+        return self.family[:, 1:]
+
+    @property
+    def twins(self) -> Tensor:
+        """The twins themselves: (n, k, d)."""
+        return self.domain.twins(self.rows).rows
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """How far each twin's scores lie from those of its row, negative for a twin that does not exist: (n, k)."""
+        return torch.where(self.valid, self.decision.gap(self.family[:, :1], self.family[:, 1:]), -1.0)
+
+    @cached_property
+    def differs(self) -> Tensor:
+        """Which twins are decided otherwise than their row, none where the row does not discriminate: bool, (n, k)."""
+        differs = self.decision.differ(self.family[:, :1], self.family[:, 1:])
+        return differs & self.valid & self.discriminates[:, None]
+
+    @cached_property
+    def partner(self) -> Tensor:
+        """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
+        if self.valid.shape[1] == 1:
+            return torch.zeros(len(self.rows), dtype=torch.int64, device=self.rows.device)
+        gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
+        return gaps.argmax(1)
+
+    @cached_property
+    def twin(self) -> Tensor:
+        """The row of that partner: (n, d)."""
+        return self.domain.member(self.rows, self.partner + 1)
+
+    @cached_property
+    def ends(self) -> Ends:
+        """How far each family reaches to both sides of the boundary, and which of its members do."""
+        exists = with_row(self.valid)
+        lean = self.decision.lean(self.family, exists)
+        leaning = (self.family * lean[:, None]).sum(2)
+        high = leaning.masked_fill(~exists, -torch.inf).max(1)
+        low = leaning.masked_fill(~exists, torch.inf).min(1)
+        return Ends(lean, high.values, low.values, high.indices, low.indices)
+
+    def pairs(self) -> Pairs:
+        """Return for each row two members of its family, decided otherwise if any are: the row itself and its partner.
+
+        With a tolerance they are the two ends of the family where no twin lies too far from the row itself.
+        """
+        rows, scores, number = self.rows, self.scores, self.partner + 1
+        every = torch.arange(len(rows), device=rows.device)
+        if self.decision.kind == "tolerance":
+            between = self.discriminates & ~self.differs.any(1)
+            number = torch.where(between, self.ends.lowest, number)
+            own = torch.where(between, self.ends.highest, 0)
+            rows, scores = self.domain.member(rows, own), self.family[every, own]
+        return Pairs(rows, self.domain.member(self.rows, number), scores, self.family[every, number])
+
+
+class Ends(NamedTuple):
+    """The two members of each family whose leanings lie farthest apart."""
+
+    lean: Tensor  # (n, outputs): see Decision.lean
+    high: Tensor  # (n,): the highest leaning
+    low: Tensor  # (n,): the lowest
+    highest: Tensor  # (n,): the number of the member that has it; 0 is the row itself
+    lowest: Tensor  # (n,)
+
+
+class Pairs(NamedTuple):
+    """Two members of a family for each row, and what the model says of them."""
+
+    rows: Tensor  # (n, d)
+    twins: Tensor  # (n, d)
+    scores: Tensor  # (n, outputs)
+    twin_scores: Tensor  # (n, outputs)
+
+
+def judge(
+    network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
+) -> Judgement:
+    """Score rows and all their twins and compare the decisions (Definition 1).
+
+    All go through the network in one forward pass, or in several where they are many: memory does not grow with the
+    twins' columns. Scores that are NaN or infinite are an error; the engine looks for them itself (`checked=False`).
+    """
+    decision = decision or Decision()
+    decision.check(network.outputs)
+    size = min(ROWS_PER_PASS, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    parts = [_family(network, domain, part) for part in torch.split(rows, max(1, size))]
+    scores, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+    if checked and not bool(scores.isfinite().all()):
+        raise not_finite()
+    return Judgement(domain, decision, rows, scores, valid, decision.splits(scores, valid))
+
+
+def _family(network: Model, domain: Domain, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scores of rows and their twins, and which twins exist: (n, 1 + k, outputs) and (n, k)."""
+    twins, valid = domain.twins(rows)
+    family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
+    return network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs), valid
+
+
+def not_finite() -> ModelError:
+    """Return the error for scores that cannot be compared."""
+    return ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")

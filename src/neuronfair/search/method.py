@@ -1,0 +1,73 @@
+"""What a search method is: a rule that proposes the next row of every walker. The engine does all the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.base import Domain
+from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.search.draws import Draws
+from neuronfair.search.judge import Judgement
+
+State = dict[str, Tensor]
+"""Everything a method remembers: tensors with one line per living walker, `origin` and `rows` among them."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What a method may look at."""
+
+    network: Model
+    domain: Domain
+    decision: Decision
+    draws: Draws
+    profile: BiasProfile | None = None
+    blind: bool = False  # the control: random numbers in the place of every gradient
+
+    @cached_property
+    def exact(self) -> Model:
+        """The model in float64, for the second judgement of findings."""
+        return self.network.double()
+
+    def gradient(
+        self, rows: Tensor, objective: Callable[[Tensor], Tensor], state: State, t: int, *, layer: str | None = None
+    ) -> Tensor:
+        """Return the gradient of an objective by the network input, one line per row: (n, width).
+
+        The rows are one line per walker, or several such blocks. In the blind control the gradient is noise, so that
+        the same walk goes in random directions.
+        """
+        if self.blind:
+            blocks, width = len(rows) // len(state["origin"]), math.prod(self.network.encoding.shape)
+            noise = self.draws.normal(t, state["origin"], blocks * width, use="blind")
+            return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
+        assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
+        return self.network.gradient(rows, objective, layer=layer).flatten(1)
+
+    def no_gradient(self, rows: Tensor) -> Tensor:
+        """Return gradients of 0 for so many rows, in the type of the network's: (n, width)."""
+        width, dtype = math.prod(self.network.encoding.shape), self.network.dtype
+        return torch.zeros(len(rows), width, dtype=dtype, device=rows.device)
+
+
+class Method(Protocol):
+    """One phase of a search method: what the engine asks of it."""
+
+    def start(self, world: World, state: State) -> State:
+        """Return the state before the first step, given one with `origin` and `rows` (the seeds)."""
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the row each walker wants judged at step t: (n, d)."""
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Return the state after the rows were judged."""

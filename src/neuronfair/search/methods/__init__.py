@@ -1,0 +1,94 @@
+"""The search methods by name, each as the rules of two phases: one instance per seed first, then many near it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.search.engine import PhaseResult
+from neuronfair.search.keys import KeySet
+from neuronfair.search.method import Method, World
+from neuronfair.search.methods.adf import Adf
+from neuronfair.search.methods.aequitas import Aequitas
+from neuronfair.search.methods.eidig import EidigGlobal, EidigLocal
+from neuronfair.search.methods.frontier import Frontier
+from neuronfair.search.methods.neuronfair import NeuronFair
+from neuronfair.search.methods.symbgen import SymbGen
+from neuronfair.search.methods.uniform import Uniform
+
+
+class Phases(NamedTuple):
+    """The rules of the two phases of a method, and the pilot that made them ready, if there was one."""
+
+    first: Method  # global: until every walker has met one discriminatory row
+    local: Method
+    pilot: PhaseResult | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is made ready for."""
+
+    world: World
+    seen: KeySet  # people that are judged on the way count once
+    rows: int  # how many the search may judge, about
+
+
+def _neuronfair(_: Setting) -> Phases:
+    # The best of the switches as measured: docs/results.md.
+    local = NeuronFair(local=True, momentum=0.05, refresh=50, after_miss="reset", sign="random", choice="inverse")
+    return Phases(NeuronFair(kick=True), local)
+
+
+def _neuronfair_paper(_: Setting) -> Phases:
+    return Phases(NeuronFair(), NeuronFair(local=True, momentum=0.05, refresh=50))
+
+
+def _frontier(setting: Setting) -> Phases:
+    method, pilot = Frontier().prepared(setting.world, rows=setting.rows // 20, seen=setting.seen)
+    return Phases(method, method, pilot)
+
+
+class Entry(NamedTuple):
+    """A method in the list: how to make it ready, and what it needs."""
+
+    make: Callable[[Setting], Phases]
+    gradients: bool = True  # a black box has none
+    boundary: bool = False  # between decisions; a tolerance has none
+
+
+METHODS: dict[str, Entry] = {
+    "frontier": Entry(_frontier),
+    "neuronfair": Entry(_neuronfair),
+    "neuronfair-paper": Entry(_neuronfair_paper),
+    "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True),
+    "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
+    "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True),
+    "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
+    "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
+    "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
+    "aequitas-random": Entry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),
+    "uniform": Entry(lambda _: Phases(Uniform(), Uniform()), gradients=False),
+}
+
+
+def phases(name: str, setting: Setting) -> Phases:
+    """Return the two phases of a method, made ready for a network and a domain."""
+    return METHODS[name].make(setting)
+
+
+def check_method(name: str, model: Model | None = None, decision: Decision | None = None) -> None:
+    """Refuse a method that does not exist, or that cannot search this model for this kind of decision."""
+    if name not in METHODS:
+        raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
+    if model is not None and METHODS[name].gradients and not isinstance(model, Network):
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.gradients)
+        raise NeuronFairError(f"method '{name}' follows gradients, and a black box has none. Methods that can: {able}")
+    if decision is not None and METHODS[name].boundary and decision.kind == "tolerance":
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.boundary)
+        raise NeuronFairError(f"method '{name}' walks to a boundary; a tolerance has none. Methods that can: {able}")

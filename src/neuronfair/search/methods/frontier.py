@@ -1,0 +1,181 @@
+"""frontier: stay between the twins' decisions, by predicting where each possible move leads.
+
+A family (a row and its twins) is split exactly when its safety s = w - |c| is positive, where c is the centre and w the
+half-width of the decision margin over the family. One gradient at each end of the family predicts s after any move of
+any attribute to any value, so many moves are weighed for the price of one judgement. See docs/frontier.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.search.budget import Budget
+from neuronfair.search.draws import Draws
+from neuronfair.search.engine import PhaseResult, search
+from neuronfair.search.judge import Judgement
+from neuronfair.search.keys import KeySet
+from neuronfair.search.method import State, World
+from neuronfair.search.steps import where
+
+# The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
+EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+BINS = len(EDGES) + 1
+DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
+PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most walkers
+SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
+SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Both phases of frontier: outside it heads for the boundary, inside it roams without leaving.
+
+    Each step weighs `candidates` random moves. Inside, the first one is taken whose chance to stay inside is at least
+    `trust`. The chance comes from `table`, which a pilot fills; without one, the most central move is taken.
+    """
+
+    candidates: int = 30
+    trust: float = 0.9
+    table: Tensor | None = None  # (attributes * bins * distances,)
+
+    def prepared(
+        self, world: World, *, rows: int = 20_000, seen: KeySet | None = None
+    ) -> tuple[Frontier, PhaseResult | None]:
+        """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
+
+        The pilot judges at most `rows` rows; where these are too few to learn from there is no pilot and no table. It
+        depends on the network, the domain and the run's seed only. So does the table, and no walker learns from
+        another one: a search split into batches finds the same.
+        """
+        walkers = min(MAX_PILOT, rows // PILOT_STEPS)
+        if walkers < MIN_PILOT:
+            return self, None
+        domain = world.domain
+        scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
+        numbers = torch.arange(walkers, device=domain.device)
+        seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
+        counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
+        pilot = _Pilot(counts, replace(self, candidates=1, table=None))
+        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
+        return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers before anything is known about them."""
+        n, device, dtype = len(state["rows"]), state["rows"].device, world.network.dtype
+        number = torch.zeros(n, dtype=dtype, device=device)
+        slope = world.no_gradient(state["rows"])
+        inside = torch.zeros(n, dtype=torch.bool, device=device)
+        known = {"inside": inside, "sloping": inside, "high": number, "low": number}
+        return state | known | {"slope_high": slope, "slope_low": slope}
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the seeds, and from then on the best of some random moves of one attribute each."""
+        rows, inside = state["rows"], state["inside"][:, None]
+        if t == 0:
+            return rows
+        columns, codes, exists = self._moves(world, state, t)
+        high, low, cells = self._predicted(world, state, columns, codes)
+        if world.decision.kind == "tolerance":
+            merit = high - low
+        else:  # the centre of the family is to lie on the boundary
+            merit = -((high + low) / 2 - world.decision.boundary).abs()
+        if self.table is not None:
+            merit = torch.where(inside, self.table[cells].clamp(max=self.trust), merit)
+        # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
+        best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
+        moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
+        lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
+        if bool(lost.any()):
+            moved[lost] = self._redrawn(world, {name: state[name][lost] for name in ("rows", "origin", "sloping")}, t)
+        return moved
+
+    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return random moves as attribute, new code, and whether the new row exists: (n, candidates) each."""
+        domain, rows = world.domain, state["rows"]
+        free = domain.free.nonzero()[:, 0]
+        u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
+        columns = free[(u * len(free)).long()]
+        sizes, old = domain.sizes[columns], rows.gather(1, columns)
+        # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
+        way = torch.exp(v * torch.log(sizes - 0.01)).long() * torch.where(w < 0.5, -1, 1)
+        way = torch.where((old + way < 0) | (old + way >= sizes), -way, way)
+        anywhere = (old + 1 + (v * (sizes - 1)).long()) % sizes
+        codes = torch.where(domain.ordered[columns] & state["inside"][:, None], old + way, anywhere)
+        exists = (codes >= 0) & (codes < sizes) & (codes != old)
+        codes = torch.where(exists, codes, old)
+        if domain.rules:
+            moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
+            exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
+            codes = torch.where(exists, codes, old)
+        return columns, codes, exists
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
+        rise = world.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
+        fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
+        high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
+        relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
+        safety = torch.bucketize(relative, torch.tensor(EDGES, dtype=relative.dtype, device=relative.device))
+        way = (codes - state["rows"].gather(1, columns)).abs().clamp(min=1)
+        distance = torch.where(world.domain.ordered[columns], torch.log2(way.float()).long(), 0).clamp(
+            max=DISTANCES - 1
+        )
+        return high, low, (columns * BINS + safety) * DISTANCES + distance
+
+    def _redrawn(self, world: World, state: State, t: int) -> Tensor:
+        """Return rows with half of the attributes drawn anew, or all of them where nothing has a slope."""
+        rows = state["rows"]
+        u, v = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
+        share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
+        return world.domain.move(rows, torch.where(u < share, (v * world.domain.sizes).long(), rows))
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""
+        ends = judgement.ends
+        people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+        slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        new = state | {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
+        new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
+        # A finding is never given up for a miss, nor a slope for a plateau.
+        better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
+        return where(better, new, state)
+
+
+@dataclass(frozen=True)
+class _Pilot:
+    """Frontier with random moves, and a count of how many of them stay inside: (2, attributes, bins, distances)."""
+
+    counts: Tensor
+    walk: Frontier
+
+    def start(self, world: World, state: State) -> State:
+        return self.walk.start(world, state)
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        return self.walk.ask(world, state, t)
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        changed = rows != state["rows"]
+        columns = changed.int().argmax(1, keepdim=True)
+        *_, cells = self.walk._predicted(world, state, columns, rows.gather(1, columns))
+        counted = state["inside"] & changed.any(1)
+        hits, tries = self.counts.view(2, -1)
+        hits.index_add_(0, cells[:, 0], (counted & judgement.discriminates).double())
+        tries.index_add_(0, cells[:, 0], counted.double())
+        return self.walk.tell(world, state, rows, judgement, t)
+
+
+def _chances(hits: Tensor, tries: Tensor) -> Tensor:
+    """Return the share of hits in each cell, drawn towards the share of the coarser cell it belongs to."""
+    chance = torch.full((), 0.5, dtype=torch.float64, device=hits.device)
+    # By safety alone; by safety and distance; by attribute, safety and distance.
+    for h, n in (
+        (hits.sum((0, 2), True), tries.sum((0, 2), True)),
+        (hits.sum(0, True), tries.sum(0, True)),
+        (hits, tries),
+    ):
+        chance = (h + SHRINK * chance) / (n + SHRINK)
+    return chance.flatten()

@@ -1,0 +1,66 @@
+"""Halving: walk as another method does, and when a step takes a picture and its twin over the boundary, go back half.
+
+A step of the paper's size moves the score of a picture far more than the shift of its attribute does, so a walker
+mostly steps over the strip where the decision flips. This is not in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.search.judge import Judgement
+from neuronfair.search.method import Method, State, World
+
+
+@dataclass(frozen=True)
+class Halving:
+    """A method for rows whose codes all have an order, such as pixels; `walk` says how to get to the boundary.
+
+    Between the last row on the seed's side and the first one beyond, the middle is judged, and so on until the
+    decision flips or no whole step is left; then the walk goes on.
+    """
+
+    walk: Method
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers, none of which has met the boundary yet."""
+        rows = state["rows"]
+        no = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        return self.walk.start(world, state) | {
+            "side": no.long(),
+            "near": rows,
+            "far": rows,
+            "halving": no,
+            "next": rows,
+        }
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the middle for walkers that halve, and for the others what the walk asks for."""
+        return torch.where(state["halving"][:, None], state["next"], self.walk.ask(world, state, t))
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Narrow the way between both sides of the boundary, or walk on."""
+        decided = judgement.scores.argmax(1)
+        side = decided if t == 0 else state["side"]
+        same = decided == side
+        near = torch.where(same[:, None], rows, state["near"])
+        far = torch.where(same[:, None], state["far"], rows)
+        middle = near + torch.div(far - near, 2, rounding_mode="floor")
+        done = (middle == near).all(1) | (middle == far).all(1)
+        halving = (state["halving"] | ~same) & ~done
+        state = state | {
+            "side": torch.where(halving, side, decided),
+            "near": torch.where(halving[:, None], near, rows),
+            "far": far,
+            "halving": halving,
+            "next": middle,
+        }
+        walking = (~halving).nonzero()[:, 0]
+        if len(walking) == 0:
+            return state
+        some = {name: tensor[walking] for name, tensor in state.items()}
+        after = self.walk.tell(world, some, rows[walking], judgement[walking], t)
+        return state | {name: state[name].index_copy(0, walking, tensor) for name, tensor in after.items()}

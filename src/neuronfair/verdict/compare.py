@@ -1,0 +1,191 @@
+"""Several methods on one model: the same domain, seeds, budget and judge, and people drawn uniformly beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+from neuronfair.measure.diversity import clusters, mean_distance, regions
+from neuronfair.measure.mean import mean_interval
+from neuronfair.measure.quality import quality
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.severity import severity
+from neuronfair.model.blackbox import Model
+from neuronfair.model.network import Network
+from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.methods import METHODS, check_method
+from neuronfair.search.seeds import cluster_seeds
+
+Phase = Literal["both", "global", "local"]
+Progress = Callable[[str, int, int, int], None]
+
+MIX_SEEDS = 10  # times as many seeds as asked for start each method's global phase, whose findings are then mixed
+MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and judged for the rate beside the methods
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one method did with one run seed; a figure is None where nothing was found."""
+
+    method: str
+    seed: int
+    figures: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The figures of every method and run seed, and the rate in the domain."""
+
+    phase: Phase
+    plan: Plan
+    seeds: int  # how many rows the methods started from
+    random: Rate | None
+    lines: tuple[Line, ...]
+    interrupted: bool = False
+
+    def methods(self) -> list[dict[str, Any]]:
+        """Return one dictionary per method: the mean of each figure over the run seeds.
+
+        With more than one run seed `plus_minus` holds the half-widths of the 95 % intervals of the means.
+        """
+        result = []
+        for method in dict.fromkeys(line.method for line in self.lines):
+            lines = [line.figures for line in self.lines if line.method == method]
+            entry: dict[str, Any] = {"method": method, "runs": len(lines)}
+            spread: dict[str, float | None] = {}
+            for name in lines[0]:
+                values = [x for figures in lines if (x := figures[name]) is not None]
+                entry[name], spread[name] = mean_interval(values)
+            if len(lines) > 1:
+                entry["plus_minus"] = spread
+            result.append(entry)
+        return result
+
+
+def compare(
+    network: Model,
+    domain: TableDomain,
+    rows: Tensor,
+    methods: Sequence[str],
+    plan: Plan | None = None,
+    *,
+    phase: Phase = "both",
+    repeats: int = 1,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Search a model with each method and return the figures side by side.
+
+    The paper compares phases alone, too. "global": nothing but the global phase. "local": all methods start from the
+    same mix of the findings of their global phases, and these do not count. `repeats` is the number of run seeds,
+    from `plan.seed` on: other seed rows and other draws.
+    """
+    plan = replace(plan or Plan(), controls=False)
+    methods = list(dict.fromkeys(methods))
+    if not methods or repeats < 1:
+        raise NeuronFairError("a comparison needs one method and one run seed, at least")
+    for method in methods:
+        check_method(method, network, plan.decision)
+    if phase == "global":
+        plan = replace(plan, steps=0)
+    lines: list[Line] = []
+    judged, starts, stopped = 0, 0, False
+    for seed in range(plan.seed, plan.seed + repeats):
+        now = replace(plan, seed=seed)
+        if phase == "local":
+            mixed = _mixed_seeds(network, domain, rows, methods, now, progress)
+            stopped = mixed is None
+            if mixed is None:
+                break
+            seeds, now = mixed, replace(now, global_steps=0)
+        else:
+            seeds = cluster_seeds(network.encoding, rows, now.seeds, seed=seed)
+        starts = len(seeds)
+        for method in methods:
+            before = network.rows_forward
+            outcome = find(
+                network, domain, rows, replace(now, method=method), seeds=seeds, progress=_labelled(progress, method)
+            )
+            stopped = outcome.interrupted
+            if stopped:
+                break
+            outside = quality(domain, outcome.findings.packed, rows).outside
+            more: dict[str, float | None] = {"queries": float(network.rows_forward - before), "outside_data": outside}
+            lines.append(Line(method, seed, figures(outcome) | more))
+            judged = max(judged, int(lines[-1].figures["rows_judged"] or 0))
+        if stopped:
+            break
+    random = None
+    if not stopped:
+        samples = min(MAX_RANDOM, max(MIN_RANDOM, judged))
+        random = discrimination_rate(network, domain, samples=samples, decision=plan.decision, seed=plan.seed)
+        for line in lines:
+            gsr = line.figures["gsr"]
+            line.figures["lift"] = None if gsr is None or random.rate == 0 else gsr / random.rate
+    return Comparison(phase, plan, starts, random, tuple(lines), stopped)
+
+
+def able(network: Model) -> list[str]:
+    """Return the methods that can search this model."""
+    return [name for name, entry in METHODS.items() if isinstance(network, Network) or not entry.gradients]
+
+
+def figures(outcome: Outcome) -> dict[str, float | None]:
+    """Return how a search went; None for what cannot be said where nothing was found."""
+    summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
+    gaps = severity(findings, outcome.plan.decision)
+    found = summary["findings"]
+    return {
+        "findings": found,
+        "findings_global": summary["findings_global"],
+        "findings_local": summary["findings_local"],
+        "tried": summary["tried"],
+        "gsr": summary["gsr"],
+        "lift": None,
+        "diversity": mean_distance(domain, findings.packed) if found > 1 else None,
+        "regions": regions(domain, findings.packed),
+        "clusters": clusters(domain, findings.packed.long()),
+        "severity": gaps.median if gaps else None,
+        "severity_p95": gaps.p95 if gaps else None,
+        "severity_largest": gaps.largest if gaps else None,
+        "seconds": summary["seconds"],
+        "seconds_per_1000": summary["seconds_per_1000"],
+        "rows_judged": summary["rows_judged"],
+        "rows_per_finding": summary["rows_judged"] / found if found else None,
+    }
+
+
+def _mixed_seeds(
+    network: Model, domain: TableDomain, rows: Tensor, methods: list[str], plan: Plan, progress: Progress | None
+) -> Tensor | None:
+    """Return `plan.seeds` different people, drawn at random from the global findings of all methods; None on Ctrl-C."""
+    first = replace(plan, seeds=MIX_SEEDS * plan.seeds, steps=0, instances=None, seconds=None)
+    found = []
+    for method in methods:
+        label = _labelled(progress, f"{method}, mixing")
+        outcome = find(network, domain, rows, replace(first, method=method), progress=label)
+        if outcome.interrupted:
+            return None
+        found.append(outcome.findings.rows)
+    pool = torch.cat(found)
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(plan.seed)).to(pool.device)
+    pool = pool[order]
+    keys = domain.key(pool)
+    ranked, place = torch.sort(keys, stable=True)
+    first_of = torch.ones_like(ranked, dtype=torch.bool)
+    first_of[1:] = ranked[1:] != ranked[:-1]
+    mixed = pool[torch.sort(place[first_of]).values][: plan.seeds]
+    if len(mixed) == 0:
+        raise NeuronFairError("no method has a global finding, so there is nothing to start the local phases from")
+    return mixed
+
+
+def _labelled(progress: Progress | None, method: str) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda phase, done, total, found: progress(f"{method}, {phase}", done, total, found)

@@ -1,0 +1,1 @@
+"""Pictures, on the same engine, store and page as tables."""

@@ -1,0 +1,68 @@
+"""Δ_senatt: the smallest change of a picture that turns its sensitive attribute, as an attribute classifier sees it.
+
+FGSM (Goodfellow, Shlens and Szegedy 2015): Δ = ε · sign(∇_x J(x, y)), with y the class that the classifier gives the
+picture. The paper takes the true class; on a picture that the classifier gets wrong, that would push it further away
+from turning. ε is the smallest of a schedule of whole grey levels with f(x) ≠ f(x + Δ), so that x + Δ is an 8-bit
+picture too. With more than two classes any other class will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from neuronfair.model.layers import evaluating
+from neuronfair.vision.detector import as_input, predictions
+
+SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
+BATCH = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """The shift of every picture, and its ε in grey levels, 0 for a picture that no ε of the schedule turns."""
+
+    levels: Tensor  # (n, c, h, w), int8
+    size: Tensor  # (n,), int64
+
+    @property
+    def turned(self) -> Tensor:
+        """Whether the attribute of each picture is turned: bool, (n,)."""
+        return self.size > 0
+
+
+def turn(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> Shift:
+    """Return the shift that turns the attribute of each 8-bit picture, with the smallest ε of the schedule."""
+    parts = [_turn(classifier, part, sorted(schedule)) for part in torch.split(pictures, BATCH)]
+    return Shift(torch.cat([part.levels for part in parts]), torch.cat([part.size for part in parts]))
+
+
+def _turn(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> Shift:
+    before = predictions(classifier, pictures)
+    x = as_input(pictures).requires_grad_()
+    with evaluating(classifier.modules()):
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
+    direction = gradient.sign().to(torch.int8)
+    size = torch.zeros(len(pictures), dtype=torch.int64, device=pictures.device)
+    for epsilon in schedule:
+        left = (size == 0).nonzero()[:, 0]
+        if len(left) == 0:
+            break
+        shifted = (pictures[left].to(torch.int16) + epsilon * direction[left]).clamp(0, 255)
+        after = predictions(classifier, shifted)
+        size[left[after != before[left]]] = epsilon
+    return Shift(direction * size.to(torch.int8)[:, None, None, None], size)
+
+
+def random_like(shift: Shift, *, seed: int = 0) -> Shift:
+    """Return shifts of the same size in random directions: the control.
+
+    Every pixel goes up or down by ε at random where the shift changes it, so that the norms are the same.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    up = torch.randint(0, 2, shift.levels.shape, generator=generator, dtype=torch.int8)
+    return Shift(shift.levels.abs() * (2 * up - 1).to(shift.levels.device), shift.size)

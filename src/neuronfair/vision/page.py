@@ -1,0 +1,96 @@
+"""Picture findings side by side: the seed, both pictures of the pair, both differences amplified, both decisions."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.atomic import replacing, write_text
+from neuronfair.render.page.template import rendered
+from neuronfair.search.findings import Findings
+from neuronfair.vision.domain import FLAG, SEED, ImageDomain
+
+ENLARGED = 3  # times, so that single pixels can be seen
+REACH = 127  # levels that the largest difference is amplified to
+GAP = 6  # pixels between pictures of a sheet
+
+
+def amplified(difference: Tensor) -> tuple[Tensor, int]:
+    """Return a difference as a picture around middle grey, and how many times it is amplified: a whole number."""
+    largest = int(difference.abs().max())
+    times = max(1, REACH // largest) if largest else 1
+    return (128 + difference.to(torch.int16) * times).clamp(0, 255).to(torch.uint8), times
+
+
+def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> list[list[tuple[Tensor, str]]]:
+    """Return for each finding five pictures with a line of text each: seed, picture, twin and both differences."""
+    rows = findings.rows.clone()
+    seeds = domain.rows(rows[:, SEED].long())
+    twins = findings.twins(domain)
+    decisions = findings.scores.argmax(1), findings.twin_scores.argmax(1)
+    shown = []
+    for i in range(len(rows)):
+        seed, own, twin = (domain.levels(r[i : i + 1])[0] for r in (seeds, rows, twins))
+        walk, walk_times = amplified(own - seed)
+        shift, shift_times = amplified(twin - own if int(rows[i, FLAG]) == 0 else own - twin)
+        shown.append(
+            [
+                (seed.to(torch.uint8), "seed"),
+                (own.to(torch.uint8), f"picture: {classes[int(decisions[0][i])]}"),
+                (twin.to(torch.uint8), f"twin: {classes[int(decisions[1][i])]}"),
+                (walk, f"Δ bias × {walk_times}"),
+                (shift, f"Δ {domain.sensitive[0]} × {shift_times}"),
+            ]
+        )
+    return shown
+
+
+def write_page(
+    path: Path, domain: ImageDomain, findings: Findings, *, title: str, lines: Sequence[str],
+    table: dict[str, dict[str, Any]], classes: Sequence[str],
+) -> None:  # fmt: skip
+    """Write one self-contained HTML page: sentences, a table of figures, and pairs side by side."""
+    pairs = [[(_png(picture), text) for picture, text in row] for row in panels(domain, findings, classes)]
+    page = rendered("pictures.html", style="pictures.css", title=title, lines=lines, table=table, pairs=pairs)
+    write_text(path, page)
+
+
+def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
+    """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
+    shown = panels(domain, findings, classes)
+    side = domain.shape[-1] * ENLARGED
+    height = domain.shape[-2] * ENLARGED + 20
+    sheet = Image.new("RGB", (5 * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    for i, line in enumerate(shown):
+        for j, (picture, text) in enumerate(line):
+            x, y = GAP + j * (side + GAP), GAP + i * (height + GAP)
+            sheet.paste(_image(picture), (x, y))
+            draw.text((x, y + height - 16), text, fill="black", font=font)
+    with replacing(path) as temporary:
+        sheet.save(temporary, format="PNG")
+
+
+def _image(picture: Tensor) -> Any:
+    from PIL import Image
+
+    array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
+    image = Image.fromarray(array)
+    return image.resize((image.width * ENLARGED, image.height * ENLARGED), Image.Resampling.NEAREST)
+
+
+def _png(picture: Tensor) -> str:
+    buffer = io.BytesIO()
+    _image(picture).save(buffer, format="PNG", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,54 @@
+"""Figures about picture findings: how large both perturbations are, and whether the attribute still turns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.model.network import Network
+from neuronfair.search.judge import judge
+from neuronfair.vision.detector import predictions
+from neuronfair.vision.domain import FLAG, PIXELS, SEED, ImageDomain
+from neuronfair.vision.encoding import PASS, PictureEncoding
+
+
+def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+    """Return the L2 norm of Δ_senatt as it is in the pictures, pixels in [0, 1]: float64, (n,)."""
+    return _norms(domain, rows, domain.twins(rows).rows[:, 0])
+
+
+def walk_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+    """Return the L2 norm of Δ_bias, from the seed picture to the finding, pixels in [0, 1]: float64, (n,)."""
+    start = domain.rows(rows[:, SEED].long()).to(rows.dtype)
+    return _norms(domain, torch.cat([rows[:, :FLAG], rows[:, FLAG:PIXELS] * 0, rows[:, PIXELS:]], 1), start)
+
+
+def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
+    view = PictureEncoding(domain)
+    norms = [torch.empty(0, dtype=torch.float64, device=rows.device)]
+    for a, b in zip(torch.split(rows, PASS), torch.split(others, PASS), strict=True):
+        difference = view.encode(a, torch.float64) - view.encode(b, torch.float64)
+        norms.append(difference.flatten(1).norm(dim=1))
+    return torch.cat(norms)
+
+
+def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
+    """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
+    network = network.reading(PictureEncoding(domain))
+    gaps = [judge(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
+    return float(torch.cat(gaps).mean())
+
+
+def still_turned(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> float | None:
+    """Return the share of findings whose two pictures the attribute classifier still tells apart; None without any.
+
+    The shift was made for the seed picture; after a long walk it may no longer turn the attribute.
+    """
+    if len(rows) == 0:
+        return None
+    apart = 0
+    for part in torch.split(rows, PASS):
+        own, other = part, domain.twins(part).rows[:, 0]
+        classes = [predictions(classifier, domain.levels(r)) for r in (own, other)]
+        apart += int((classes[0] != classes[1]).sum())
+    return apart / len(rows)

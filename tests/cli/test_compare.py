@@ -1,0 +1,115 @@
+"""`neuronfair compare` and `neuronfair rate` as people use them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from neuronfair.search.methods import METHODS
+from tests.cli.test_search import copies, folder, other_outputs  # noqa: F401  # fixtures
+
+DATA = ("table.csv", "--domain", "table.toml", "--model", "model.safetensors")
+SMALL = ("--seeds", 10, "--steps", 8)
+
+
+def test_all_methods_in_one_table(run, tmp_path):
+    result = run("compare", *DATA, *SMALL, "--plot", "methods.svg", "--json", "figures.json")
+    assert result.status == 0, result.err
+    for name in METHODS:
+        assert name in result.out
+    assert "drawn uniformly" in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert "…" not in result.out  # no heading is cut off
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert [entry["method"] for entry in figures["methods"]] == list(METHODS)
+    for entry in figures["methods"]:
+        assert entry["gsr"] == pytest.approx(entry["findings"] / entry["tried"])
+        assert {"lift", "diversity", "severity", "seconds_per_1000", "rows_per_finding"} <= set(entry)
+    assert (tmp_path / "methods.svg").read_text().count("<svg") == 1
+
+
+def test_repeats_and_phases_as_json_alone(run):
+    result = run(
+        "compare", *DATA, *SMALL, "--methods", "adf,uniform", "--phase", "global", "--repeats", 2, "--json", "-"
+    )
+    figures = json.loads(result.out)
+    assert (figures["phase"], figures["run_seeds"], figures["steps"]) == ("global", [0, 1], 0)
+    assert all(entry["plus_minus"]["gsr"] >= 0 and entry["runs"] == 2 for entry in figures["methods"])
+    local = json.loads(
+        run("compare", *DATA, *SMALL, "--methods", "frontier,aequitas", "--phase", "local", "--json", "-").out
+    )
+    assert all(entry["findings_global"] == 0 for entry in local["methods"])
+
+
+def test_a_network_with_one_output_is_compared_and_interpreted(run):
+    other_outputs(1)
+    one = (*DATA[:-1], "1.safetensors")
+    for words, share in (
+        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["random"]["rate"]),
+        (("interpret", *one), lambda found: found["ablation"]["before"]["rate"]),
+    ):
+        assert "one output" in run(*words, "--decision", "argmax").err
+        by_sign, same, any_gap = (
+            share(json.loads(run(*words, "--json", "-", *decision).out))
+            for decision in ((), ("--decision", "threshold=0"), ("--decision", "tolerance=0"))
+        )
+        assert by_sign == same < any_gap
+
+
+def test_interpreting_by_a_tolerance_says_nothing_about_accuracy(run):
+    other_outputs(1)
+    words = ("interpret", *DATA[:-1], "1.safetensors")
+    result = run(*words, "--decision", "tolerance=0.01")
+    assert result.status == 0
+    assert "accuracy" not in result.out
+    assert json.loads(run(*words, "--json", "-").out)["ablation"]["before"]["accuracy"] is not None
+
+
+def test_quiet_comparison_says_nothing(run):
+    assert run("compare", *DATA, *SMALL, "--methods", "uniform", "--quiet") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--methods", "adf,eidgi5"), ("no method 'eidgi5'", "eidig5")),
+        (("--methods", ","), ("one method",)),
+        (("--phase", "middle"), ("middle",)),
+        (("--plot", "picture.txt"), (".png",)),
+        (("--json", "nowhere/figures.json"), ("no folder",)),
+    ],
+)
+def test_a_comparison_that_cannot_be(refused, words, says):
+    refused("compare", *DATA, *SMALL, *words, says=says)
+
+
+def test_the_rate_and_its_interval(run, tmp_path):
+    result = run("rate", *DATA, "--error", 0.02, "--json", "rate.json")
+    assert result.status == 0, result.err
+    assert "The decision flips with sex for" in " ".join(result.out.split())
+    figures = json.loads((tmp_path / "rate.json").read_text())
+    low, high = figures["interval"]
+    assert low <= figures["rate"] <= high
+    assert (high - low) / 2 == pytest.approx(figures["error"])
+    assert figures["error"] <= 0.02
+    assert figures["rate"] == figures["found"] / figures["sampled"]
+
+
+def test_the_rate_among_the_rows_of_the_table(run):
+    result = run("rate", *DATA, "--population", "table", "--error", 0.0001)
+    said = " ".join(result.out.split())
+    assert "of 200 rows of the table: " in said
+    assert "nobody was left to judge" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--error", 0), ("error must be more than 0",)),
+        (("--confidence", 1.5), ("confidence must lie between 0 and 1",)),
+        (("--population", "mine"), ("mine",)),
+    ],
+)
+def test_a_rate_that_cannot_be(refused, words, says):
+    refused("rate", *DATA, *words, says=says)

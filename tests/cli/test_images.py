@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from neuronfair.vision.drawn import drawn_pictures
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of drawn pictures with labels."""
+    drawn = drawn_pictures(40, 40, side=64)
+    (tmp_path / "photos").mkdir()
+    lines = ["file,is_face,cast"]
+    for pixels, file, face, cast in zip(drawn.pixels, drawn.files, drawn.is_face, drawn.columns["cast"], strict=True):
+        Image.fromarray(pixels.numpy().transpose(1, 2, 0)).save(tmp_path / "photos" / file)
+        lines.append(f"{file},{int(face)},{cast}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    return "photos", "--labels", "labels.csv", "--sensitive", "cast"
+
+
+def test_a_folder_is_audited_end_to_end_and_the_detector_can_be_used_again(run, photos, tmp_path):
+    first = run("audit-images", *photos, "--steps", 3, "--epochs", 2, "--out", "first")
+    assert first.status == 0, first
+    assert "Pairs side by side" in first.out
+    figures = json.loads((tmp_path / "first" / "figures.json").read_text())
+    assert figures["faces"] == 40
+    assert figures["detected"] == figures["attribute_turns"] + figures["attribute_never_turns"]
+    assert {"neuronfair", "adf", "eidig", "halving", "neuronfair, random shift"} < set(figures["methods"])
+    assert {"before", "after"} == set(figures["improvement"])
+    pairs = np.load(tmp_path / "first" / "pairs.npz")
+    assert len(pairs["pictures"]) == len(pairs["twins"]) == figures["methods"]["halving"]["idis"]
+    assert all(str(name).startswith("face") for name in pairs["seeds"])
+    model = tmp_path / "first" / "detector.safetensors"
+    again = run("audit-images", *photos, "--model", model, "--steps", 3, "--no-repair", "--out", "second")
+    assert again.status == 0, again
+    other = json.loads((tmp_path / "second" / "figures.json").read_text())
+    assert other["detection_rate"] == figures["detection_rate"]
+    assert other["improvement"] == {}
+
+
+def test_mistakes_are_refused_in_one_line(refused, photos, tmp_path):
+    folder, *labels, attribute = photos
+    refused("audit-images", folder, "--sensitive", "cast", "--out", "o", says=("give --labels",))
+    refused("audit-images", "fotos", *labels, attribute, "--out", "o", says=("neither a folder", "drawn"))
+    refused("audit-images", folder, *labels, "caste", "--out", "o", says=("no column 'caste'", "'cast'"))
+    refused("audit-images", folder, *labels, attribute, "--out", "photos", says=("exists already",))
+    refused("audit-images", *photos, "--device", "cuda:99", "--out", "o", says=("--device cuda:99", "not usable"))
+    refused("audit-images", *photos, "--model", "none", "--out", "o", says=("no such file",))
+    few = tmp_path / "labels.csv"
+    few.write_text("file,cast\nface00000.png,warm\nface00001.png,cool\n")
+    refused("audit-images", *photos, "--out", "o", says=("2 faces have a 'cast'", "At least 20"))
+    everybody = "".join(f"face{i:05d}.png,{'warm' if i % 2 else 'cool'}\n" for i in range(40))
+    few.write_text("file,cast\n" + everybody)
+    refused("audit-images", *photos, "--out", "o", says=("one class only",))

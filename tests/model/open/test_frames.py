@@ -1,0 +1,109 @@
+"""Codes as cells of the table they came from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge
+from neuronfair.model.open.frames import Frames, cells
+
+pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
+
+
+def labels(*values: str, missing: str | None = None) -> Attribute:
+    return Attribute("a", "nominal", values=values, missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "known", "expected"),
+    [
+        (Attribute("a", "ordinal", low=3, high=5), (), [3, 4, 5]),
+        (Attribute("a", "continuous", low=0, high=0.3, step=0.1), (), [0, 0.1, 0.2, 0.3]),
+        (labels("x", "y"), (), ["x", "y"]),
+        (labels("0", "1"), (), [0, 1]),
+        (labels("0", "1"), ("0", "1"), ["0", "1"]),
+        (labels("0.5", "1.0"), (), [0.5, 1.0]),
+        (labels("True", "False"), (), [True, False]),
+        (labels("x", "missing", missing="missing"), (), ["x", np.nan]),
+        (labels("x", "missing", missing="missing"), ("x", "?"), ["x", "?"]),
+        (labels("x", "missing", missing="missing"), ("x", "missing"), ["x", "missing"]),
+        (labels("1", "missing", missing="missing"), (), [1, np.nan]),
+        (labels("x", "unknown", missing="unknown"), (), ["x", "unknown"]),
+        (labels("x", "unknown", missing="unknown"), ("x", "y"), ["x", np.nan]),
+        (labels("x", "y"), (" x", " y"), [" x", " y"]),
+        (labels("x", "missing"), (), ["x", "missing"]),
+    ],
+)
+def test_cells_are_those_of_the_table(attribute, known, expected):
+    found = list(cells(attribute, known).values())
+    assert [type(cell) for cell in found] == [type(cell) for cell in expected]
+    np.testing.assert_equal(found, expected)
+
+
+def test_frames_are_the_table(people):
+    rows = people.sample(50, torch.Generator().manual_seed(0))
+    table = Frames(people).of_rows(rows)
+    expected = people.to_table(rows)
+    assert list(table.columns) == list(people.names)
+    for name, column in expected.items():
+        assert table[name].tolist() == column, name
+    assert table.age.dtype.kind == "i"
+    assert table.gain.dtype.kind == "f"
+    assert Frames(people, ["gain", "sex"]).of_rows(rows).equals(table[["gain", "sex"]])
+
+
+OUTSIDE = TableDomain(
+    "d",
+    (
+        Attribute("a", "nominal", values=("x", "y"), encode="onehot", missing=-1, extra={"z": 40}),
+        Attribute("n", "ordinal", low=16, high=20, encode="onehot"),
+        Attribute("f", "continuous", low=0, high=1, step=0.5),
+        Attribute("s", "flag"),
+    ),
+    ("s",),
+    outside="keep",
+)
+CELLS = {"a": ["y", "?", "z", "x", "?"], "n": [20, 15, 16, 22, 22], "f": [1, 0, 1.5, -0.5, 0.5], "s": [0, 1, 0, 1, 0]}
+
+
+@pytest.mark.parametrize("categorical", [False, True])
+def test_codes_outside_their_bounds_keep_their_cells(categorical):
+    table = Frames(OUTSIDE, categorical=categorical).of_rows(OUTSIDE.from_table(CELLS))
+    assert table["n"].tolist() == CELLS["n"]
+    assert table["n"].dtype.kind == "i"
+    assert table["f"].tolist() == CELLS["f"]
+    assert [cell if isinstance(cell, str) else "?" for cell in table["a"]] == CELLS["a"]
+    assert table["a"].isna().tolist() == [False, True, False, False, True]
+    if categorical:
+        assert sorted(table["a"].cat.categories) == ["x", "y", "z"]
+
+
+def test_an_encoder_that_knows_the_mark_of_an_empty_cell_is_given_it():
+    table = Frames(OUTSIDE, known={"a": ["?", "x", "y", "z"]}).of_rows(OUTSIDE.from_table(CELLS))
+    assert table["a"].tolist() == CELLS["a"]
+
+
+def test_a_code_that_stands_for_nothing_becomes_an_empty_cell():
+    table = Frames(OUTSIDE).of_rows(torch.tensor([[2, 0, 0, 0], [0, 0, 0, 0]]))
+    assert table["a"].isna().tolist() == [True, False]
+
+
+def test_text_as_categories_keeps_all_of_them(people):
+    table = Frames(people, categorical=True).of_rows(torch.zeros(2, 7, dtype=torch.int64))
+    assert sorted(table.race.cat.categories) == ["A", "B", "C"]
+    assert table.age.dtype.kind == "i"
+
+
+def test_an_unknown_column_is_named(people):
+    with pytest.raises(ModelError, match=r"reads a column 'agee'.*Did you mean 'age'"):
+        Frames(people, ["agee"])
+
+
+def test_a_table_over_very_many_values_is_not_made():
+    with pytest.raises(TooLarge, match="attribute 'a', which has 1,000,000,000,001 values"):
+        cells(Attribute("a", "ordinal", low=0, high=10**12))

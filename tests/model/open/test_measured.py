@@ -1,0 +1,276 @@
+"""Graphs that would take too much: refused before anything is computed, whatever the size of the batch."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from neuronfair.domain.toml import parse_domain
+from neuronfair.errors import ModelError
+from neuronfair.limits import TooLarge
+from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.open import open_model
+from neuronfair.model.open.aten import FUNCTIONS
+from neuronfair.model.open.graph import STEPS, Graph, Ref, Step, Unsupported
+from tests.conftest import PEOPLE
+from tests.model.open.archives import export, node, ref, rewritten, with_json, with_nodes
+
+ATEN = "torch.ops.aten."
+MANY, HUGE = 4 * 10**4, 10**6
+
+
+def aten(name: str):
+    return FUNCTIONS[f"{ATEN}{name}"]
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    width = TableEncoding.of(parse_domain(PEOPLE)).width
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    return export(module, tmp_path_factory.mktemp("net") / "net.pt2", torch.zeros(3, width)).read_bytes()
+
+
+@pytest.fixture
+def path(content, tmp_path):
+    (tmp_path / "net.pt2").write_bytes(content)
+    return tmp_path / "net.pt2"
+
+
+def test_a_bias_as_large_as_the_limit_allows(path, crowd, monkeypatch):
+    """14 inputs, 8 neurons twice and 2 scores: at most 16 numbers a row are held at once, those of the activation."""
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(16 * 4 * ROWS_PER_PASS))
+    assert open_model(path, crowd.domain, crowd.rows).white_box
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(16 * 4 * ROWS_PER_PASS - 1))
+    with pytest.raises(ModelError, match=r"net.pt2: its step 'relu' for a pass of 32,768 rows: would"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+BOMBS = {
+    "expand": [
+        node(f"{ATEN}reshape.default", [ref("linear_1"), [-1, 1, 1]], "tall"),
+        node(f"{ATEN}expand.default", [ref("tall"), [-1, 45_000, 45_000]], "y"),
+    ],
+    "repeat": [node(f"{ATEN}repeat.default", [ref("linear_1"), [MANY, MANY]], "y")],
+    "pad": [node(f"{ATEN}constant_pad_nd.default", [ref("linear_1"), [HUGE, HUGE]], "y")],
+    "doubling": [
+        *(node(f"{ATEN}cat.default", [{"as_tensors": [{"name": f"y{i}"}] * 2}, 1], f"y{i + 1}") for i in range(1, 40)),
+    ],
+    "outer product": [
+        node(f"{ATEN}reshape.default", [ref("linear_1"), [-1, 1]], "column"),
+        node(f"{ATEN}reshape.default", [ref("linear_1"), [1, -1]], "row"),
+        node(f"{ATEN}mul.Tensor", [ref("column"), ref("row")], "y"),
+    ],
+    "embedding": [
+        node(f"{ATEN}zeros_like.default", [ref("p_0_bias")], "zero"),
+        node(f"{ATEN}reshape.default", [ref("linear_1"), [-1]], "flat"),
+        node(f"{ATEN}argmax.default", [ref("linear_1"), 1], "which"),
+        node(f"{ATEN}repeat.default", [ref("which"), [20_000]], "often"),
+        node(f"{ATEN}embedding.default", [ref("p_0_weight"), ref("often")], "y"),
+    ],
+    "empty, but long": [
+        node(f"{ATEN}slice.Tensor", [ref("linear_1"), 1, 0, 0], "none"),
+        node(f"{ATEN}reshape.default", [ref("none"), [10**12, 0]], "y"),
+    ],
+    "of many dimensions": [node(f"{ATEN}reshape.default", [ref("linear_1"), [-1, 2, *[1] * 40]], "y")],
+    "a convolution with wide margins": [
+        node(f"{ATEN}unsqueeze.default", [ref("linear_1"), 1], "tall"),
+        node(f"{ATEN}unsqueeze.default", [ref("p_2_weight"), 1], "kernel"),
+        node(f"{ATEN}conv1d.default", [ref("tall"), ref("kernel"), {"as_none": True}, [1], [HUGE]], "y"),
+    ],
+}
+BOMBS["doubling"].insert(0, node(f"{ATEN}neg.default", [ref("linear_1")], "y1"))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused(name, path, crowd):
+    with_nodes(path, BOMBS[name], BOMBS[name][-1]["name"])
+    with pytest.raises(ModelError, match=r"net.pt2: .*(GB of memory; 2.0 GB are allowed|more than 32 dimensions)"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_weights_are_as_many_as_their_bytes(path, crowd):
+    def stretch(config):
+        meta = config["config"]["0.weight"]["tensor_meta"]
+        meta["sizes"] = [{"as_int": 10**5}, {"as_int": 10**5}]
+        meta["strides"] = [{"as_int": 0}, {"as_int": 0}]
+
+    with_json(path, stretch, "model_weights_config.json")
+    with pytest.raises(ModelError, match=r"'0.weight' is shorter than it says"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_names_that_share_a_member_count_each(path, crowd, monkeypatch):
+    def copy(config):
+        config["config"] |= {f"copy{i}": config["config"]["0.weight"] for i in range(4)}
+
+    with_json(path, copy, "model_weights_config.json")
+    rewritten(path, lambda name, content: content.ljust(10**6, b"\0") if name.endswith("weight_0") else content)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "5100000")
+    assert open_model(path, crowd.domain, crowd.rows).white_box
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "4900000")
+    with pytest.raises(TooLarge, match=r"net.pt2, its weights"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_the_text_of_an_archive_counts_more(path, crowd, monkeypatch):
+    with_json(path, lambda program: program.update(remark="x" * 600_000))
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "20000000")
+    assert open_model(path, crowd.domain, crowd.rows).white_box
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "19000000")
+    with pytest.raises(TooLarge, match=r"models/model.json"):
+        open_model(path, crowd.domain, crowd.rows)
+
+
+def test_steps_are_counted():
+    def chain(n: int) -> Graph:
+        names = ["x", *(f"v{i}" for i in range(n))]
+        steps = [Step(b, (b,), torch.neg, (Ref(a),)) for a, b in pairwise(names)]
+        return Graph(steps, {}, "x", names[-1])
+
+    chain(STEPS)
+    with pytest.raises(Unsupported, match=r"2,001 steps and 0 weights; at most 2,000 each"):
+        chain(STEPS + 1)
+
+
+def test_values_are_let_go_after_their_last_use():
+    seen = []
+
+    def look(x, others=()):
+        seen.append(weakref.ref(x))
+        return x + 1 + sum(others)
+
+    def last(x):
+        seen.append([kept() is None for kept in seen])
+        return x
+
+    steps = [
+        Step("a", ("a",), look, (Ref("x"),)),
+        Step("b", ("b",), look, (Ref("a"),)),
+        Step("c", ("c",), look, (Ref("b"), [Ref("a")])),
+        Step("d", ("d",), last, (Ref("c"),)),
+    ]
+    x = torch.zeros(2, 1)
+    assert Graph(steps, {}, "x", "d")._run(x).tolist() == [[4.0], [4.0]]
+    assert seen[-1] == [False, True, True]  # x, which is held here, and what a and b have made
+
+
+def growing(*steps: Step) -> Graph:
+    """A graph that first takes the number of rows, and then a column of the input."""
+    first = [
+        Step("n", ("n",), aten("sym_size.int"), (Ref("x"), 0)),
+        Step("column", ("column",), aten("slice.Tensor"), (Ref("x"), 1, 0, 1)),
+    ]
+    return Graph([*first, *steps], {}, "x", steps[-1].results[0])
+
+
+def test_sizes_that_jump_are_measured_for_each_batch():
+    """(n mod 7) · 10⁸ columns: none for 7, 14 or 32,767 rows, but 3 · 10⁸ for 10."""
+    whole = {name: FUNCTIONS[f"_operator.{name}"] for name in ("mod", "mul")}
+    graph = growing(
+        Step("rest", ("rest",), whole["mod"], (Ref("n"), 7)),
+        Step("many", ("many",), whole["mul"], (Ref("rest"), 10**8)),
+        Step("wide", ("wide",), aten("expand.default"), (Ref("column"), [-1, Ref("many")])),
+        Step("y", ("y",), aten("sum.dim_IntList"), (Ref("wide"), [1], True)),
+    )
+    assert graph(torch.ones(14, 3)).tolist() == [[0.0]] * 14
+    with pytest.raises(TooLarge, match=r"its step 'wide' for a pass of 10 rows: would take about 12.0 GB"):
+        graph(torch.ones(10, 3))
+    with pytest.raises(TooLarge, match="3 rows"):
+        graph.settle(3)
+
+
+def test_names_of_the_file_are_names_of_parts():
+    steps = [
+        Step("forward", ("a",), nn.ReLU(), (Ref("x"),)),
+        Step("\x1b[", ("b",), nn.ReLU(), (Ref("a"),)),
+        Step("forward", ("c",), torch.add, (Ref("b"), Ref("forward"))),
+    ]
+    graph = Graph(steps, {"forward": torch.ones(1)}, "x", "c")
+    assert [name for name, _ in graph.named_children()] == ["forward__", "part"]
+    assert graph(torch.tensor([[-1.0], [2.0]])).tolist() == [[1.0], [3.0]]
+
+
+def test_batches_in_proportion_are_measured_once(monkeypatch):
+    graph = growing(Step("y", ("y",), aten("expand.default"), (Ref("column"), [-1, 5])))
+    graph.settle(3)
+    monkeypatch.setattr(graph, "_measure", None)
+    assert graph(torch.ones(1234, 3)).shape == (1234, 5)
+    with pytest.raises(TypeError):
+        graph(torch.ones(ROWS_PER_PASS + 1, 3))  # larger than what was measured
+
+
+@pytest.mark.parametrize(
+    ("size", "proportional"),
+    [
+        (lambda n: n.new_ones(4, 3), True),
+        (lambda n: n.repeat(2, 1), True),
+        (lambda n: n[1:], False),
+        (lambda n: n[:1000], False),
+        (lambda n: n.chunk(3)[0], False),
+        (lambda n: n.flatten() if len(n) == 2 else n.neg(), False),
+        (lambda n: torch.tensor(n.shape, device="cpu") * 2, True),
+        (lambda n: torch.tensor(n.shape, device="cpu") // 3, False),
+        (lambda n: torch.exp(-((torch.tensor(n.shape, device="cpu") - 7.0) ** 2)), False),
+    ],
+)
+def test_what_is_in_proportion(size, proportional):
+    graph = Graph([Step("s", ("s",), size, (Ref("x"),)), Step("y", ("y",), torch.neg, (Ref("x"),))], {}, "x", "y")
+    graph.settle(3)
+    assert (graph._bounds is not None) == proportional
+
+
+def test_gradients_keep_every_step(monkeypatch):
+    """20 steps of 50 numbers a row: two at a time without gradients, all of them with."""
+    names = ["x", *(f"v{i}" for i in range(20))]
+    steps = [Step(b, (b,), torch.sin, (Ref(a),)) for a, b in pairwise(names)]
+    graph = Graph(steps, {}, "x", names[-1])
+    graph.settle(50)
+    x = torch.zeros(1000, 50)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(20 * 50 * 1000 * 4 // 4))  # four times as much is allowed then
+    assert graph(x.clone().requires_grad_()).requires_grad
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(20 * 50 * 1000 * 4 // 4 - 1))
+    with pytest.raises(TooLarge, match="a pass of 1,000 rows"):
+        graph(x.clone().requires_grad_())
+    graph(x)
+
+
+def test_convolutions_in_float64_lay_windows_side_by_side(monkeypatch):
+    """Kernels of 5 numbers on 20 places: 100 numbers a row, of which only float64 needs memory."""
+    graph = Graph(
+        [Step("y", ("y",), aten("conv1d.default"), (Ref("x"), Ref("w"), None, [1], [2]))],
+        {"w": torch.ones(1, 1, 5)},
+        "x",
+        "y",
+    ).double()
+    x = torch.ones(10, 1, 20, dtype=torch.float64)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(10 * 100 * 4))
+    assert graph(x)[0, 0, 5] == 5.0
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(10 * 100 * 4 - 1))
+    with pytest.raises(TooLarge, match="a pass of 10 rows"):
+        graph(x)
+    graph.float()(x.float())
+
+
+def test_larger_batches_may_take_more(monkeypatch):
+    graph = Graph([Step("y", ("y",), torch.neg, (Ref("x"),))], {}, "x", "y")
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(ROWS_PER_PASS * 4 * 3))
+    graph.settle(3)
+    assert graph(torch.ones(2 * ROWS_PER_PASS, 3)).shape == (2 * ROWS_PER_PASS, 3)
+
+
+def test_what_is_computed_from_weights_alone_may_be_overwritten():
+    """Some of torch's functions overwrite what they have made; the weights stay as they are."""
+    similar = aten("cosine_similarity.default")
+    graph = Graph(
+        [Step("c", ("c",), similar, (Ref("w"), Ref("w"), 1)), Step("y", ("y",), torch.add, (Ref("x"), Ref("c")))],
+        {"w": torch.tensor([[3.0, 4.0]])},
+        "x",
+        "y",
+    )
+    assert graph(torch.zeros(2, 1)).tolist() == [[1.0], [1.0]]
+    assert graph.w.tolist() == [[3.0, 4.0]]

@@ -1,0 +1,119 @@
+"""Families of people: who is compared with whom, and in passes of what size."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neuronfair import Decision, judge
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.table import TableDomain
+from neuronfair.model import judge as judging
+from tests.planted import networks
+
+
+class Counted(nn.Module):
+    """A module that remembers how many rows it was given at a time."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.batches = module, list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches.append(len(x))
+        return self.module(x)
+
+
+def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
+    domain = networks.sex_and_race()  # families of ten
+    module = Counted(networks.random_module(domain).double())
+    network, rows = networks.network(module.double(), domain), networks.uniform_rows(domain, 50)
+    module.batches.clear()
+    whole = judge(network, domain, rows)
+    assert module.batches == [500]
+    monkeypatch.setattr(judging, "ROWS_PER_PASS", 128)
+    module.batches.clear()
+    parts = judge(network, domain, rows)
+    assert module.batches == [120, 120, 120, 120, 20]
+    assert torch.allclose(whole.twin_scores, parts.twin_scores, rtol=1e-12)
+    for name in ("differs", "partner", "twin", "twins"):
+        assert torch.equal(getattr(whole, name), getattr(parts, name))
+    monkeypatch.setattr(judging, "BATCH", 1 << 15)
+    monkeypatch.setattr(judging, "NUMBERS", 40 * network.encoding.width)  # of wide rows few make a pass
+    module.batches.clear()
+    judge(network, domain, rows)
+    assert set(module.batches) == {40, 20}
+
+
+def test_a_judgement_does_not_hold_the_rows_of_all_twins():
+    columns = [Attribute(f"a{i}", "ordinal", low=0, high=9) for i in range(40)]
+    domain = TableDomain("many", (*columns, Attribute("s", "ordinal", low=0, high=99)), ("s",))
+    network = networks.network(networks.random_module(domain), domain)
+    found = judge(network, domain, networks.uniform_rows(domain, 30))
+    kept = [value for value in (getattr(found, f.name) for f in fields(found)) if isinstance(value, Tensor)]
+    assert max(tensor.numel() for tensor in kept) == 30 * 100 * 2  # the scores
+    every = torch.arange(30)
+    assert torch.equal(found.twin, found.twins[every, found.partner])
+    assert torch.equal(found[every[:3]].twin, found.twin[:3])
+
+
+@pytest.mark.parametrize("decision", [Decision(), Decision("threshold", 0.1), Decision("tolerance", 5.0)])
+def test_the_farthest_twin_that_is_decided_otherwise_is_the_partner(decision):
+    domain = networks.sex_and_race()
+    network = networks.network(networks.random_module(domain), domain)
+    found = judge(network, domain, networks.uniform_rows(domain, 200), decision)
+    assert 0 < int(found.discriminates.sum()) < 200
+    for i in range(200):
+        gaps = decision.gap(found.scores[i], found.twin_scores[i])
+        chosen = found.differs[i] if found.differs[i].any() else torch.ones(9, dtype=torch.bool)
+        assert gaps[found.partner[i]] == gaps[chosen].max()
+        assert chosen[found.partner[i]]
+
+
+def three_scores() -> tuple[TableDomain, nn.Module]:
+    """A score of 0.5 for each step of `s`, which has three values: 0, 0.5 and 1."""
+    domain = TableDomain(
+        "three", (Attribute("a", "ordinal", low=0, high=9), Attribute("s", "ordinal", low=0, high=2)), ("s",)
+    )
+    return domain, nn.Sequential(networks.linear([[0.0, 0.5]], [0.0]), nn.ReLU(), networks.linear([[1.0]], [0.0]))
+
+
+def test_a_family_is_discriminated_whichever_of_its_members_is_met():
+    domain, module = three_scores()
+    network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
+    found = judge(network, domain, torch.tensor([[4, 0], [4, 1], [4, 2]]), tolerance)
+    assert found.differs.sum(1).tolist() == [1, 0, 1]  # the middle one lies 0.5 from both others, and they lie 1 apart
+    assert found.discriminates.tolist() == [True, True, True]
+    pairs = found.pairs()
+    assert pairs.rows.tolist() == [[4, 0], [4, 2], [4, 2]]
+    assert pairs.twins.tolist() == [[4, 2], [4, 0], [4, 0]]
+    assert (pairs.scores[:, 0].tolist(), pairs.twin_scores[:, 0].tolist()) == ([0, 1, 1], [1, 0, 0])
+    assert judge(network, domain, found.rows, Decision("tolerance", 1.0)).discriminates.tolist() == [False] * 3
+
+
+def test_members_that_do_not_exist_make_nobody_discriminated():
+    domain, module = three_scores()
+    domain = replace(domain, rules=(Rule("no third value above 5", {"s": Span(low=2)}, {"a": Span(high=5)}),))
+    network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
+    found = judge(network, domain, torch.tensor([[5, 0], [5, 1], [6, 0], [6, 1]]), tolerance)
+    assert found.discriminates.tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("decision", [Decision(), Decision("threshold", 0.1), Decision("tolerance", 5.0)])
+def test_all_members_of_a_family_are_judged_alike(decision):
+    domain = networks.sex_and_race()
+    network = networks.network(networks.random_module(domain).double(), domain)
+    rows = networks.uniform_rows(domain, 100)
+    family = torch.cat([rows[:, None], domain.twins(rows).rows], 1)
+    found = judge(network, domain, family.flatten(0, 1), decision).discriminates.view(100, 10)
+    assert torch.equal(found, found[:, :1].expand(-1, 10))
+    assert 0 < int(found[:, 0].sum()) < 100
+    if decision.kind != "tolerance":  # Definition 1 to the letter: some twin of the row is decided otherwise
+        one = judge(network, domain, rows, decision)
+        assert torch.equal(one.discriminates, one.differs.any(1))
+        assert torch.equal(one.pairs().rows, rows)
+        assert torch.equal(one.pairs().twins, one.twin)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neuronfair import BlackBox, NeuronFairError, Plan, find
+from neuronfair.measure.mean import mean_interval
+from neuronfair.search.methods import METHODS
+from neuronfair.verdict.compare import able, compare
+from tests.planted import networks
+
+DOMAIN = networks.domain()
+NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)
+ROWS = networks.uniform_rows(DOMAIN, 200)
+PLAN = Plan(seeds=20, steps=15)
+
+
+def test_the_interval_is_students():
+    from scipy import stats
+
+    values = [3.0, 4.5, 1.0, 7.25]
+    mean, half = mean_interval(values, 0.9)
+    low, high = stats.t.interval(0.9, len(values) - 1, loc=mean, scale=stats.sem(values))
+    assert (mean, mean - half, mean + half) == pytest.approx((sum(values) / 4, low, high))
+    assert mean_interval([]) == (None, None)
+    assert mean_interval([2.0]) == (2.0, None)
+
+
+def test_every_line_is_what_a_search_alone_would_say():
+    result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "adf", "uniform"], PLAN)
+    assert [entry["method"] for entry in result.methods()] == ["neuronfair", "adf", "uniform"]
+    for entry in result.methods():
+        alone = find(NETWORK, DOMAIN, ROWS, Plan(entry["method"], seeds=20, steps=15, controls=False)).summary()
+        for name in ("findings", "tried", "gsr", "rows_judged"):
+            assert entry[name] == alone[name], (entry["method"], name)
+        assert entry["rows_per_finding"] == alone["rows_judged"] / alone["findings"]
+        assert entry["lift"] == pytest.approx(alone["gsr"] / result.random.rate)
+        assert "plus_minus" not in entry
+
+
+def test_repeats_are_other_run_seeds_and_give_an_interval():
+    result = compare(NETWORK, DOMAIN, ROWS, ["eidig5"], PLAN, repeats=3)
+    alone = [find(NETWORK, DOMAIN, ROWS, Plan("eidig5", 20, 15, seed=s, controls=False)).summary() for s in range(3)]
+    mean, half = mean_interval([a["gsr"] for a in alone])
+    (entry,) = result.methods()
+    assert len({line.figures["findings"] for line in result.lines}) > 1
+    assert (entry["runs"], entry["gsr"], entry["plus_minus"]["gsr"]) == (3, pytest.approx(mean), pytest.approx(half))
+
+
+def test_the_global_phase_alone_takes_no_local_step():
+    (entry,) = compare(NETWORK, DOMAIN, ROWS, ["neuronfair"], PLAN, phase="global").methods()
+    assert entry["findings_local"] == 0
+    assert 0 < entry["findings_global"] <= 20
+
+
+def test_local_phases_start_from_the_same_mixed_findings_which_do_not_count():
+    result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "frontier"], PLAN, phase="local")
+    assert result.seeds == 20
+    for entry in result.methods():
+        assert entry["findings_global"] == 0
+        assert entry["rows_judged"] == 20 * (15 + 1)
+        assert entry["tried"] <= 20 * 15
+        assert entry["findings"] > 20
+
+
+def test_a_limit_of_instances_holds_for_every_method():
+    for entry in compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], Plan(seeds=20, steps=50, instances=30)).methods():
+        assert entry["tried"] <= 60
+
+
+def test_a_fair_network_gives_figures_without_a_rate():
+    fair = networks.network(networks.one_biased_neuron(weight=0.0), DOMAIN)
+    result = compare(fair, DOMAIN, ROWS, ["frontier", "uniform"], PLAN)
+    assert result.random.found == 0
+    for entry in result.methods():
+        assert (entry["findings"], entry["gsr"]) == (0, 0)
+        assert entry["lift"] is entry["severity"] is entry["rows_per_finding"] is entry["diversity"] is None
+    with pytest.raises(NeuronFairError, match="no method has a global finding"):
+        compare(fair, DOMAIN, ROWS, ["frontier"], PLAN, phase="local")
+
+
+def test_a_black_box_is_compared_by_the_methods_that_can():
+    box = BlackBox(lambda rows: NETWORK.scores(rows).numpy(), DOMAIN)
+    assert set(able(box)) == {name for name, entry in METHODS.items() if not entry.gradients}
+    assert set(able(NETWORK)) == set(METHODS)
+    assert {e["method"] for e in compare(box, DOMAIN, ROWS, ["aequitas", "uniform"], PLAN).methods()} == {
+        "aequitas",
+        "uniform",
+    }
+    with pytest.raises(NeuronFairError, match="follows gradients, and a black box has none"):
+        compare(box, DOMAIN, ROWS, ["aequitas", "adf"], PLAN)
+
+
+@pytest.mark.parametrize(("methods", "repeats"), [([], 1), (["adf"], 0)])
+def test_nothing_to_compare_is_refused(methods, repeats):
+    with pytest.raises(NeuronFairError, match="at least"):
+        compare(NETWORK, DOMAIN, ROWS, methods, PLAN, repeats=repeats)
+
+
+def test_a_pilot_is_part_of_the_budget():
+    domain = networks.large_domain()
+    module = networks.one_biased_neuron(11, 16, weight=40.0, boundary=networks.MIDDLE)
+    network, rows = networks.network(module, domain), networks.uniform_rows(domain, 300)
+    plan = Plan(seeds=100, steps=1000)
+    (free,) = compare(network, domain, rows, ["frontier"], plan, phase="local").methods()
+    assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
+    assert free["rows_judged"] > 100 * (1000 + 1)  # and so do the rows it has judged
+    for phase in ("local", "both"):
+        limited = Plan(seeds=100, steps=1000, instances=40_000)
+        (entry,) = compare(network, domain, rows, ["frontier"], limited, phase=phase).methods()
+        assert entry["tried"] <= 40_000 * (1 if phase == "local" else 2)
+
+
+def test_queries_count_what_a_surrogate_asks():
+    plain, tree = compare(NETWORK, DOMAIN, ROWS, ["uniform", "symbgen"], PLAN).methods()
+    twins = 2  # a row and its twin
+    assert plain["queries"] < 4 * twins * plain["rows_judged"] + 50_000
+    assert tree["queries"] > 500 * tree["rows_judged"]
+
+
+def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
+    from neuronfair.measure import compare as module
+
+    interrupted = find(NETWORK, DOMAIN, ROWS, PLAN)
+    interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))
+    monkeypatch.setattr(module, "find", lambda *_, **__: interrupted)
+    result = compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], PLAN, phase="local")
+    assert (result.interrupted, result.lines, result.random) == (True, (), None)
