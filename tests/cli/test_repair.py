@@ -16,7 +16,7 @@ from neuronfair import cli
 from neuronfair.model import stacked
 from neuronfair.model.weights import load
 from neuronfair.model.zoo import fully_connected
-from neuronfair.repair import proof, retrain
+from neuronfair.repair import evaluate, retrain
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 
@@ -58,10 +58,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def copies(folder, tmp_path, monkeypatch):
-    """Every test has its own files, and a short proof."""
+    """Every test has its own files, and a short evaluate."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(proof, "SEEDS", 10)
-    monkeypatch.setattr(proof, "STEPS", 10)
+    monkeypatch.setattr(evaluate, "SEEDS", 10)
+    monkeypatch.setattr(evaluate, "STEPS", 10)
 
 
 def test_a_retraining(run):

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neuronfair import cli
-from neuronfair.model import bridges
+from neuronfair.model import open as bridges
 from neuronfair.model.zoo import fully_connected
 from neuronfair.search import engine
 from neuronfair.store.run import Run

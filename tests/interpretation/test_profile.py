@@ -12,8 +12,8 @@ from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import LayerBias
 from neuronfair.measure.ablate import ablate
-from neuronfair.model import judge as judging
 from neuronfair.model.weights import load as load_weights
+from neuronfair.search import judge as judging
 from tests.planted import networks
 
 

@@ -40,7 +40,7 @@ def test_counts_by_hand(monkeypatch):
     expected = Coverage("1", (1, 2), (2, 1), 5)
     assert covered(planted(), DOMAIN, both, rows) == expected
     assert (expected.covered, expected.shares) == (2, (0.4, 0.2))
-    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "ROWS_PER_PASS", 2)
     assert covered(planted(), DOMAIN, both, rows.to(torch.int8)) == expected
     assert covered(planted(), DOMAIN, both, rows[:1]).covered == 0
 

@@ -21,7 +21,7 @@ def test_rates_by_hand(monkeypatch):
     labels = torch.tensor([1, 1, 1, 0, 0, 0])
     expected = (Group((0,), 2, (0.5, 0.5), 0.5), Group((1,), 4, (0.25, 0.75), 0.5))
     assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
-    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "ROWS_PER_PASS", 2)
     assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
     labels[1] = 0
     assert [g.accuracy for g in groups(NETWORK, DOMAIN, ROWS, labels)] == [1.0, 0.5]

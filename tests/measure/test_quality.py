@@ -40,7 +40,7 @@ def test_shares_by_hand(monkeypatch):
     )
     expected = Quality(invalid=1 / 8, outside=5 / 8, doubtful=5 / 8)
     assert quality(DOMAIN, rows, TABLE) == expected
-    monkeypatch.setattr(module, "BATCH", 3)
+    monkeypatch.setattr(module, "ROWS_PER_PASS", 3)
     assert quality(DOMAIN, rows.to(torch.int8), TABLE) == expected
 
 

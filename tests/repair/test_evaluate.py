@@ -9,7 +9,7 @@ import pytest
 
 from neuronfair import Data, interpret
 from neuronfair.domain.table import Target
-from neuronfair.repair import proof
+from neuronfair.repair import evaluate
 from neuronfair.repair.evaluate import areas, stand
 from neuronfair.repair.neurons import Turn
 from neuronfair.search import engine
@@ -18,8 +18,8 @@ from tests.planted.networks import domain, network, one_biased_neuron, random_mo
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch) -> None:
-    monkeypatch.setattr(proof, "SEEDS", 20)
-    monkeypatch.setattr(proof, "STEPS", 10)
+    monkeypatch.setattr(evaluate, "SEEDS", 20)
+    monkeypatch.setattr(evaluate, "STEPS", 10)
 
 
 def people(rows: int = 500) -> Data:

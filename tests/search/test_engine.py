@@ -24,8 +24,8 @@ from neuronfair.search.method import Method, State, World
 from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.neuronfair import NeuronFair
 from tests.conftest import PEOPLE, ROOT
-from tests.model.test_judge import three_scores
 from tests.planted import networks
+from tests.search.test_judge import three_scores
 
 DOMAIN = networks.domain()
 # The planted network splits the rows whose digits add up to 19 or 20.

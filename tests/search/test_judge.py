@@ -12,7 +12,7 @@ from neuronfair import Decision, judge
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
-from neuronfair.model import judge as judging
+from neuronfair.search import judge as judging
 from tests.planted import networks
 
 
@@ -42,7 +42,7 @@ def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
     assert torch.allclose(whole.twin_scores, parts.twin_scores, rtol=1e-12)
     for name in ("differs", "partner", "twin", "twins"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))
-    monkeypatch.setattr(judging, "BATCH", 1 << 15)
+    monkeypatch.setattr(judging, "ROWS_PER_PASS", 1 << 15)
     monkeypatch.setattr(judging, "NUMBERS", 40 * network.encoding.width)  # of wide rows few make a pass
     module.batches.clear()
     judge(network, domain, rows)

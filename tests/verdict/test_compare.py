@@ -120,7 +120,7 @@ def test_queries_count_what_a_surrogate_asks():
 
 
 def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
-    from neuronfair.measure import compare as module
+    from neuronfair.verdict import compare as module
 
     interrupted = find(NETWORK, DOMAIN, ROWS, PLAN)
     interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))

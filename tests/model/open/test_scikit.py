@@ -46,7 +46,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import open_model
 from tests.bombs import lying_archive, npy, zipped
 from tests.model.open.conftest import check_black_box, check_white_box
-from tests.model.open.test_tables import CELLS, OUTSIDE
+from tests.model.open.test_frames import CELLS, OUTSIDE
 
 joblib = pytest.importorskip("joblib")
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
