@@ -148,7 +148,7 @@ def make_ready() -> None:
     )
     for case in [case for case in cases.CASES if case != "german-sex"]:
         del cases.CASES[case]
-    frontier, proof = (sys.modules[f"neuronfair.{name}"] for name in ("generation.methods.frontier", "repair.proof"))
+    frontier, proof = (sys.modules[f"neuronfair.{name}"] for name in ("search.methods.frontier", "repair.evaluate"))
     small: list[tuple[Any, str, Any]] = [
         (figure, "CASES", ("german-sex",)),
         (frontier, "PILOT_STEPS", 40),

@@ -1,4 +1,4 @@
-"""The adapter against pencil numbers, and against everything that must stay as it was."""
+"""Network against pencil numbers, and against everything that must stay as it was."""
 
 from __future__ import annotations
 
