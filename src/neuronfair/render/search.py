@@ -7,27 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.search.campaign import NO_SEED, Outcome
-from neuronfair.search.findings import Findings
-from neuronfair.search.judge import judge
-from neuronfair.search.shrink import shrink
+from neuronfair.search.campaign import Outcome
+from neuronfair.search.examples import examples
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
-from neuronfair.verdict.folder import shrunk_pair
+from neuronfair.verdict.replay import holds, replayed
 from neuronfair.words import listed, percent, times
 
 EXAMPLES = 3
-LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
 
 
 def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
@@ -71,17 +66,10 @@ def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
 
 def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
-    findings, domain, decision = outcome.findings, outcome.domain, outcome.plan.decision
-    findings = findings[findings.origin != NO_SEED]
-    if len(findings) == 0:
+    domain, decision = outcome.domain, outcome.plan.decision
+    pairs, seeds = examples(outcome, network, EXAMPLES)
+    if len(seeds) == 0:
         return []
-    gaps = decision.gap(findings.scores, findings.twin_scores)
-    worst = findings[gaps.topk(min(len(gaps), LOOK)).indices]
-    _, first = np.unique(worst.origin.cpu().numpy(), return_index=True)  # one example per seed, the widest
-    worst = worst[torch.from_numpy(np.sort(first)[:EXAMPLES]).to(domain.device)]
-    seeds = domain.clip(outcome.seeds[worst.origin])
-    rows = shrink(network, domain, worst.rows, seeds, decision)
-    pairs = judge(network, domain, rows, decision).pairs()
     verb = "gets" if decision.kind == "tolerance" else "decided"
     lines = [
         "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
@@ -114,43 +102,33 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a row of the table.
     """
-    findings, domain, decision = run.findings(), run.domain, Decision(**run.manifest["plan"]["decision"])
-    one: Findings = findings[number : number + 1]
-    row, twin = one.rows, one.twins(domain)
-    told, holds = _pair(network, domain, decision, row[0], twin[0])
-    if int(one.origin) == NO_SEED:
+    again, domain, decision = replayed(run, network, number), run.domain, Decision(**run.manifest["plan"]["decision"])
+    if again.seed is None:
         where, origin = "the pilot", "It was found from a random row."
     else:
-        where = f"seed {int(one.origin)}"
-        seed = domain.clip(run.seeds[one.origin])
-        origin = f"Changed from its row of the table: {changed(domain, seed[0], row[0]) or 'nothing'}."
+        where = f"seed {again.origin}"
+        origin = f"Changed from its row of the table: {changed(domain, again.seed, again.found.row) or 'nothing'}."
     lines = [
-        f"Finding {number} of {run.folder}: {where}, step {int(one.step)}.",
-        *told,
+        f"Finding {number} of {run.folder}: {where}, step {again.step}.",
+        *_told(domain, decision, again.found),
         origin,
-        f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(holds)}",
+        f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
-    nearer = shrunk_pair(run, number)
-    if nearer is not None:
-        told, holds = _pair(network, domain, decision, *nearer)
-        lines += ["Shrunk, as it was reported:", *told, f"Shrunk, {_state(holds)}"]
+    if again.shrunk is not None:
+        lines += ["Shrunk, as it was reported:", *_told(domain, decision, again.shrunk)]
+        lines.append(f"Shrunk, {_state(again.shrunk, decision)}")
     return Group(*lines)
 
 
-def _pair(network: Model, domain: TableDomain, decision: Decision, row: Tensor, twin: Tensor) -> tuple[list[str], bool]:
-    """Return two people and what is decided for them now, in words, and whether that differs."""
-    now, other = network.scores(torch.stack([row, twin]))
-    if not (now.isfinite().all() and other.isfinite().all()):
-        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
-    verb = "gets" if decision.kind == "tolerance" else "is decided"
-    lines = [
-        f"  {domain.describe(row)}",
-        f"  {verb} {decided(domain, decision, now)};",
-        f"with only {changed(domain, row, twin)} the decision is",
-        f"  {decided(domain, decision, other)}.",
+def _told(domain: TableDomain, decision: Decision, pair: words.Pair) -> list[str]:
+    """Return two people and what is decided for them now, in words."""
+    return [
+        f"  {domain.describe(pair.row)}",
+        f"  {'gets' if decision.kind == 'tolerance' else 'is decided'} {decided(domain, decision, pair.scores)};",
+        f"with only {changed(domain, pair.row, pair.twin)} the decision is",
+        f"  {decided(domain, decision, pair.twin_scores)}.",
     ]
-    return lines, bool(decision.differ(now, other))
 
 
-def _state(holds: bool) -> str:
-    return "it still holds." if holds else "it no longer holds: the decision does not flip."
+def _state(pair: words.Pair, decision: Decision) -> str:
+    return "it still holds." if holds(pair, decision) else "it no longer holds: the decision does not flip."

@@ -21,10 +21,10 @@ from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
-from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.checks import Checks, Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.report import SCHEMA, DecisionReport, Report, Seconds
 from neuronfair.verdict.sentences import verdict

@@ -19,9 +19,9 @@ from neuronfair.search.campaign import Outcome
 from neuronfair.search.judge import Pairs, judge
 from neuronfair.search.shrink import shrink
 from neuronfair.verdict import words
-from neuronfair.verdict.case import Case, Inquiry, Progress
 from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity
 from neuronfair.verdict.folder import keep_nearer
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
 NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for

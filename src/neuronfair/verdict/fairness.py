@@ -27,11 +27,10 @@ from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST, where
 from neuronfair.verdict.about import Origin, replay_options
-from neuronfair.verdict.case import Case, Inquiry
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
 from neuronfair.verdict.gate import Limit, people_needed
-from neuronfair.verdict.inquiry import search
+from neuronfair.verdict.inquiry import Case, Inquiry, search
 from neuronfair.verdict.report import CorpusReport
 from neuronfair.verdict.words import importance
 from neuronfair.words import listed, percent, plain

@@ -17,8 +17,7 @@ from neuronfair.model.open import Opened
 from neuronfair.model.stacked import linear_layers
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import SAMPLES, retrain
-from neuronfair.verdict.case import Case, Inquiry, Progress
-from neuronfair.verdict.inquiry import group_figures
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress, group_figures
 from neuronfair.verdict.report import RepairReport, RepairState
 from neuronfair.verdict.words import rate_of
 from neuronfair.words import listed, percent, plain
