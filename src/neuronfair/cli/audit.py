@@ -11,29 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neuronfair.cli import options
 from neuronfair.cli.app import app, complain
-from neuronfair.cli.options import (
-    DataArgument,
-    DecisionOption,
-    DeviceOption,
-    DomainOption,
-    EncodingOption,
-    JsonOption,
-    ModelOption,
-    QuietOption,
-    SeedOption,
-    SensitiveOption,
-    Source,
-    TargetOption,
-    TrustOption,
-    WeightsOption,
-    check_device,
-    check_out,
-    is_stdout,
-    load_data,
-    read_decision,
-    write_file,
-)
 from neuronfair.errors import DataError
 from neuronfair.shown import visible
 
@@ -54,19 +33,19 @@ INTERRUPTED, FIRED = 130, 1
 
 @app.command()
 def audit(
-    data: DataArgument = "adult",
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    trust_pickle: TrustOption = False,
-    decision: DecisionOption = None,
-    domain: DomainOption = None,
-    target: TargetOption = None,
-    sensitive: SensitiveOption = None,
-    encoding: EncodingOption = "default",
+    data: options.DataArgument = "adult",
+    model: options.ModelOption = None,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
+    decision: options.DecisionOption = None,
+    domain: options.DomainOption = None,
+    target: options.TargetOption = None,
+    sensitive: options.SensitiveOption = None,
+    encoding: options.EncodingOption = "default",
     out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")] = Path(
         "neuronfair-audit"
     ),
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
     html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: report.html in --out.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look: smaller searches, and no repair unless asked.")
@@ -92,9 +71,9 @@ def audit(
     baseline: Annotated[Path | None, typer.Option(help="audit.json of an earlier audit to compare with.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the result as JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write a summary in Markdown.")] = None,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Audit a model: how often, where and for whom a sensitive attribute flips its decision.
 
@@ -123,16 +102,16 @@ def audit(
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
     read = (domain, model, weights, None if corpus_add else corpus)
     outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
-    check_device(device)
-    read_decision(decision)
-    console = make_console(quiet=quiet or is_stdout(json_file))
+    options.check_device(device)
+    options.read_decision(decision)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
     given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples}
     given |= {"seed": seed, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    table, text = load_data(data, encoding, domain, sensitive, target)
+    table, text = options.load_data(data, encoding, domain, sensitive, target)
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
-    source = Source(model, weights, trust_pickle, decision, device)
+    source = options.Source(model, weights, trust_pickle, decision, device)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     origin = Origin(
         command=shlex.join(["neuronfair", *sys.argv[1:]]),
@@ -190,18 +169,20 @@ class _Outputs:
         own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
         for place in own.values():
             if place.exists():
-                check_out(place)
+                options.check_out(place)
         taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
         taken |= {realpath(name): "read by this audit" for name in inputs}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
-            if path is None or (option == "--json" and (is_stdout(path) or realpath(path) == realpath(own[FIGURES]))):
+            if path is None or (
+                option == "--json" and (options.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))
+            ):
                 continue
             if realpath(path) in taken:
                 raise DataError(f"{option} {path}: is {taken[realpath(path)]}. Choose another name")
             taken[realpath(path)] = f"also named by {option}"
             if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
-                check_out(path)
+                options.check_out(path)
 
     def write(self, report: Report) -> None:
         """Write them all but audit.json, which the audit has written."""
@@ -210,19 +191,19 @@ class _Outputs:
         from neuronfair.render.page import audit_page
         from neuronfair.verdict.folder import FIGURES
 
-        write_file(self.html, audit_page(report))
+        options.write_file(self.html, audit_page(report))
         if self.junit is not None:
-            write_file(self.junit, junit(report))
+            options.write_file(self.junit, junit(report))
         if self.markdown is not None:
-            write_file(self.markdown, markdown(report))
-        if self.json is not None and is_stdout(self.json):
+            options.write_file(self.markdown, markdown(report))
+        if self.json is not None and options.is_stdout(self.json):
             sys.stdout.write(visible(report.to_json(), keep="\n"))
         elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
-            write_file(self.json, report.to_json())
+            options.write_file(self.json, report.to_json())
 
 
 def _open_or_train(
-    source: Source,
+    source: options.Source,
     table: Data,
     out: Path,
     ready: Ready,

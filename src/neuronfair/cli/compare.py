@@ -9,29 +9,8 @@ from typing import Annotated
 import typer
 
 from neuronfair import __version__
+from neuronfair.cli import options
 from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    DataArgument,
-    DecisionOption,
-    DeviceOption,
-    DomainOption,
-    EncodingOption,
-    JsonOption,
-    ModelOption,
-    QuietOption,
-    SeedOption,
-    SensitiveOption,
-    Source,
-    TargetOption,
-    TrustOption,
-    WeightsOption,
-    check_device,
-    check_out,
-    is_stdout,
-    load_data,
-    names,
-    write_json,
-)
 from neuronfair.words import listed
 
 
@@ -43,15 +22,15 @@ class _Phase(StrEnum):
 
 @app.command()
 def compare(
-    data: DataArgument,
-    sensitive: SensitiveOption = None,
-    encoding: EncodingOption = "default",
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    trust_pickle: TrustOption = False,
-    decision: DecisionOption = None,
-    domain: DomainOption = None,
-    target: TargetOption = None,
+    data: options.DataArgument,
+    sensitive: options.SensitiveOption = None,
+    encoding: options.EncodingOption = "default",
+    model: options.ModelOption = None,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
+    decision: options.DecisionOption = None,
+    domain: options.DomainOption = None,
+    target: options.TargetOption = None,
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
     phase: Annotated[_Phase, typer.Option(help="Both phases, or one of them alone.")] = _Phase.both,
     seeds: Annotated[int, typer.Option(min=1, help="How many rows to start from.")] = 100,
@@ -64,10 +43,10 @@ def compare(
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each method.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95 % intervals.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison (.png, .svg or .pdf).")] = None,
-    json_file: JsonOption = None,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    json_file: options.JsonOption = None,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Search one model with several methods: same seeds, same budget, same judge.
 
@@ -87,15 +66,17 @@ def compare(
     from neuronfair.verdict.compare import able
     from neuronfair.verdict.compare import compare as run
 
-    check_out(plot, PICTURES)
-    check_out(json_file, or_stdout=True)
-    check_device(device)
-    chosen = None if methods == "all" else names(methods) or []
+    options.check_out(plot, PICTURES)
+    options.check_out(json_file, or_stdout=True)
+    options.check_device(device)
+    chosen = None if methods == "all" else options.names(methods) or []
     for method in chosen or ():
         check_method(method)
-    console = make_console(quiet=quiet or is_stdout(json_file))
-    table, _ = load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
+    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    opened, table, _ = options.Source(model, weights, trust_pickle, decision, device).open_or_train(
+        table, console, seed
+    )
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)
     with progress_bar("Comparing methods", quiet=console.quiet) as show:
@@ -128,4 +109,4 @@ def compare(
             "interrupted": result.interrupted,
             "methods": result.methods(),
         }
-        write_json(json_file, figures)
+        options.write_json(json_file, figures)

@@ -8,48 +8,25 @@ from typing import Annotated
 import typer
 
 from neuronfair import __version__
+from neuronfair.cli import options
 from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    DataArgument,
-    DecisionOption,
-    DeviceOption,
-    DomainOption,
-    EncodingOption,
-    JsonOption,
-    ModelOption,
-    QuietOption,
-    SeedOption,
-    SensitiveOption,
-    Source,
-    TargetOption,
-    TrustOption,
-    WeightsOption,
-    check_device,
-    check_out,
-    check_weights,
-    fit_classifier,
-    is_stdout,
-    load_data,
-    sizes,
-    write_json,
-)
 from neuronfair.errors import ModelError
 from neuronfair.words import listed
 
 
 @app.command()
 def train(
-    data: DataArgument,
+    data: options.DataArgument,
     out: Annotated[Path, typer.Option(help="Weights file to write (.safetensors); a JSON card is put beside it.")],
-    encoding: EncodingOption = "default",
-    domain: DomainOption = None,
-    sensitive: SensitiveOption = None,
-    target: TargetOption = None,
+    encoding: options.EncodingOption = "default",
+    domain: options.DomainOption = None,
+    sensitive: options.SensitiveOption = None,
+    target: options.TargetOption = None,
     hidden: Annotated[
         str | None, typer.Option(help="Neurons per hidden layer, e.g. 64,32,16. Default: the paper's.")
     ] = None,
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Train a classifier on 70 % of a table and report its accuracy on the rest.
 
@@ -58,30 +35,30 @@ def train(
     from neuronfair.model.weights import save
     from neuronfair.render.console import make_console
 
-    out = check_weights(out)
+    out = options.check_weights(out)
     console = make_console(quiet=quiet)
-    table, _ = load_data(data, encoding, domain, sensitive, target)
-    module, card = fit_classifier(table, console, seed, sizes(hidden))
+    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    module, card = options.fit_classifier(table, console, seed, options.sizes(hidden))
     save(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
 
 
 @app.command()
 def interpret(
-    data: DataArgument,
-    sensitive: SensitiveOption = None,
-    encoding: EncodingOption = "default",
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    trust_pickle: TrustOption = False,
-    decision: DecisionOption = None,
-    domain: DomainOption = None,
-    target: TargetOption = None,
-    json_file: JsonOption = None,
+    data: options.DataArgument,
+    sensitive: options.SensitiveOption = None,
+    encoding: options.EncodingOption = "default",
+    model: options.ModelOption = None,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
+    decision: options.DecisionOption = None,
+    domain: options.DomainOption = None,
+    target: options.TargetOption = None,
+    json_file: options.JsonOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the AS curves (.png, .svg or .pdf).")] = None,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Show which layers and neurons react when only the sensitive attribute changes.
 
@@ -97,12 +74,14 @@ def interpret(
     from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
     from neuronfair.render.plots import PICTURES, plot_as_curves
 
-    check_out(plot, PICTURES)
-    check_out(json_file, or_stdout=True)
-    check_device(device)
-    console = make_console(quiet=quiet or is_stdout(json_file))
-    table, _ = load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = Source(model, weights, trust_pickle, decision, device).open_or_train(table, console, seed)
+    options.check_out(plot, PICTURES)
+    options.check_out(json_file, or_stdout=True)
+    options.check_device(device)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
+    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    opened, table, _ = options.Source(model, weights, trust_pickle, decision, device).open_or_train(
+        table, console, seed
+    )
     network = opened.model
     if not isinstance(network, Network):
         raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")
@@ -136,4 +115,4 @@ def interpret(
             "model_fingerprint": opened.fingerprint,
             **interpretation_json(profile, ablation),
         }
-        write_json(json_file, result)
+        options.write_json(json_file, result)

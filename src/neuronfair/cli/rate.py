@@ -8,28 +8,8 @@ from typing import Annotated
 import typer
 
 from neuronfair import __version__
+from neuronfair.cli import options
 from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    DataArgument,
-    DecisionOption,
-    DeviceOption,
-    DomainOption,
-    EncodingOption,
-    JsonOption,
-    ModelOption,
-    QuietOption,
-    SeedOption,
-    SensitiveOption,
-    Source,
-    TargetOption,
-    TrustOption,
-    WeightsOption,
-    check_device,
-    check_out,
-    is_stdout,
-    load_data,
-    write_json,
-)
 from neuronfair.words import POPULATIONS, listed, percent
 
 
@@ -41,25 +21,25 @@ class _Population(StrEnum):
 
 @app.command()
 def rate(
-    data: DataArgument,
-    sensitive: SensitiveOption = None,
-    encoding: EncodingOption = "default",
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    trust_pickle: TrustOption = False,
-    decision: DecisionOption = None,
-    domain: DomainOption = None,
-    target: TargetOption = None,
+    data: options.DataArgument,
+    sensitive: options.SensitiveOption = None,
+    encoding: options.EncodingOption = "default",
+    model: options.ModelOption = None,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
+    decision: options.DecisionOption = None,
+    domain: options.DomainOption = None,
+    target: options.TargetOption = None,
     population: Annotated[
         _Population, typer.Option(help="Whom to judge: people of the domain, all combinations, or the table's rows.")
     ] = _Population.domain,
     error: Annotated[float, typer.Option(help="Go on until the rate is known to this much, up or down.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="… with this confidence.")] = 0.95,
     samples: Annotated[int, typer.Option(min=1, help="People to judge, at most.")] = 1_000_000,
-    json_file: JsonOption = None,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    json_file: options.JsonOption = None,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Estimate for how many people the decision flips when only the sensitive attribute changes (Themis).
 
@@ -71,11 +51,11 @@ def rate(
     from neuronfair.measure.rate import discrimination_rate
     from neuronfair.render.console import make_console, progress_bar
 
-    check_out(json_file, or_stdout=True)
-    check_device(device)
-    console = make_console(quiet=quiet or is_stdout(json_file))
-    table, _ = load_data(data, encoding, domain, sensitive, target)
-    source = Source(model, weights, trust_pickle, decision, device)
+    options.check_out(json_file, or_stdout=True)
+    options.check_device(device)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
+    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    source = options.Source(model, weights, trust_pickle, decision, device)
     opened, table, _ = source.open_or_train(table, console, seed)
     with progress_bar("Judging people", quiet=console.quiet) as show:
         result = discrimination_rate(
@@ -101,7 +81,7 @@ def rate(
             f"The error of {percent(result.error)} is above the {percent(error)} asked for: nobody was left to judge."
         )
     if json_file is not None:
-        write_json(
+        options.write_json(
             json_file,
             {
                 "version": __version__,

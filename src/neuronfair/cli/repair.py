@@ -8,19 +8,8 @@ from typing import Annotated
 
 import typer
 
+from neuronfair.cli import options
 from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    DeviceOption,
-    JsonOption,
-    QuietOption,
-    SeedOption,
-    check_device,
-    check_out,
-    check_weights,
-    is_stdout,
-    own_model,
-    write_json,
-)
 from neuronfair.errors import DataError, ModelError
 
 OWN = (".safetensors", ".npz")  # weights that can be trained again and saved
@@ -57,10 +46,10 @@ def repair(
     ] = _Label.ensemble,
     repeats: Annotated[int, typer.Option(min=1, help="Retrainings with other draws; the best one is kept.")] = 5,
     max_loss: Annotated[float, typer.Option(min=0, max=1, help="Accuracy that may be lost on validation rows.")] = 0.01,
-    json_file: JsonOption = None,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    json_file: options.JsonOption = None,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Repair a network with the findings of a run, and show it before and after.
 
@@ -80,12 +69,12 @@ def repair(
     from neuronfair.repair.run import repair as work
     from neuronfair.store.run import Run
 
-    out = check_weights(out)
-    check_out(json_file, or_stdout=True)
+    out = options.check_weights(out)
+    options.check_out(json_file, or_stdout=True)
     if json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
         raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")
-    check_device(device)
-    console = make_console(quiet=quiet or is_stdout(json_file))
+    options.check_device(device)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
     run = Run.open(run_folder)
     path = model or Path(run.model)
     if path.suffix not in OWN:
@@ -94,7 +83,7 @@ def repair(
             "run to the training data of yours, both people of a pair with the same label, and train it again"
         )
     if model is None:
-        own_model(run)  # refuses one that is not that of the run
+        options.own_model(run)  # refuses one that is not that of the run
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = searched_table(run, data)
@@ -121,4 +110,4 @@ def repair(
             "seed": seed,
             "notes": list(done.notes),
         }
-        write_json(json_file, {**about, **repair_json(done.work, done.before, done.after)})
+        options.write_json(json_file, {**about, **repair_json(done.work, done.before, done.after)})

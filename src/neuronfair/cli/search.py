@@ -9,29 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neuronfair.cli import options
 from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    DataArgument,
-    DecisionOption,
-    DeviceOption,
-    DomainOption,
-    EncodingOption,
-    JsonOption,
-    ModelOption,
-    QuietOption,
-    SeedOption,
-    SensitiveOption,
-    Source,
-    TargetOption,
-    TrustOption,
-    WeightsOption,
-    check_device,
-    check_out,
-    is_stdout,
-    load_data,
-    own_model,
-    write_json,
-)
 from neuronfair.errors import NeuronFairError, RunError
 
 if TYPE_CHECKING:
@@ -45,16 +24,16 @@ WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trai
 
 @app.command()
 def search(
-    data: DataArgument,
+    data: options.DataArgument,
     out: Annotated[Path, typer.Option(help="Run folder to make, or to go on with after an interruption.")],
-    sensitive: SensitiveOption = None,
-    encoding: EncodingOption = "default",
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    trust_pickle: TrustOption = False,
-    decision: DecisionOption = None,
-    domain: DomainOption = None,
-    target: TargetOption = None,
+    sensitive: options.SensitiveOption = None,
+    encoding: options.EncodingOption = "default",
+    model: options.ModelOption = None,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
+    decision: options.DecisionOption = None,
+    domain: options.DomainOption = None,
+    target: options.TargetOption = None,
     method: Annotated[
         str,
         typer.Option(
@@ -73,10 +52,10 @@ def search(
     controls: Annotated[
         bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
     ] = True,
-    json_file: JsonOption = None,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    json_file: options.JsonOption = None,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Find people whose decision changes when only the sensitive attribute changes.
 
@@ -94,15 +73,15 @@ def search(
     from neuronfair.verdict.about import Origin, replay_options
     from neuronfair.verdict.folder import check_writable, refuse_links
 
-    check_out(json_file, or_stdout=True)
-    check_device(device)
+    options.check_out(json_file, or_stdout=True)
+    options.check_device(device)
     check_folder(out)
     check_writable(out)
     refuse_links(out)
-    console = make_console(quiet=quiet or is_stdout(json_file))
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
-    table, _ = load_data(data, encoding, domain, sensitive, target)
-    source = Source(model or _trained(out), weights, trust_pickle, decision, device)
+    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    source = options.Source(model or _trained(out), weights, trust_pickle, decision, device)
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)
@@ -131,10 +110,10 @@ def search(
     result |= outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
-    options = replay_options(opened, Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle))
-    console.print(search_report(outcome, network, out, options or ()))
+    again = replay_options(opened, Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle))
+    console.print(search_report(outcome, network, out, again or ()))
     if json_file is not None:
-        write_json(json_file, result)
+        options.write_json(json_file, result)
 
 
 @app.command()
@@ -146,8 +125,8 @@ def replay(
     model: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Another model to try it on. Default: that of the run.")
     ] = None,
-    weights: WeightsOption = None,
-    trust_pickle: TrustOption = False,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
 ) -> None:
     """Show one finding in human words and say whether it still holds.
 
@@ -168,7 +147,7 @@ def replay(
     findings = run.findings()
     if number >= len(findings):
         raise RunError(f"{run_folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
-    source = model or own_model(run)
+    source = model or options.own_model(run)
     opened = open_model(
         source,
         run.domain,
@@ -194,7 +173,7 @@ def _trained(out: Path) -> str | None:
 
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
-    return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
+    return options.own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
