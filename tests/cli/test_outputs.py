@@ -48,8 +48,7 @@ def table(run, monkeypatch):
     def late(*_, **__):
         raise AssertionError("found out too late")
 
-    for module in ("audit", "compare", "model", "rate", "search"):
-        monkeypatch.setattr(f"neuronfair.cli.{module}.load_data", late)
+    monkeypatch.setattr("neuronfair.cli.options.load_data", late)
     monkeypatch.setattr("neuronfair.domain.infer.infer_domain", late)
     monkeypatch.setattr("neuronfair.cli.images._pictures", late)
     monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)

@@ -74,9 +74,8 @@ def compare(
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     table, _ = options.load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = options.Source(model, weights, trust_pickle, decision, device).open_or_train(
-        table, console, seed
-    )
+    source = options.Source(model, weights, trust_pickle, decision, device)
+    opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)
     with progress_bar("Comparing methods", quiet=console.quiet) as show:
