@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from neuronfair.errors import RunError
 from neuronfair.search.campaign import Count
 from neuronfair.store.files import read_text
+from neuronfair.store.seal import Json
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
 PHASES = ("pilot", "global", "local")
@@ -44,8 +44,8 @@ class Journal:
 
     path: Path
     check: int  # of the last line, and before the first one of the manifest
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    parts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
+    lines: list[Json] = field(default_factory=list)
+    parts: dict[str, list[Json]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
     size: int = 0  # bytes of the whole lines
     missing: bytes = b""  # the line break, if just that was cut off
 
@@ -72,7 +72,7 @@ class Journal:
             )
         return journal
 
-    def append(self, entry: dict[str, Any]) -> None:
+    def append(self, entry: Json) -> None:
         """Write a line and wait until the disk has it."""
         body = json.dumps(entry).encode()[:-1]
         line = self.missing + _sealed(body, self.check) + b"\n"
@@ -99,7 +99,7 @@ class Journal:
             self._add(entry, zlib.crc32(body, self.check), len(line))
         return whole
 
-    def _add(self, entry: dict[str, Any], check: int, size: int) -> None:
+    def _add(self, entry: Json, check: int, size: int) -> None:
         self.lines.append(entry)
         if entry["event"] == "part":
             self.parts[entry["phase"]].append(entry)
@@ -111,7 +111,7 @@ def _sealed(body: bytes, check: int) -> bytes:
     return body + _MARK + f'{zlib.crc32(body, check):08x}"}}'.encode()
 
 
-def _is_entry(entry: dict[str, Any], parts: Mapping[str, Sequence[object]]) -> bool:
+def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
     """Return whether a line of the journal says what its event must say; it may be anything that JSON can hold."""
     if entry["event"] == "begin":
         return _names(entry, {"seeds": SEEDS}) and isinstance(entry["model"], str | None)
@@ -126,7 +126,7 @@ def _is_entry(entry: dict[str, Any], parts: Mapping[str, Sequence[object]]) -> b
     return bool(entry["event"] == "done" and isinstance(entry["summary"], dict))
 
 
-def _names(entry: dict[str, Any], files: dict[str, str]) -> bool:
+def _names(entry: Json, files: dict[str, str]) -> bool:
     """Return whether a line names these files with their checksums, and no others."""
     checks = entry["crc32"]
     return (

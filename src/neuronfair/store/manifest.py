@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy
 import torch
@@ -20,7 +19,7 @@ from neuronfair.errors import RunError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.search.campaign import Plan
 from neuronfair.store.files import read_text, write_whole
-from neuronfair.store.seal import seal, unseal
+from neuronfair.store.seal import Json, seal, unseal
 
 MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # until it is whole
@@ -31,7 +30,7 @@ _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs":
 
 def make_manifest(
     plan: Plan, data: Data, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
-) -> dict[str, Any]:
+) -> Json:
     """Return the manifest of a search of `data` by `plan`.
 
     `model` says where the model is, seen from the run folder, and `weights` is its fingerprint. `extra_weights` is the
@@ -78,18 +77,18 @@ def is_unused(folder: Path) -> bool:
     return all(path.name == NEW for path in folder.iterdir())
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, manifest: Json) -> None:
     """Write a manifest, whole or not at all."""
     write_whole(folder / NEW, seal({"format": FORMAT, **manifest}))
     (folder / NEW).replace(folder / MANIFEST)
 
 
-def load_manifest(folder: Path) -> dict[str, Any]:
+def load_manifest(folder: Path) -> Json:
     """Return the manifest of a run or of an audit if it is as it was written; without one, a FileNotFoundError."""
     path = folder / MANIFEST
     content = read_text(path)
     try:
-        manifest: dict[str, Any] = unseal(content)
+        manifest: Json = unseal(content)
     except (ValueError, RecursionError):
         if b'"neuronfair":' in content and b'"digest":' not in content and b'"format":' not in content:
             raise RunError(_other_format(folder, 1)) from None
@@ -108,7 +107,7 @@ def _other_format(folder: Path, number: object) -> str:
     )
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> Json:
     """Return the manifest of a run folder."""
     try:
         manifest = load_manifest(folder)
@@ -128,7 +127,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
+def check_same(folder: Path, there: Json, now: Json) -> None:
     """Refuse to go on with a run that was begun on something else."""
     for key, what in (("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")):
         if there[key] != now[key]:

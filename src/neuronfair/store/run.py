@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ from neuronfair.store.files import writing
 from neuronfair.store.journal import JOURNAL, PHASES, SEEDS, Journal, part_names
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, check_same, is_unused, read_manifest, write_manifest
+from neuronfair.store.seal import Json
 from neuronfair.store.tables import read_findings, write_findings
 
 
@@ -38,7 +38,7 @@ class Run:
     """An open run folder. It is the recorder of one campaign."""
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Json
     domain: TableDomain
     outputs: int
     journal: Journal
@@ -46,7 +46,7 @@ class Run:
     lock: Lock | None = None  # a run that is only looked at has none
 
     @staticmethod
-    def create_or_open(folder: Path, manifest: dict[str, Any], domain: TableDomain, outputs: int) -> Run:
+    def create_or_open(folder: Path, manifest: Json, domain: TableDomain, outputs: int) -> Run:
         """Make a run folder, or open the one that is there if it belongs to the same search.
 
         As long as the run is in use, no other process can write to its folder.
@@ -89,7 +89,7 @@ class Run:
             return run
 
     @property
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Json]:
         """The journal, without a last line that a kill has cut off."""
         return self.journal.lines
 
@@ -98,7 +98,7 @@ class Run:
         return Findings.join([self._joined(phase) for phase in PHASES])
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Json | None:
         """The figures of the finished run; None while it is unfinished."""
         done = [line["summary"] for line in self.lines if line["event"] == "done"]
         return done[-1] if done else None
@@ -171,7 +171,7 @@ class Run:
         """Keep the figures of a control."""
         self._keep({"event": "control", "name": name, "count": asdict(count)})
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Json) -> None:
         """Keep the figures of the whole run."""
         if self.summary != summary:
             self._keep({"event": "done", "summary": summary})
@@ -186,9 +186,7 @@ class Run:
             )
         return Findings.join(parts)
 
-    def _keep(
-        self, entry: dict[str, Any], written: dict[str, tuple[str, Callable[[Path], None]]] | None = None
-    ) -> None:
+    def _keep(self, entry: Json, written: dict[str, tuple[str, Callable[[Path], None]]] | None = None) -> None:
         """Write files, then the line of the journal that names them, and then put them in their place."""
         names = {kind: name for kind, (name, _) in (written or {}).items()}
         with writing(self.folder):
@@ -255,7 +253,7 @@ class Run:
             path.unlink()
 
 
-def _read(folder: Path, manifest: dict[str, Any], domain: TableDomain) -> Run:
+def _read(folder: Path, manifest: Json, domain: TableDomain) -> Run:
     check = files.crc32(folder / MANIFEST)
     journal = Journal.read(folder / JOURNAL, check)
     return Run(folder, manifest, domain, manifest["outputs"], journal, f"{check:08x}")

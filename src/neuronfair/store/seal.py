@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,12 @@ from neuronfair.errors import RunError
 from neuronfair.shown import visible
 from neuronfair.store.files import read_text
 
+Json = dict[str, Any]  # an object of JSON, as it is read and written
+
 _MARK = b',\n  "digest": "'
 
 
-def seal(entry: Mapping[str, Any]) -> bytes:
+def seal(entry: Json) -> bytes:
     """Return a JSON object as text whose last entry is the SHA-256 of all that stands before it.
 
     >>> print(seal({"a": 1}).decode()[:25])

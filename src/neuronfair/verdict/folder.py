@@ -6,9 +6,8 @@ import os
 import re
 import tomllib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from neuronfair.store.files import check_digest, sha256, write_whole
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.seal import read_sealed, seal
+from neuronfair.store.seal import Json, read_sealed, seal
 from neuronfair.verdict.entries import Finding
 from neuronfair.verdict.report import Report
 
@@ -72,7 +71,7 @@ def check_audit_folder(folder: Path) -> None:
         Lock.of(folder)
 
 
-def check_same(folder: Path, now: Mapping[str, Any]) -> None:
+def check_same(folder: Path, now: Json) -> None:
     """Refuse to go on with an audit that was begun with something else than `now` says."""
     there = _read_manifest(folder)
     for key, value in now.items() if there is not None else ():
@@ -81,7 +80,7 @@ def check_same(folder: Path, now: Mapping[str, Any]) -> None:
             raise RunError(f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out")
 
 
-def begin(folder: Path, manifest: dict[str, Any], domain_text: str, name: str) -> Lock | None:
+def begin(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | None:
     """Make the folder of an audit, or go on with the one that is there if it is the same audit.
 
     The domain file may leave its name to the name of the file; its copy says `name`. As long as the lock is in use, no
@@ -134,7 +133,7 @@ def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
     _keep(folder / NEARER, {"worst": msgspec.to_builtins(worst)})
 
 
-def _keep(path: Path, entry: Mapping[str, Any]) -> None:
+def _keep(path: Path, entry: Json) -> None:
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(seal(entry))
@@ -158,7 +157,7 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
     return rows[0], rows[1]
 
 
-def _read_manifest(folder: Path) -> dict[str, Any] | None:
+def _read_manifest(folder: Path) -> Json | None:
     """Return the manifest of an audit; None where the folder has none, or that of something else."""
     try:
         manifest = load_manifest(folder)

@@ -14,6 +14,7 @@ from neuronfair.limits import check_size
 from neuronfair.model.open.opened import TRIED, Opened, Request, needs, one_line
 from neuronfair.model.open.readings import first_that_works, readings
 
+Json = dict[str, Any]  # a part of what XGBoost writes
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
 
 
@@ -37,7 +38,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     return request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
 
 
-def _checked(request: Request) -> tuple[bytes, dict[str, Any]]:
+def _checked(request: Request) -> tuple[bytes, Json]:
     """Return the model as JSON, written by XGBoost in another process, and what it says, after a look at its trees."""
     if b"learner" not in request.content[:64]:
         raise request.error("not an XGBoost model: it does not begin with the entry 'learner'")
@@ -50,13 +51,13 @@ def _checked(request: Request) -> tuple[bytes, dict[str, Any]]:
         raise request.error(f"not a readable XGBoost model ({one_line(error)})") from None
 
 
-def _model(learner: dict[str, Any]) -> dict[str, Any]:
+def _model(learner: Json) -> Json:
     booster = learner["gradient_booster"]
-    model: dict[str, Any] = booster.get("gbtree", booster)["model"]
+    model: Json = booster.get("gbtree", booster)["model"]
     return model
 
 
-def _categories(learner: dict[str, Any]) -> list[list[str]]:
+def _categories(learner: Json) -> list[list[str]]:
     """Return the categories of each column that XGBoost remembers, none for numbers."""
     known = _model(learner).get("cats", {}).get("enc", [])
     return [
@@ -68,7 +69,7 @@ def _categories(learner: dict[str, Any]) -> list[list[str]]:
 
 
 # XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
-def _check(learner: dict[str, Any], source: str) -> None:
+def _check(learner: Json, source: str) -> None:
     """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
     said = learner["learner_model_param"]
     columns, *classes = (int(said.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
@@ -85,7 +86,7 @@ def _check(learner: dict[str, Any], source: str) -> None:
         _check_categories(cats)
 
 
-def _check_categories(cats: dict[str, Any]) -> None:
+def _check_categories(cats: Json) -> None:
     known, bounds, order = cats["enc"], cats["feature_segments"], cats["sorted_idx"]
     for entry in known:
         if "offsets" in entry:
@@ -113,7 +114,7 @@ def _check_offsets(what: str, offsets: Any, end: int) -> None:
         raise ValueError(f"{what} are not cut where they end")
 
 
-def _check_tree(tree: dict[str, Any], columns: int) -> None:
+def _check_tree(tree: Json, columns: int) -> None:
     """Refuse a tree whose branches lead nowhere or back, so that XGBoost would never end."""
     _check_places("a tree asks for a column", tree["split_indices"], columns)
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
