@@ -14,7 +14,6 @@ from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.search import judge as judging
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -111,7 +110,7 @@ def test_the_confidence_holds_although_it_is_looked_at_several_times():
 
 def test_batches_do_not_change_the_rate_and_seeds_do(monkeypatch):
     whole = discrimination_rate(NETWORK, DOMAIN, samples=1_500)
-    monkeypatch.setattr(judging, "ROWS_PER_PASS", 64)
+    monkeypatch.setattr(NETWORK.encoding, "rows_per_pass", 64)
     seen: list[tuple[int, int]] = []
     assert discrimination_rate(NETWORK, DOMAIN, samples=1_500, progress=lambda *p: seen.append(p)) == whole
     assert (seen[0], seen[-1]) == ((32, 1_500), (1_500, 1_500))
