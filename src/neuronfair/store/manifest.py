@@ -20,6 +20,7 @@ from neuronfair.errors import RunError
 from neuronfair.generation.campaign import Plan
 from neuronfair.network.judge import DecisionKind
 from neuronfair.store.files import read_text, write_whole
+from neuronfair.store.lock import LOCK
 from neuronfair.store.seal import seal, unseal
 
 MANIFEST, DOMAIN = "manifest.json", "domain.toml"
@@ -75,7 +76,7 @@ def where(source: str) -> str:
 
 def is_unused(folder: Path) -> bool:
     """Return whether nothing was begun in a folder: it is empty, or a kill came before its manifest was whole."""
-    return all(path.name == NEW for path in folder.iterdir())
+    return all(path.name in (NEW, LOCK) for path in folder.iterdir())
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
