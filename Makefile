@@ -23,7 +23,7 @@ demo: .venv/installed
 # Photographs where they lie beside the checkout, drawn pictures elsewhere: minutes on two cores.
 PICTURES := $(if $(wildcard $(NEURONFAIR_DATA)/images/utkface_faces.zip),utk_in --sensitive gender,drawn --sensitive cast)
 
-images-demo: .venv/installed
+images-demo: .venv/installed-images
 	@mkdir -p $(OUT)
 	rm -rf $(OUT)/images
 	$(BIN)/neuronfair audit-images $(PICTURES) --faces 500 --out $(OUT)/images
@@ -53,6 +53,10 @@ clean:
 
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-images: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[images]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed

@@ -83,9 +83,11 @@ def compare(
     from neuronfair.measure.compare import compare as run
     from neuronfair.render.compare import compare_report, plot_comparison
     from neuronfair.render.console import make_console, progress_bar
-    from neuronfair.render.plots import PICTURES
+    from neuronfair.render.plots import PICTURES, drawing
 
     check_out(plot, PICTURES)
+    if plot is not None:
+        drawing()
     check_out(json_file, or_stdout=True)
     check_device(device)
     chosen = None if methods == "all" else names(methods) or []

@@ -61,11 +61,13 @@ def audit_images(
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
     from neuronfair.atomic import write_text
+    from neuronfair.domain.pictures import decoder
     from neuronfair.network.detect import accuracies, fit_attribute, save_detector
     from neuronfair.render.console import make_console
     from neuronfair.verdict.folder import check_writable
     from neuronfair.verdict.pictures import after, compare, improve, subject
 
+    decoder()
     check_device(device)
     if os.path.lexists(out):
         raise RunError(f"{out} exists already. Choose another --out")

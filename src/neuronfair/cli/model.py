@@ -94,9 +94,11 @@ def interpret(
     from neuronfair.interpretation.profile import interpret as run
     from neuronfair.network.adapter import Network
     from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
-    from neuronfair.render.plots import PICTURES, plot_as_curves
+    from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
 
     check_out(plot, PICTURES)
+    if plot is not None:
+        drawing()
     check_out(json_file, or_stdout=True)
     check_device(device)
     console = make_console(quiet=quiet or is_stdout(json_file))
