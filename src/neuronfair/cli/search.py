@@ -33,6 +33,7 @@ from neuronfair.cli.options import (
     write_json,
 )
 from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.generation.plugins import registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +60,7 @@ def search(
         str,
         typer.Option(
             help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, symbgen, aequitas, aequitas-semi, "
-            "aequitas-random or uniform."
+            f"aequitas-random or uniform{''.join(f', or {point.name} of another package' for point in registered())}."
         ),
     ] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,
