@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.conftest import ROOT
+from tests.oldest import oldest
 
 LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 PINS = [Requirement(line) for line in LINES if not line.startswith("#")]
@@ -68,3 +69,16 @@ def test_so_is_everything_that_comes_with_it():
 
 def test_no_address_is_named():
     assert [line for line in LINES if "://" in line or "@" in line] == []
+
+
+def test_the_oldest_versions_are_the_bounds():
+    text = """
+        [project]
+        dependencies = ["torch>=2.9", "numpy>=1.26"]
+        [project.optional-dependencies]
+        some = ["odd-one>=3.1.1; sys_platform != 'darwin'", "free", "ours[some]"]
+        more = ["numpy>=1.26"]
+    """
+    pins = ["numpy==1.26", "odd-one==3.1.1; sys_platform != 'darwin'"]
+    assert oldest(text) == [*pins, "torch==2.9"]
+    assert oldest(text, "torch==2.13.0") == [*pins, "torch==2.13.0"]
