@@ -382,6 +382,15 @@ def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refus
     assert Path("begun/model.safetensors").read_bytes() == whole
 
 
+def test_a_kill_right_after_the_manifest(run):
+    words = ("search", "table.csv", "--domain", "table.toml", *SMALL, "--json", "-")
+    first = untimed(figures(run(*words)))
+    for path in Path("run").iterdir():
+        if path.name != "manifest.json":
+            path.unlink()
+    assert untimed(figures(run(*words))) == first
+
+
 def test_a_replay_that_cannot_be(run, refused):
     count = figures(run(*SEARCH, *SMALL, "--json", "-"))["findings"]
     assert run("replay", "run", count - 1).status == 0

@@ -19,7 +19,9 @@ def read(content: bytes, memory: int) -> bytes:
         booster = xgboost.Booster(model_file=bytearray(content))
         with contextlib.suppress(xgboost.core.XGBoostError):  # these are no rows of its table
             booster.predict(xgboost.DMatrix(np.zeros((2, booster.num_features()))), validate_features=False)
-        return bytes(booster.save_raw("json"))
+        made = booster.save_raw("json")
+        xgboost.Booster(model_file=made)  # a name with an odd character is written and cannot be read
+        return bytes(made)
     except xgboost.core.XGBoostError as error:
         text = str(error).partition("Stack trace")[0]
         raise ValueError(text.partition("] ")[2] or text) from None  # without the time

@@ -188,11 +188,11 @@ def replay(
 
 def _trained(out: Path) -> str | None:
     """Return the classifier that was trained for the run in a folder; None if there is none yet."""
-    from neuronfair.store.manifest import MANIFEST
+    from neuronfair.store.journal import JOURNAL
     from neuronfair.store.run import Run
 
-    run = Run.open(out) if (out / MANIFEST).exists() else None
-    # Without a digest of it, a kill came before the search: it is trained again.
+    # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
+    run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 

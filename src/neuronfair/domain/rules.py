@@ -265,7 +265,7 @@ def _meets(attribute: Attribute, condition: Condition) -> Tensor:
     if isinstance(condition, Span):
         if attribute.values:
             raise DomainError(f"attribute '{attribute.name}' has labels, not numbers. List the labels that are meant")
-        numbers = attribute.low + attribute.step * torch.arange(attribute.size, dtype=torch.float64)
+        numbers = float(attribute.low) + float(attribute.step) * torch.arange(attribute.size, dtype=torch.float64)
         slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
         return (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
     meets = torch.zeros(attribute.size, dtype=torch.bool)

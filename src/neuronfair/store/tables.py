@@ -89,6 +89,8 @@ def _values(attribute: Attribute, codes: Tensor) -> pa.Array:
 
 
 def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
+    if column.null_count:
+        raise ValueError(f"a cell of '{attribute.name}' is empty")
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from neuronfair.apart import Unreadable, read_apart
-from neuronfair.network.bridges.opened import Opened, Request, needs, one_line
+from neuronfair.limits import check_size
+from neuronfair.network.bridges.opened import TRIED, Opened, Request, needs, one_line
 from neuronfair.network.bridges.readings import first_that_works, readings
+
+_ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
@@ -41,7 +44,7 @@ def _checked(request: Request) -> tuple[bytes, dict[str, Any]]:
     try:
         content = read_apart("trees", request.content, request.source)
         learner = json.loads(content)["learner"]
-        _check(learner)
+        _check(learner, request.source)
         return content, learner
     except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise request.error(f"not a readable XGBoost model ({one_line(error)})") from None
@@ -65,7 +68,7 @@ def _categories(learner: dict[str, Any]) -> list[list[str]]:
 
 
 # XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
-def _check(learner: dict[str, Any]) -> None:
+def _check(learner: dict[str, Any], source: str) -> None:
     """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
     said = learner["learner_model_param"]
     columns, *classes = (int(said.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
@@ -73,6 +76,7 @@ def _check(learner: dict[str, Any]) -> None:
     trees = model.get("trees", [])
     for tree in trees:
         _check_tree(tree, columns)
+    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=_ANSWER)
     _check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
     rounds = model.get("iteration_indptr", [])
     if rounds:

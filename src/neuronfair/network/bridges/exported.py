@@ -56,7 +56,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     try:
         graph = _read(request)
     except Unsupported as reason:
-        raise request.error(f"{reason}. {_AGAIN}") from reason
+        raise request.error(f"not read here: {reason}. {_AGAIN}") from reason
     except NeuronFairError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the readers
