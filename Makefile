@@ -2,6 +2,7 @@
 # make images-demo   500 faces (or drawn pictures, where the archives are not there) -> pairs side by side
 # make docs   a fresh clone -> the documentation as pages, in site/
 # make test   a fresh clone -> style, types and tests
+# make test-oldest   the tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 # All make .venv and install what they need; a second call does not install again.
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ export NEURONFAIR_DATA ?= $(abspath ../shared/data)
 export NEURONFAIR_MODELS ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo images-demo docs test format clean
+.PHONY: demo images-demo docs test test-oldest format clean
 
 demo: .venv/installed
 	@mkdir -p $(OUT)
@@ -23,7 +24,7 @@ demo: .venv/installed
 # Photographs where they lie beside the checkout, drawn pictures elsewhere: minutes on two cores.
 PICTURES := $(if $(wildcard $(NEURONFAIR_DATA)/images/utkface_faces.zip),utk_in --sensitive gender,drawn --sensitive cast)
 
-images-demo: .venv/installed
+images-demo: .venv/installed-images
 	@mkdir -p $(OUT)
 	rm -rf $(OUT)/images
 	$(BIN)/neuronfair audit-images $(PICTURES) --faces 500 --out $(OUT)/images
@@ -35,6 +36,20 @@ test: .venv/installed-dev
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
+# What our requirements bring with them is the newest that fits, and may warn of them. OLDEST=torch==2.13.0 takes that
+# torch instead, where the index has the oldest with CUDA packages only.
+OLDEST ?=
+
+test-oldest: .venv-oldest/installed
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --dist loadfile \
+	  -W ignore::DeprecationWarning -W ignore::FutureWarning
+
+.venv-oldest/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-oldest
+	$(PYTHON) tests/oldest.py $(OLDEST) > .venv-oldest/oldest.txt
+	.venv-oldest/bin/python -m pip install --quiet --constraint .venv-oldest/oldest.txt --editable '.[dev]'
+	@touch $@
+
 docs: .venv/installed-dev
 	$(BIN)/python docs/reference/make.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -45,7 +60,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv $(OUT) site
+	rm -rf .venv .venv-oldest $(OUT) site
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neuronfair needs Python 3.11 or newer")'
@@ -53,6 +68,10 @@ clean:
 
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-images: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[images]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed

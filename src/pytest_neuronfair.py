@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.register_assert_rewrite("neuronfair.testing")  # its checks say what they compared
+
 if TYPE_CHECKING:
     from neuronfair.verdict.fairness import Fairness
 

@@ -12,39 +12,15 @@ import pytest
 from neuronfair import cli
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
+from neuronfair.testing.cases import PEOPLE
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
 
 ROOT = Path(__file__).parent.parent
 
-# Continuous integration tries the same examples every time; people at work try new ones.
-hypothesis.settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    hypothesis.settings.load_profile("ci")
-
-PEOPLE = """
-name = "people"
-sensitive = ["sex"]
-target = { column = "income", classes = ["low", "high"] }
-
-[attributes]
-age = { kind = "ordinal", low = 17, high = 90, center = 40, scale = 10 }
-sex = { kind = "flag", values = ["F", "M"] }
-relationship = { kind = "nominal", values = ["Husband", "Wife", "Child", "Other"] }
-marital = { kind = "nominal", values = ["Married", "AF", "Never"] }
-race = { kind = "nominal", values = ["A", "B", "C"] }
-gain = { kind = "continuous", low = 0, high = 50, step = 0.5, center = 10, scale = 5 }
-loss = { kind = "ordinal", low = 0, high = 20 }
-
-[[rules]]
-name = "a husband or wife is married"
-if = { relationship = ["Husband", "Wife"] }
-then = { marital = ["Married", "AF"] }
-
-[[rules]]
-name = "gain and loss are not both positive"
-forbid = { gain = { min = 0.5 }, loss = { min = 1 } }
-"""
+# Continuous integration tries the same examples every time; people at work try new ones. No test measures time.
+hypothesis.settings.register_profile("ours", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("ours")
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ CORE_MODULES = {
             "descent",
             "encoding",
             "layers",
-            "network",
+            "model",
             "stacked",
             "threads",
             "train",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 LONGEST = 1000  # letters of a message
 LONG, MANY = 100, 5000  # letters of a word, and words, that are compared with another
@@ -39,6 +41,17 @@ class ModelError(NeuronFairError):
 
 class RunError(NeuronFairError):
     """A run folder cannot be used for what was asked."""
+
+
+def needs(package: str, extra: str, what: str = "such a model", kind: type[NeuronFairError] = ModelError) -> Any:
+    """Import an optional package, or say how to install it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise kind(
+            f"{what} needs the package '{package.partition('.')[0]}', which cannot be imported "
+            f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
+        ) from error
 
 
 def one_line(error: BaseException) -> str:

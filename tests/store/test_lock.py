@@ -15,14 +15,16 @@ import pytest
 
 from neuronfair.errors import RunError
 from neuronfair.store import lock as module
-from neuronfair.store.lock import Lock
-
-pytestmark = pytest.mark.skipif(module.fcntl is None, reason="this system cannot lock folders")
+from neuronfair.store.lock import LOCK, Lock
+from neuronfair.store.manifest import is_unused
+from neuronfair.store.run import check_folder
 
 HOLD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
+from neuronfair.store import lock as module
 from neuronfair.store.lock import Lock
+module.BY_FILE = module.BY_FILE or "BY_FILE" in os.environ
 lock = Lock.of(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
@@ -41,8 +43,18 @@ os._exit(0)
 """
 
 
+@pytest.fixture(autouse=True, params=["by folder", "by file"])
+def way(request, monkeypatch) -> None:
+    """Lock as Unix does, and as Windows must: a file in the folder can be locked everywhere."""
+    if request.param == "by file":
+        monkeypatch.setattr(module, "BY_FILE", True)
+        monkeypatch.setenv("BY_FILE", "1")
+    elif module.BY_FILE:
+        pytest.skip("this system cannot lock folders")
+
+
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def other(way, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the folder."""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -57,6 +69,24 @@ def test_another_process_is_kept_out_until_it_is_killed(other, tmp_path) -> None
     other.kill()
     other.wait()
     assert Lock.of(tmp_path)
+
+
+def test_a_lock_leaves_the_folder_unused(tmp_path) -> None:
+    lock = Lock.of(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ([LOCK] if module.BY_FILE else [])
+    assert is_unused(tmp_path)
+    del lock
+    check_folder(tmp_path)
+    (tmp_path / "letter.txt").write_text("dear")
+    assert not is_unused(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_keeps_nobody_out(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(module.os, "open", refuse)
+    assert Lock.of(tmp_path) is None
 
 
 def test_one_process_may_open_a_folder_twice(tmp_path) -> None:
@@ -75,10 +105,10 @@ def test_a_lock_that_nobody_uses_is_given_back(tmp_path) -> None:
 
 
 def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch) -> None:
-    def refuse(handle: int, how: int) -> None:
+    def refuse(handle: int, *, blocking: bool) -> bool:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    monkeypatch.setattr(module, "lock_descriptor", refuse)
     assert Lock.of(tmp_path) is None
 
 

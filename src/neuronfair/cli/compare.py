@@ -60,13 +60,15 @@ def compare(
     """
     from neuronfair.render.compare import compare_report, plot_comparison
     from neuronfair.render.console import make_console, progress_bar
-    from neuronfair.render.plots import PICTURES
+    from neuronfair.render.plots import PICTURES, drawing
     from neuronfair.search.campaign import Plan
     from neuronfair.search.methods import check_method
     from neuronfair.verdict.compare import able
     from neuronfair.verdict.compare import compare as run
 
     options.check_out(plot, PICTURES)
+    if plot is not None:
+        drawing()
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     chosen = None if methods == "all" else options.names(methods) or []

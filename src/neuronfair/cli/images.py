@@ -63,9 +63,11 @@ def audit_images(
     from neuronfair.atomic import write_text
     from neuronfair.render.console import make_console
     from neuronfair.verdict.folder import check_writable
+    from neuronfair.vision.archive import decoder
     from neuronfair.vision.audit import after, compare, improve, subject
     from neuronfair.vision.detector import accuracies, fit_attribute, save_detector
 
+    decoder()
     check_device(device)
     if os.path.lexists(out):
         raise RunError(f"{out} exists already. Choose another --out")

@@ -72,9 +72,11 @@ def interpret(
     from neuronfair.measure.ablate import ablate
     from neuronfair.model.network import Network
     from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
-    from neuronfair.render.plots import PICTURES, plot_as_curves
+    from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
 
     options.check_out(plot, PICTURES)
+    if plot is not None:
+        drawing()
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))

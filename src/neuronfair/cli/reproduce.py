@@ -49,6 +49,7 @@ def reproduce(
     """
     from neuronfair.atomic import replacing, write_text
     from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.plots import drawing
     from neuronfair.verdict.folder import check_writable
 
     for folder in (out, docs):
@@ -56,6 +57,8 @@ def reproduce(
             check_writable(folder)
     lab, book, cases = map(_experiment, ("lab", "page", "cases"))
     chosen = _chosen(names, book.EXPERIMENTS)
+    if any(name.startswith("figure") for name in chosen):
+        drawing()
     scale = lab.QUICK if quick else lab.FULL
     if repeats is not None:
         scale = replace(scale, repeats=repeats)

@@ -12,6 +12,7 @@ import typer
 from neuronfair.cli import options
 from neuronfair.cli.app import app
 from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.search.plugins import registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ def search(
         str,
         typer.Option(
             help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, symbgen, aequitas, aequitas-semi, "
-            "aequitas-random or uniform."
+            f"aequitas-random or uniform{''.join(f', or {point.name} of another package' for point in registered())}."
         ),
     ] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,

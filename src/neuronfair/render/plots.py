@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.atomic import replacing
+from neuronfair.errors import NeuronFairError, needs
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.shown import visible
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
+def drawing() -> Any:
+    """Return the library that draws, or say how to install it."""
+    return needs("matplotlib", "plots", "drawing", NeuronFairError)
+
+
 @contextmanager
 def saved_figure(path: Path, *, size: tuple[float, float]) -> Iterator[Any]:
     """Give an empty figure to draw into, and write it to a file when the drawing is done."""
+    drawing()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text

@@ -7,12 +7,12 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 from neuronfair.errors import RunError
 
-try:
-    import fcntl
-except ImportError:  # Windows cannot lock a folder: there, nobody is kept out
-    fcntl = None  # type: ignore[assignment]
+LOCK = ".lock"  # the file that is locked where a folder cannot be; it holds nothing, and stays
+BY_FILE = os.name == "nt"  # elsewhere the folder itself is locked, and nothing is left in it
 
 
 class Lock:
@@ -27,10 +27,8 @@ class Lock:
     @staticmethod
     def of(folder: Path) -> Lock | None:
         """Return the lock of a folder: a new one, or the one that this process has already; None without locks."""
-        if fcntl is None:
-            return None
         try:
-            handle = os.open(folder, os.O_RDONLY)
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT) if BY_FILE else os.open(folder, os.O_RDONLY)
         except OSError:
             return None
         lock, file = Lock(handle), os.fstat(handle)
@@ -38,13 +36,11 @@ class Lock:
         if held is not None:
             return held
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"{folder}: another process is writing to this run. Wait for it, or choose another --out"
-            ) from None
+            free = lock_descriptor(handle, blocking=False)
         except OSError:
             return None
+        if not free:
+            raise RunError(f"{folder}: another process is writing to this run. Wait for it, or choose another --out")
         _HELD[file.st_dev, file.st_ino] = lock
         return lock
 

@@ -19,6 +19,7 @@ from neuronfair.errors import RunError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.search.campaign import Plan
 from neuronfair.store.files import read_text, write_whole
+from neuronfair.store.lock import LOCK
 from neuronfair.store.seal import Json, seal, unseal
 
 MANIFEST, DOMAIN = "manifest.json", "domain.toml"
@@ -74,7 +75,7 @@ def where(source: str) -> str:
 
 def is_unused(folder: Path) -> bool:
     """Return whether nothing was begun in a folder: it is empty, or a kill came before its manifest was whole."""
-    return all(path.name == NEW for path in folder.iterdir())
+    return all(path.name in (NEW, LOCK) for path in folder.iterdir())
 
 
 def write_manifest(folder: Path, manifest: Json) -> None:

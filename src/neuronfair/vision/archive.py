@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.files import read_sheet
-from neuronfair.errors import DataError, did_you_mean, repeated
+from neuronfair.errors import DataError, did_you_mean, needs, repeated
 from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read_bytes, read_member
 
 SIDE = 64  # pixels: height and width of every picture, as in the paper
@@ -198,9 +198,7 @@ def _decoded(
         with np.load(kept, allow_pickle=False) as stored:
             if str(stored["stamp"]) == stamp:
                 return torch.from_numpy(stored["pixels"]), stored["sound"].tolist(), stored["notes"].tolist()
-    from PIL import Image
-
-    Image.init()
+    decoder().init()
     check_size(len(files) * 3 * side * side, source)
     pixels = np.zeros((len(files), 3, side, side), np.uint8)
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -221,6 +219,11 @@ def _decoded(
         kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, pixels=pixels, sound=np.array(sound), notes=np.array(notes, dtype=str), stamp=np.array(stamp))
     return torch.from_numpy(pixels), sound, notes
+
+
+def decoder() -> Any:
+    """Return the library that reads and writes pictures, or say how to install it."""
+    return needs("PIL.Image", "images", "a test on pictures", DataError)
 
 
 def _picture(there: _Folder, name: str, pixels: np.ndarray) -> set[str]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from neuronfair.atomic import replacing, write_text
 from neuronfair.render.page.template import rendered
+from neuronfair.render.plots import drawing
 from neuronfair.search.findings import Findings
+from neuronfair.vision.archive import decoder
 from neuronfair.vision.domain import FLAG, SEED, ImageDomain
 
 ENLARGED = 3  # times, so that single pixels can be seen
@@ -64,10 +66,9 @@ def write_page(
 
 def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
     """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
-    import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
-    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
+    font = ImageFont.truetype(Path(drawing().get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
     shown = panels(domain, findings, classes)
     side = domain.shape[-1] * ENLARGED
     height = domain.shape[-2] * ENLARGED + 20
@@ -83,11 +84,10 @@ def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Se
 
 
 def _image(picture: Tensor) -> Any:
-    from PIL import Image
-
+    pillow = decoder()
     array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
-    image = Image.fromarray(array)
-    return image.resize((image.width * ENLARGED, image.height * ENLARGED), Image.Resampling.NEAREST)
+    image = pillow.fromarray(array)
+    return image.resize((image.width * ENLARGED, image.height * ENLARGED), pillow.Resampling.NEAREST)
 
 
 def _png(picture: Tensor) -> str:

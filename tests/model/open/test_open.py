@@ -91,7 +91,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch, crowd, tmp_pat
     def absent(name):
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr(opened, "import_module", absent)
+    monkeypatch.setattr("neuronfair.errors.import_module", absent)
     with pytest.raises(ModelError, match=re.escape("pip install 'neuronfair[onnx]'")):
         open_model(tmp_path / "model.onnx", crowd.domain, crowd.rows)
 

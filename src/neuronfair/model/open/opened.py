@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.errors import one_line as one_line  # the bridges take it from here
+from neuronfair.errors import needs as needs  # the bridges take both from here
+from neuronfair.errors import one_line as one_line
 from neuronfair.limits import read_bytes
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -224,14 +224,3 @@ class Request:
                 "(without dropout, and with fixed batch statistics)"
             )
         return scores
-
-
-def needs(package: str, extra: str) -> Any:
-    """Import an optional package, or say how to install it."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise ModelError(
-            f"such a model needs the package '{package.partition('.')[0]}', which cannot be imported "
-            f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
-        ) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from neuronfair.errors import NeuronFairError, did_you_mean
@@ -20,6 +22,7 @@ from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.neuronfair import NeuronFair
 from neuronfair.search.methods.symbgen import SymbGen
 from neuronfair.search.methods.uniform import Uniform
+from neuronfair.search.plugins import loaded
 
 
 class Phases(NamedTuple):
@@ -62,7 +65,19 @@ class Entry(NamedTuple):
     boundary: bool = False  # between decisions; a tolerance has none
 
 
-METHODS: dict[str, Entry] = {
+class Methods(UserDict[str, Entry]):
+    """Our methods and those of other packages, which are imported at the first look: they import this module."""
+
+    def __init__(self, own: dict[str, Entry]) -> None:
+        self._own = own
+
+    @cached_property
+    def data(self) -> dict[str, Entry]:  # type: ignore[override]
+        """All of them; a name of ours stays ours."""
+        return {**self._own, **dict(loaded(Entry, set(self._own)))}
+
+
+_OWN = {
     "frontier": Entry(_frontier),
     "neuronfair": Entry(_neuronfair),
     "neuronfair-paper": Entry(_neuronfair_paper),
@@ -75,6 +90,7 @@ METHODS: dict[str, Entry] = {
     "aequitas-random": Entry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),
     "uniform": Entry(lambda _: Phases(Uniform(), Uniform()), gradients=False),
 }
+METHODS = Methods(_OWN)
 
 
 def phases(name: str, setting: Setting) -> Phases:

@@ -1,0 +1,44 @@
+"""What a search method is written with: whoever writes one in another package imports these names only.
+
+A method registers itself in the pyproject.toml of its package, and from then on is known by that name:
+
+    [project.entry-points."neuronfair.methods"]
+    climber = "climber:ENTRY"
+
+`docs/methods.md` shows a whole one; `neuronfair.testing` checks it.
+"""
+
+from neuronfair.search.judge import Judgement
+from neuronfair.search.method import Method, State, World
+from neuronfair.search.methods import METHODS, Entry, Phases, Setting
+from neuronfair.search.methods.uniform import Uniform
+from neuronfair.search.steps import (
+    agreed,
+    choose,
+    confidence,
+    inverse_influence,
+    metropolis,
+    one_attribute,
+    random_neighbours,
+    where,
+)
+
+__all__ = [
+    "METHODS",
+    "Entry",
+    "Judgement",
+    "Method",
+    "Phases",
+    "Setting",
+    "State",
+    "Uniform",
+    "World",
+    "agreed",
+    "choose",
+    "confidence",
+    "inverse_influence",
+    "metropolis",
+    "one_attribute",
+    "random_neighbours",
+    "where",
+]

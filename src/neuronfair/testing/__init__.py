@@ -1,0 +1,26 @@
+"""What every search method promises, as checks that whoever writes one can run.
+
+    import pytest
+    from neuronfair.testing import CHECKS
+
+    @pytest.mark.parametrize("check", CHECKS, ids=str)
+    def test_my_method(check):
+        check("my-method")
+
+The method is known by the name under which its package registers it. Each check fails with an AssertionError, or with
+what the method or the engine raises.
+"""
+
+from __future__ import annotations
+
+from neuronfair.testing import checks as checks  # entered into the list as they are imported
+from neuronfair.testing import lent as lent
+from neuronfair.testing.asking import CHECKS, Check
+
+__all__ = ["CHECKS", "Check", "check_method"]
+
+
+def check_method(name: str) -> None:
+    """Ask a method everything that is asked of ours; the first promise that it breaks is an AssertionError."""
+    for check in CHECKS:
+        check(name)

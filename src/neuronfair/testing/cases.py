@@ -1,0 +1,175 @@
+"""Small models and domains for tests, made by hand or from fixed numbers, so that what is in them is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import parse_domain
+from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.network import Network
+from neuronfair.search.draws import Draws
+from neuronfair.search.judge import judge
+from neuronfair.search.method import World
+
+WALKERS = 8
+CASES = ("plain", "people", "pair", "score")
+PEOPLE = """
+name = "people"
+sensitive = ["sex"]
+target = { column = "income", classes = ["low", "high"] }
+
+[attributes]
+age = { kind = "ordinal", low = 17, high = 90, center = 40, scale = 10 }
+sex = { kind = "flag", values = ["F", "M"] }
+relationship = { kind = "nominal", values = ["Husband", "Wife", "Child", "Other"] }
+marital = { kind = "nominal", values = ["Married", "AF", "Never"] }
+race = { kind = "nominal", values = ["A", "B", "C"] }
+gain = { kind = "continuous", low = 0, high = 50, step = 0.5, center = 10, scale = 5 }
+loss = { kind = "ordinal", low = 0, high = 20 }
+
+[[rules]]
+name = "a husband or wife is married"
+if = { relationship = ["Husband", "Wife"] }
+then = { marital = ["Married", "AF"] }
+
+[[rules]]
+name = "gain and loss are not both positive"
+forbid = { gain = { min = 0.5 }, loss = { min = 1 } }
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a domain, with rows to start from: some anywhere, some that discriminate."""
+
+    module: nn.Module
+    domain: TableDomain
+    decision: Decision = field(default_factory=Decision)
+
+    @cached_property
+    def network(self) -> Network:
+        """The model, ready to be asked."""
+        return network(self.module, self.domain)
+
+    @cached_property
+    def world(self) -> World:
+        """What a method sees of it."""
+        profile = interpret(self.network, self.domain, self.rows)
+        return world(self.module, self.domain, decision=self.decision, profile=profile)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Two hundred rows, drawn uniformly."""
+        return uniform_rows(self.domain, 200, seed=5)
+
+    @cached_property
+    def split(self) -> Tensor:
+        """Which of them discriminate."""
+        return judge(self.network, self.domain, self.rows, self.decision).discriminates
+
+    @cached_property
+    def seeds(self) -> Tensor:
+        """Five rows that do not discriminate and three that do."""
+        return torch.cat([self.rows[~self.split][: WALKERS - 3], self.rows[self.split][:3]])
+
+    def starts(self, phase: str) -> Tensor:
+        """Return the rows that a phase starts from; in the local one all of them discriminate."""
+        return self.seeds if phase == "first" else self.rows[self.split][:WALKERS]
+
+
+@cache
+def case(name: str) -> Case:
+    """Return one of the cases: a boundary by hand, many kinds of attributes with rules, two attributes, a score."""
+    people = parse_domain(PEOPLE)
+    if name == "plain":
+        return Case(one_biased_neuron(), domain())
+    if name == "people":
+        return Case(random_module(people, seed=1), people)
+    if name == "score":
+        return Case(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
+    pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
+    return Case(random_module(pair, 3, seed=2), pair)
+
+
+def domain(*, attributes: int = 4, high: int = 9) -> TableDomain:
+    """`a0` … on 0 to `high`, and the flag `s`, which is sensitive and comes last; raw encoding."""
+    columns = [Attribute(f"a{i}", "ordinal", low=0, high=high) for i in range(attributes)]
+    return TableDomain("planted", (*columns, Attribute("s", "flag")), ("s",))
+
+
+def network(module: nn.Module, domain: TableDomain) -> Network:
+    """A module as a model that can be asked."""
+    return Network(module.eval(), domain)
+
+
+def world(
+    module: nn.Module,
+    domain: TableDomain,
+    *,
+    decision: Decision | None = None,
+    profile: BiasProfile | None = None,
+    blind: bool = False,
+    seed: int = 0,
+) -> World:
+    """What a method sees of a module."""
+    net = network(module, domain)
+    return World(net, domain, decision or Decision(), Draws(seed, "test"), profile=profile, blind=blind)
+
+
+def random_module(domain: TableDomain, outputs: int = 2, *, seed: int = 0, hidden: int = 12) -> nn.Sequential:
+    """A small network with random weights, ReLU, and a boundary that runs through the domain."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second = nn.Linear(TableEncoding.of(domain).width, hidden), nn.Linear(hidden, outputs)
+    x = TableEncoding.of(domain).encode(domain.sample(500, generator))
+    with torch.no_grad():
+        for layer in (first, second):
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
+        first.weight /= x.std(0).clamp(min=1e-3)
+        first.bias.copy_(-(x @ first.weight.T).mean(0))
+        second.bias.copy_(-(torch.relu(first(x)) @ second.weight.T).mean(0))
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    """One linear layer with these weights."""
+    layer = nn.Linear(len(weight[0]), len(weight))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+def one_biased_neuron(
+    inputs: int = 5, neurons: int = 8, *, biased: int = 3, weight: float = 2.0, boundary: float = 18.5
+) -> nn.Sequential:
+    """Neuron `biased` of the first layer alone reads the last input; the output compares it with the other inputs.
+
+    The second class wins when the other inputs add up to less than boundary + weight * s: the sensitive bit shifts
+    the boundary by `weight` and by nothing else.
+    """
+    neurons = max(neurons, inputs)
+    first, second = nn.Linear(inputs, neurons), nn.Linear(neurons, 2)
+    with torch.no_grad():
+        for layer in (first, second):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        for i in range(inputs - 1):
+            first.weight[i if i < biased else i + 1, i] = 1.0
+            second.weight[0, i if i < biased else i + 1] = 1.0
+        first.weight[biased, -1] = weight
+        second.weight[1, biased] = 1.0
+        second.bias[1] = boundary
+    return nn.Sequential(nn.Sequential(first, nn.ReLU()), second)
+
+
+def uniform_rows(domain: TableDomain, n: int, seed: int = 0) -> Tensor:
+    """Rows drawn uniformly, the same ones every time."""
+    return domain.sample(n, torch.Generator().manual_seed(seed))

@@ -1,0 +1,227 @@
+"""What every search method promises of the rows it asks for, of its seed, and of its budget."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.search.budget import Budget
+from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.engine import Checkpoint
+from neuronfair.search.findings import Findings
+from neuronfair.search.keys import KeySet
+from neuronfair.search.methods import METHODS
+from neuronfair.search.methods.uniform import Uniform
+from neuronfair.testing.asking import LINES, PHASES, STEPS, check, digest, explore, full_search, kept, kept_search
+from neuronfair.testing.cases import CASES, WALKERS, case, linear, network
+
+# Who may be asked for, and who is found
+
+
+@check(where=CASES, phase=PHASES)
+def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str, phase: str) -> None:
+    """Every row asked for is valid, and has the sensitive values of its seed, which itself comes first."""
+    domain, (_, spy) = case(where).domain, kept(name, where, phase)
+    rows = torch.cat([rows for _, rows in spy.asked])
+    assert rows.dtype == torch.int64
+    assert domain.valid(rows).all()
+    if phase == "local" and where != "plain":  # as printed, NeuronFair has no slope to follow on the plain one
+        assert len(set(map(tuple, rows.tolist()))) > 2 * WALKERS  # it goes somewhere
+    if isinstance(spy.inner, Uniform):
+        return  # random rows have no seed
+    columns = list(domain.sensitive_columns)
+    for origin, start in spy.starts.items():
+        path = torch.tensor(spy.path(origin))
+        assert (path[:, columns] == start[columns]).all()
+        assert torch.equal(path[0], start)  # the seed itself comes first
+
+
+@check(where=CASES)
+def findings_satisfy_definition_1(name: str, where: str) -> None:
+    """Every finding is a valid pair that differs in sensitive attributes only and is decided differently."""
+    domain, decision = case(where).domain, case(where).decision
+    if METHODS[name].boundary and decision.kind == "tolerance":
+        return  # it is refused
+    outcome = kept_search(name, where)
+    found = outcome.findings
+    assert len(outcome.first.findings) > 0
+    assert len(outcome.local.findings) > 0 or where == "plain"
+    rows, twins = found.rows, found.twins(domain)
+    assert domain.valid(rows).all()
+    assert domain.valid(twins).all()
+    differs = rows != twins
+    assert differs[:, list(domain.sensitive_columns)].any(1).all()
+    assert not differs[:, domain.free].any()
+    exact = network(case(where).module, domain).double()
+    own, other = (exact.scores(x) for x in (rows, twins))
+    if decision.kind == "argmax":
+        assert (own.argmax(1) != other.argmax(1)).all()
+    else:
+        assert ((own - other).abs() > decision.value).all()
+    assert torch.allclose(found.scores.double(), own, atol=1e-3)
+    assert torch.allclose(found.twin_scores.double(), other, atol=1e-3)
+    assert len(set(domain.key(rows).tolist())) == len(found)
+    assert len(found) <= found.tried <= found.judged
+
+
+@check()
+def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
+    """Nobody is found in a network that decides alike for all, and the budget is used up all the same."""
+    domain, rows = case("people").domain, case("people").seeds
+    first = nn.Linear(TableEncoding.of(domain).width, 6)
+    module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
+    outcome = find(network(module, domain), domain, rows, Plan(name, WALKERS, STEPS, STEPS), seeds=rows)
+    assert len(outcome.findings) == 0
+    assert outcome.first.findings.judged == WALKERS * STEPS
+    assert [note.name for note in outcome.health][:1] == ["constant-decision"]
+    assert (outcome.random is None, outcome.interrupted) == (False, False)
+
+
+@check()
+def no_seeds_give_no_findings(name: str) -> None:
+    """A search that starts from nobody asks for nobody."""
+    here = case("people")
+    nobody = here.rows[:0]
+    for phase in PHASES:
+        result, spy = explore(name, "people", phase, seeds=nobody)
+        assert (len(result.findings), result.findings.judged, result.stop) == (0, 0, "walkers")
+        assert spy.asked == []
+    plan = Plan(name, seeds=0, steps=STEPS)
+    outcome = find(network(here.module, here.domain), here.domain, here.rows, plan, seeds=nobody)
+    assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
+
+
+# The same seed finds the same people
+
+
+def _assert_same(found: Findings, other: Findings) -> None:
+    for line in LINES:
+        assert torch.equal(getattr(found, line), getattr(other, line)), line
+    assert (found.tried, found.judged, found.rejected) == (other.tried, other.judged, other.rejected)
+
+
+def _untimed(outcome: Outcome) -> dict[str, object]:
+    return {key: value for key, value in outcome.summary().items() if not key.startswith("seconds")}
+
+
+@check()
+def the_same_seed_finds_the_same_and_another_one_others(name: str) -> None:
+    """All randomness comes from the seed of the run."""
+    one = kept_search(name, "people")
+    again, other = (full_search(name, "people", seed=seed, controls=True) for seed in (0, 1))
+    _assert_same(one.findings, again.findings)
+    assert _untimed(one) == _untimed(again)
+    assert set(map(tuple, one.findings.rows.tolist())) != set(map(tuple, other.findings.rows.tolist()))
+    assert one.random != other.random
+    assert (one.random_direction is not None) == METHODS[name].gradients
+
+
+@check()
+def a_fresh_process_finds_the_same(*names: str) -> None:
+    """What is found depends on nothing that this process alone knows; the fresh one finds the method by its name."""
+    script = (
+        "import sys\n"
+        "from neuronfair.testing.asking import digest, full_search\n"
+        "for name in sys.argv[1:]: print(digest(full_search(name, 'people')))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", script, *names]
+    fresh = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert fresh.returncode == 0, fresh.stderr
+    assert fresh.stdout.split() == [digest(kept_search(name, "people")) for name in names]
+
+
+@check(phase=PHASES)
+def batches_change_no_path(name: str, phase: str) -> None:
+    """Walkers do not look at each other: each goes its way, whoever is searched beside it."""
+    seeds, domain = case("people").starts(phase), case("people").domain
+    # Walkers that retire make the batches smaller on the way.
+    budget = Budget(STEPS, findings_per_seed=5)
+    whole, spy = explore(name, "people", phase, budget)
+    parts, seen = [torch.tensor([6, 1, 4]), torch.tensor([0, 7, 2, 5, 3])], KeySet()
+    split = [explore(name, "people", phase, budget, seeds=seeds[p], origin=p, seen=seen) for p in parts]
+    for part, (_, other) in zip(parts, split, strict=True):
+        for origin in part.tolist():
+            assert other.path(origin) == spy.path(origin)
+            assert other.hits(origin) == spy.hits(origin)
+    both = Findings.join([result.findings for result, _ in split])
+    assert set(domain.key(both.rows).tolist()) == set(domain.key(whole.findings.rows).tolist())
+    assert (both.tried, both.judged) == (whole.findings.tried, whole.findings.judged)
+
+
+@check(phase=PHASES)
+def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
+    """Everything that is remembered is in the state."""
+    saved: list[Checkpoint] = []
+    whole, spy = explore(name, "pair", phase, checkpoint=saved.append, every=5)
+    assert [at.t for at in saved] == [5, 10, STEPS]
+    assert len(whole.findings) > 0
+    for i, last in enumerate(saved):
+        so_far = Findings.join([at.findings for at in saved[: i + 1]])
+        keys = torch.cat([at.keys for at in saved[: i + 1]])
+        # What is read from a file shares nothing with the process that wrote it.
+        state = {key: value.clone() for key, value in last.state.items()}
+        resumed, rest = explore(name, "pair", phase, resume=replace(last, state=state, findings=so_far, keys=keys))
+        _assert_same(resumed.findings, whole.findings)
+        assert resumed.stop == whole.stop
+        for mine, before in zip(rest.asked, spy.asked[last.t :], strict=True):
+            assert all(map(torch.equal, mine, before))
+
+
+@check(phase=PHASES)
+def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None:
+    """Walkers that retire leave the state with their lines."""
+    saved: list[Checkpoint] = []
+    seeds = case("people").seeds  # of which three retire at once
+    explore(name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, checkpoint=saved.append, every=1)
+    living = [len(at.state["origin"]) for at in saved]
+    assert any(0 < count < WALKERS for count in living)  # some have retired
+    for at, count in zip(saved, living, strict=True):
+        assert {len(value) for value in at.state.values()} == {count}
+
+
+# Budgets are kept exactly
+
+
+@check(phase=PHASES, steps=(0, 1, 5))
+def a_budget_of_steps_iskept(name: str, phase: str, steps: int) -> None:
+    """Every walker takes so many steps, no fewer and no more."""
+    result, spy = explore(name, "people", phase, Budget(steps))
+    assert (result.stop, result.findings.judged) == ("steps", steps * WALKERS)
+    assert [len(spy.path(origin)) for origin in range(WALKERS)] == [steps] * WALKERS
+
+
+@check(phase=PHASES)
+def a_budget_of_instances_iskept(name: str, phase: str) -> None:
+    """So many different people are judged."""
+    whole = kept(name, "people", phase)[0].findings
+    for limit in (1, whole.tried - 1):
+        result, _ = explore(name, "people", phase, Budget(STEPS, instances=limit))
+        assert (result.findings.tried, result.stop) == (limit, "instances")
+        assert torch.equal(result.findings.rows, whole.rows[: len(result.findings)])
+
+
+@check(phase=PHASES)
+def a_budget_of_findings_iskept(name: str, phase: str) -> None:
+    """The search ends with so many findings."""
+    whole = kept(name, "people", phase)[0].findings
+    assert len(whole) > 2
+    for limit in (1, len(whole)):
+        result, _ = explore(name, "people", phase, Budget(STEPS, findings=limit))
+        assert (len(result.findings), result.stop) == (limit, "findings")
+        assert torch.equal(result.findings.rows, whole.rows[:limit])
+
+
+@check(phase=PHASES, limit=(1, 3))
+def a_budget_of_findings_per_seed_iskept(name: str, phase: str, limit: int) -> None:
+    """A walker retires with its last finding."""
+    _, spy = explore(name, "people", phase, Budget(STEPS, findings_per_seed=limit))
+    for origin in range(WALKERS):
+        hits = spy.hits(origin)
+        assert hits[-1] if sum(hits) == limit else (sum(hits) < limit and len(hits) == STEPS)
