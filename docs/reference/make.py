@@ -43,7 +43,7 @@ FURTHER = {
     "interpretation.profile": ("BiasProfile", "LayerBias"),
     "search.campaign": ("Outcome",),
     "search.findings": ("Findings",),
-    "measure.rate": ("Rate",),
+    "measure.rate": ("Rate", "Until"),
     "verdict.compare": ("Comparison",),
     "errors": ("DataError", "DomainError", "ModelError", "RunError"),
 }

@@ -13,7 +13,6 @@ from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import LayerBias
 from neuronfair.measure.ablate import ablate
 from neuronfair.model.weights import load as load_weights
-from neuronfair.search import judge as judging
 from tests.planted import networks
 
 
@@ -112,7 +111,7 @@ def test_batches_do_not_change_the_result(monkeypatch):
     network = networks.network(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)), domain)
     rows = domain.sample(1000, torch.Generator().manual_seed(0))
     whole = interpret(network, domain, rows)
-    monkeypatch.setattr(judging, "BATCH", 64)
+    monkeypatch.setattr(network.encoding, "rows_per_pass", 64)
     seen: list[tuple[int, int]] = []
     parts = interpret(network, domain, rows, progress=lambda done, total: seen.append((done, total)))
     assert torch.allclose(whole.layers[0].act_diff, parts.layers[0].act_diff, rtol=1e-6)
