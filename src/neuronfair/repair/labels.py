@@ -45,8 +45,7 @@ class Ensemble:
         held = self._inputs(parts.validation.rows), parts.validation.labels
         results = train_stack(
             lambda: fully_connected(self.encoding.width, HIDDEN, len(target.classes)),
-            x,
-            y,
+            (x, y),
             chosen=drawn,
             validation=held,
             settings=QUICK,

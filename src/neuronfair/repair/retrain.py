@@ -103,8 +103,7 @@ def retrain(
         x, y, lines, validation = _lesson(parts, pairs, labels, chosen, kept)
         results = train_stack(
             lambda: _start(module, fresh),
-            x,
-            y,
+            (x, y),
             chosen=lines,
             validation=validation,
             settings=settings,
