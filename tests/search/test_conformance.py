@@ -22,7 +22,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
 from neuronfair.search.campaign import Outcome, Plan, find
-from neuronfair.search.engine import Checkpoint, PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet
@@ -308,7 +308,7 @@ def test_batches_change_no_path(name, phase):
 def test_a_killed_phase_goes_on_from_every_checkpoint(name, phase):
     case = "pair"
     saved: list[Checkpoint] = []
-    whole, spy = explore(name, case, phase, checkpoint=saved.append, every=5)
+    whole, spy = explore(name, case, phase, record=Record(saved.append, every=5))
     assert [where.t for where in saved] == [5, 10, STEPS]
     assert len(whole.findings) > 0
     for i, last in enumerate(saved):
@@ -317,7 +317,7 @@ def test_a_killed_phase_goes_on_from_every_checkpoint(name, phase):
         # What is read from a file shares nothing with the process that wrote it.
         state = {key: value.clone() for key, value in last.state.items()}
         where = replace(last, state=state, findings=so_far, keys=keys)
-        resumed, rest = explore(name, case, phase, resume=where)
+        resumed, rest = explore(name, case, phase, record=Record(resume=where))
         assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
         for mine, before in zip(rest.asked, spy.asked[last.t :], strict=True):
@@ -329,7 +329,9 @@ def test_a_killed_phase_goes_on_from_every_checkpoint(name, phase):
 def test_the_state_is_tensors_with_one_line_per_walker(name, phase):
     saved: list[Checkpoint] = []
     seeds = CASES["people"].seeds  # of which three retire at once
-    explore(name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, checkpoint=saved.append, every=1)
+    explore(
+        name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, record=Record(saved.append, every=1)
+    )
     living = [len(where.state["origin"]) for where in saved]
     assert any(0 < count < WALKERS for count in living)  # some have retired
     for where, count in zip(saved, living, strict=True):

@@ -20,7 +20,7 @@ from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
 from neuronfair.search.draws import Draws
-from neuronfair.search.engine import Checkpoint, PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.health import HealthNote, check_health, weak_guidance
 from neuronfair.search.keys import KeySet
@@ -244,6 +244,9 @@ def _both_phases(
     def phase(
         name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
     ) -> PhaseResult:
+        record = Record(keep=keep)
+        if recorder is not None:
+            record = Record(lambda where: recorder.checkpoint(name, where), resume=recorder.resume(name), keep=keep)
         return search(
             replace(world, draws=Draws(plan.seed, name)),
             rule,
@@ -251,9 +254,7 @@ def _both_phases(
             budget=budget,
             origin=origin,
             seen=seen,
-            keep=keep,
-            resume=recorder.resume(name) if recorder is not None else None,
-            checkpoint=(lambda where: recorder.checkpoint(name, where)) if recorder is not None else None,
+            record=record,
             progress=(lambda *figures: progress(label + name, *figures)) if progress is not None else None,
         )
 
@@ -304,7 +305,7 @@ def _random(plan: Plan, world: World, judged: int, progress: Progress | None) ->
         Uniform(),
         nobody,
         budget=Budget(steps),
-        keep=False,
+        record=Record(keep=False),
         progress=(lambda *figures: progress("control: random rows", *figures)) if progress is not None else None,
     )
     return _count(result)
