@@ -31,7 +31,7 @@ STAGES = {
 FURTHER = {
     "verdict.audit": ("Audit",),
     "verdict.settings": ("AuditSettings",),
-    "verdict.fairness": ("Fairness", "Checked"),
+    "verdict.fairness": ("Fairness", "CheckSettings", "Checked"),
     "domain.attribute": ("Attribute",),
     "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
