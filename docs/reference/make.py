@@ -41,7 +41,7 @@ FURTHER = {
     "model.descent": ("TrainingSettings",),
     "model.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
-    "search.campaign": ("Outcome",),
+    "search.outcome": ("Outcome",),
     "search.findings": ("Findings",),
     "measure.rate": ("Rate", "Until"),
     "verdict.compare": ("Comparison",),

@@ -16,8 +16,8 @@ from neuronfair.measure.ablate import ablate
 from neuronfair.model.descent import TrainingSettings, scores_of
 from neuronfair.model.open import open_model
 from neuronfair.model.train import train
-from neuronfair.search.campaign import Plan
 from neuronfair.search.judge import judge
+from neuronfair.search.outcome import Plan
 from tests.planted import networks
 
 DOMAIN = networks.domain()

@@ -17,7 +17,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
-from neuronfair.search.campaign import Outcome as Search
+from neuronfair.search.outcome import Outcome as Search
 from tests.planted.networks import domain, network, one_biased_neuron, uniform_rows
 
 QUICK = TrainingSettings(epochs=40, batch=64, lr=0.01)

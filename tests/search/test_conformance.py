@@ -21,7 +21,7 @@ from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.judge import Judgement
@@ -29,6 +29,7 @@ from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.methods import METHODS, Phases, Setting, frontier, phases
 from neuronfair.search.methods.uniform import Uniform
+from neuronfair.search.outcome import Outcome, Plan
 from tests.conftest import PEOPLE, ROOT
 from tests.planted import networks
 

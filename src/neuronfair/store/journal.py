@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.errors import RunError
-from neuronfair.search.campaign import Count
+from neuronfair.search.outcome import Count
 from neuronfair.store.files import read_text
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"

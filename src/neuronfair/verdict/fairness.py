@@ -22,7 +22,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.model.weights import Card, fingerprint, save
 from neuronfair.model.zoo import fully_connected
-from neuronfair.search.campaign import Plan
+from neuronfair.search.outcome import Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST, where

@@ -23,7 +23,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
