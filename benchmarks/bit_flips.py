@@ -35,7 +35,8 @@ from neuronfair.model.fit import fit
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.model.weights import Card, save
-from neuronfair.search.campaign import Plan, find
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Plan
 from neuronfair.store.journal import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run

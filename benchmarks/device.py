@@ -13,7 +13,8 @@ from neuronfair.domain.data import load
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Plan, find
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Plan
 
 import torch
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from neuronfair.domain.data import load
 from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.methods import METHODS
+from neuronfair.search.outcome import Plan
 
 LIMITS = {"symbgen": 60.0}
 

@@ -28,12 +28,13 @@ from neuronfair.domain.data import Data, load
 from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import World
 from neuronfair.search.methods import Setting, phases
+from neuronfair.search.outcome import Outcome, Plan
 
 import torch
 

@@ -28,7 +28,9 @@ def compare_threads(options: argparse.Namespace, x: Tensor, y: Tensor, held: tup
     stacked.FEW_PRODUCTS = 0  # leave the threads alone
     settings = TrainingSettings(epochs=options.epochs, restarts=1)
     every = torch.arange(len(x)).expand(1, -1)
-    train_stack(partial(fully_connected, options.inputs, LFCN), x, y, chosen=every, validation=held, settings=settings)
+    train_stack(
+        partial(fully_connected, options.inputs, LFCN), (x, y), chosen=every, validation=held, settings=settings
+    )
     print("network | members | million products |", " | ".join(f"ms a step, {n} threads" for n in options.threads))
     for name, hidden in (("LFCN", LFCN), ("HFCN", HFCN)):
         for members in (1, *options.members):
@@ -39,7 +41,7 @@ def compare_threads(options: argparse.Namespace, x: Tensor, y: Tensor, held: tup
             for threads in options.threads:
                 torch.set_num_threads(threads)
                 begun = time.perf_counter()
-                train_stack(build, x, y, chosen=chosen, validation=held, settings=settings)
+                train_stack(build, (x, y), chosen=chosen, validation=held, settings=settings)
                 steps = options.epochs * -(-len(x) // settings.batch)
                 cells.append(f"{1e3 * (time.perf_counter() - begun) / steps:.2f}")
             print(f"{name} | {members} | {products / 1e6:.1f} |", " | ".join(cells), flush=True)
@@ -81,7 +83,7 @@ def compare_stacks(options: argparse.Namespace, x: Tensor, y: Tensor, held: tupl
         for members in options.members:
             begun = time.perf_counter()
             chosen = torch.arange(len(x)).expand(members, -1)
-            train_stack(build, x, y, chosen=chosen, validation=held, settings=settings)
+            train_stack(build, (x, y), chosen=chosen, validation=held, settings=settings)
             together = time.perf_counter() - begun
             serial = alone * members
             print(f"{name} | {members} | {serial:.2f} | {together:.2f} | {serial / together:.1f}", flush=True)

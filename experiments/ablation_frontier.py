@@ -15,11 +15,12 @@ from neuronfair.experiments.cases import CASES
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
 from neuronfair.search.methods import METHODS, Entry, Phases, Setting, frontier
 from neuronfair.search.methods.frontier import BINS, DISTANCES, Frontier
+from neuronfair.search.outcome import Plan
 
 import torch
 from torch import Tensor

@@ -21,8 +21,9 @@ from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
 from neuronfair.model.weights import save
 from neuronfair.repair.retrain import MOST
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.findings import Findings
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.tables import read_findings, write_findings
 from neuronfair.verdict.compare import figures

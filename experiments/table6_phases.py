@@ -7,7 +7,7 @@ from typing import Any
 
 from neuronfair.experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.search.campaign import Plan
+from neuronfair.search.outcome import Plan
 from neuronfair.verdict.compare import Phase, compare
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.consistency import deviation, spearman
 from neuronfair.model.network import Network
 from neuronfair.repair.labels import Ensemble
-from neuronfair.repair.retrain import retrain
+from neuronfair.repair.retrain import RepairSettings, retrain
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")
@@ -43,15 +44,11 @@ def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str,
         return {"refused": "nothing was found, so there is nothing to learn from"}
     done = retrain(
         net.module,
-        rows,
         rows.split(seed),
         findings,
         starts(case, plan["seeds"], seed),
-        share=0.1,
-        repeats=repeats,
-        max_loss=None,
+        RepairSettings(share=0.1, repeats=repeats, max_loss=math.inf, seed=seed),
         ensemble=_voters(case, seed),
-        seed=seed,
     )
     after = Network(done.module, rows.domain)
     return {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fairness:
-    """Check models for discrimination: `fairness.check(model, domain, max_rate=0.01, confidence=0.95)`."""
+    """Check models for discrimination: `fairness.check(model, domain, sensitive="sex", max_rate=0.01)`."""
     from neuronfair.verdict.fairness import Fairness
 
     # The cache outlives the tests, so that what was found can be seen again.

@@ -28,7 +28,7 @@ STAGES = {
 FREE = {"errors", "atomic", "limits", "shown", "apart", "words"}  # any stage may use these
 CORE_STAGES = {"interpretation", "search", "measure", "certify"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "base", "rules", "identity", "table", "toml")),
+    *(f"domain/{name}.py" for name in ("attribute", "base", "combinations", "rules", "identity", "table", "toml")),
     *(
         f"model/{name}.py"
         for name in (
@@ -47,6 +47,7 @@ CORE_MODULES = {
     ),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)
+MOST_LINES, MOST_ARGUMENTS = 300, 8
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -79,6 +80,26 @@ def test_the_numerical_core_needs_little(path):
     relative = path.relative_to(SOURCE)
     if relative.parts[0] in CORE_STAGES or relative.as_posix() in CORE_MODULES:
         assert {name.split(".")[0] for name in imports(path)} <= CORE_LIBRARIES
+
+
+def arguments(node: ast.AST) -> int:
+    """How many arguments a function takes, self not counted; 0 for a command, whose arguments are the command line."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return 0
+    if any(
+        isinstance(call, ast.Call) and ast.unparse(call.func).endswith("app.command") for call in node.decorator_list
+    ):
+        return 0
+    own = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return len([one for one in own if one.arg not in ("self", "cls")])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nothing_is_too_large(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    wide = [node.name for node in ast.walk(ast.parse(text)) if arguments(node) > MOST_ARGUMENTS]
+    assert wide == [], f"these take more than {MOST_ARGUMENTS} arguments: group those that belong together"
 
 
 def test_the_listed_core_modules_exist():

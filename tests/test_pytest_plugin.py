@@ -28,6 +28,7 @@ import torch
 from torch import nn
 from neuronfair import BlackBox, Data, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.verdict.fairness import CheckSettings
 from tests.planted import networks
 
 domain = networks.domain()
@@ -79,7 +80,7 @@ def test_a_model_that_decides_rarely_passes(outcome):
 
 
 def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again(outcome, run, monkeypatch, pytester):
-    result = outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")
+    result = outcome("fairness.check(biased, domain, max_rate=0.1, settings=CheckSettings(seeds=20, steps=20))")
     text = said(result)
     assert "The decision flips with s for 1" in text
     assert "at most 10 % is allowed" in text
@@ -98,7 +99,10 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     shrunk = networks.domain().from_table({name: [value] for name, value in worst["row"].items()})[0]
     assert networks.domain().describe(shrunk) in shown.out.partition("Shrunk")[2]
     # The same test again takes the place of what it left behind.
-    assert said(outcome("fairness.check(biased, domain, max_rate=0.1, seeds=20, steps=20)")) == text
+    assert (
+        said(outcome("fairness.check(biased, domain, max_rate=0.1, settings=CheckSettings(seeds=20, steps=20))"))
+        == text
+    )
 
 
 def test_a_limit_above_the_rate_is_kept(outcome):
@@ -106,15 +110,15 @@ def test_a_limit_above_the_rate_is_kept(outcome):
 
 
 def test_too_few_people_do_not_pass(outcome):
-    text = said(outcome("fairness.check(fair, domain, samples=100)"))
+    text = said(outcome("fairness.check(fair, domain, settings=CheckSettings(samples=100))"))
     assert "for 0 % of people drawn uniformly from the domain" in text
-    assert "about 370 would be needed" in text
+    assert "about 370 would be needed (settings=CheckSettings(samples=370))" in text
     assert "Worst pair" not in text
 
 
 def test_more_confidence_asks_for_more(outcome):
-    outcome("fairness.check(fair, domain, samples=370)").assert_outcomes(passed=1)
-    assert "99 % confidence" in said(outcome("fairness.check(fair, domain, samples=370, confidence=0.99)"))
+    outcome("fairness.check(fair, domain, settings=CheckSettings(samples=370))").assert_outcomes(passed=1)
+    assert "99 % confidence" in said(outcome("fairness.check(fair, domain, settings=CheckSettings(0.99, 370))"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,9 @@ def test_more_confidence_asks_for_more(outcome):
 )
 def test_every_kind_of_model_is_taken(outcome, model):
     decision = "" if "network(" in model else ", decision=Decision('threshold', 18.5)"
-    text = said(outcome(f"fairness.check({model}, domain, max_rate=0.1, seeds=10, steps=10{decision})"))
+    text = said(
+        outcome(f"fairness.check({model}, domain, max_rate=0.1, settings=CheckSettings(seeds=10, steps=10){decision})")
+    )
     assert "Worst pair" in text
     if "network(" not in model:
         assert "--model" in text.partition("See it again: neuronfair replay ")[2]
@@ -140,7 +146,7 @@ def test_a_module_that_is_no_plain_relu_network_is_not_kept_as_one(outcome):
             biased[0][1] = nn.LeakyReLU(0.5)
             biased[0][0].weight.data *= torch.tensor([-1.0, -1, -1, -1, 1, -1, -1, -1])[:, None] ** 2
             biased[0][0].bias.data -= 1
-            fairness.check(biased, domain, max_rate=0.05, seeds=10, steps=10)
+            fairness.check(biased, domain, max_rate=0.05, settings=CheckSettings(seeds=10, steps=10))
             """
         )
     )
@@ -158,8 +164,8 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             data = Data("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
             # For 12.93 % of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
             assert 0.02 < fairness.check(model, data, sensitive="sex", max_rate=0.05).rate.rate < 0.035
-            rows = networks.uniform_rows(both, 50)
-            fairness.check(model, "both.toml", rows=rows, sensitive=["sex", "race"], max_rate=0.1, seeds=9, steps=9)
+            few = CheckSettings(seeds=9, steps=9)
+            fairness.check(model, "both.toml", sensitive=["sex", "race"], max_rate=0.1, settings=few)
             """
         )
     )
@@ -189,7 +195,6 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
         ("fair, 'none.toml'", "none.toml"),
         ("3, domain", "or a function of a table, got an int"),
         ("'none.onnx', domain", "none.onnx"),
-        ("fair, Data('d', domain, domain.sample(9, torch.Generator()), None), rows=torch.ones(1)", "rows of its own"),
         ("fair, domain, sensitive='t'", "'t' is not a column"),
     ],
 )

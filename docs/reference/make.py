@@ -31,7 +31,7 @@ STAGES = {
 FURTHER = {
     "verdict.audit": ("Audit",),
     "verdict.settings": ("AuditSettings",),
-    "verdict.fairness": ("Fairness", "Checked"),
+    "verdict.fairness": ("Fairness", "CheckSettings", "Checked"),
     "domain.attribute": ("Attribute",),
     "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
@@ -41,9 +41,9 @@ FURTHER = {
     "model.descent": ("TrainingSettings",),
     "model.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
-    "search.campaign": ("Outcome",),
+    "search.outcome": ("Outcome",),
     "search.findings": ("Findings",),
-    "measure.rate": ("Rate",),
+    "measure.rate": ("Rate", "Until"),
     "verdict.compare": ("Comparison",),
     "errors": ("DataError", "DomainError", "ModelError", "RunError"),
 }

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from neuronfair.model.network import Network
     from neuronfair.model.open import open_model
     from neuronfair.render.page import audit_page
-    from neuronfair.search.campaign import Plan, find
+    from neuronfair.search.campaign import find
     from neuronfair.search.judge import judge
+    from neuronfair.search.outcome import Plan
     from neuronfair.search.shrink import shrink
     from neuronfair.store.run import Run
     from neuronfair.verdict.audit import audit
@@ -46,7 +47,7 @@ _HOME = {
     "Decision": "model.decision",
     "Network": "model.network",
     "NeuronFairError": "errors",
-    "Plan": "search.campaign",
+    "Plan": "search.outcome",
     "Report": "verdict.report",
     "Run": "store.run",
     "TableDomain": "domain.table",

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from neuronfair import Decision, NeuronFairError
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, Until, discrimination_rate
 from neuronfair.model.encoding import TableEncoding
 from tests.planted import networks
 
@@ -44,7 +44,7 @@ def test_several_looks_share_the_risk():
 
 
 def test_everybody_gives_the_rate_exactly():
-    rate = discrimination_rate(NETWORK, DOMAIN, population="table", rows=EVERYBODY, samples=10**6)
+    rate = discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY, samples=10**6)
     assert (rate.found, rate.sampled, rate.rate) == (2586, 20_000, TRUTH)
 
 
@@ -68,16 +68,14 @@ def test_people_without_a_twin_count_as_not_discriminated():
     domain = replace(DOMAIN, rules=(Rule("no such s", {"a0": Span(5, 9), "s": Span(1, 1)}, {}),))
     rows = EVERYBODY[domain.valid(EVERYBODY)]
     hit = torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20])) & (rows[:, 0] < 5)
-    rate = discrimination_rate(NETWORK, domain, population="table", rows=rows, samples=10**6)
+    rate = discrimination_rate(NETWORK, domain, population=rows, samples=10**6)
     assert (rate.found, rate.sampled) == (int(hit.sum()), 15_000)
 
 
 def test_part_of_a_table_is_drawn_without_replacement():
     rows = EVERYBODY[torch.isin(EVERYBODY[:, :4].sum(1), torch.tensor([19, 20]))][:30]
     rows = torch.cat([rows, torch.zeros(10, 5, dtype=torch.int64)])
-    found = {
-        discrimination_rate(NETWORK, DOMAIN, population="table", rows=rows, samples=35, seed=s).found for s in range(9)
-    }
+    found = {discrimination_rate(NETWORK, DOMAIN, population=rows, samples=35, seed=s).found for s in range(9)}
     # At least 25 of the 30 are among any 35 of 40, and 30 at most.
     assert min(found) >= 25
     assert max(found) <= 30
@@ -85,7 +83,7 @@ def test_part_of_a_table_is_drawn_without_replacement():
 
 
 def test_sampling_stops_when_the_error_is_small_enough():
-    rate = discrimination_rate(NETWORK, DOMAIN, error=0.02, samples=100_000)
+    rate = discrimination_rate(NETWORK, DOMAIN, samples=Until(0.02, 100_000))
     assert rate.sampled == 2_000 or rate.sampled == 4_000
     assert rate.error <= 0.02
     assert rate.looks == 8  # 1,000, 2,000, … 64,000, 100,000
@@ -94,16 +92,18 @@ def test_sampling_stops_when_the_error_is_small_enough():
 
 
 def test_sampling_stops_at_the_cap():
-    rate = discrimination_rate(NETWORK, DOMAIN, error=0.001, samples=3_000)
+    rate = discrimination_rate(NETWORK, DOMAIN, samples=Until(0.001, 3_000))
     assert (rate.sampled, rate.looks) == (3_000, 3)
     assert rate.error > 0.001
-    assert discrimination_rate(NETWORK, DOMAIN, error=0.9, samples=500).sampled == 500
+    assert discrimination_rate(NETWORK, DOMAIN, samples=Until(0.9, 500)).sampled == 500
 
 
 def test_the_confidence_holds_although_it_is_looked_at_several_times():
     missed = 0
     for seed in range(100):
-        low, high = discrimination_rate(NETWORK, DOMAIN, error=0.025, samples=4_000, confidence=0.9, seed=seed).interval
+        low, high = discrimination_rate(
+            NETWORK, DOMAIN, samples=Until(0.025, 4_000), confidence=0.9, seed=seed
+        ).interval
         missed += not low <= TRUTH <= high
     assert missed <= 10
 
@@ -123,8 +123,7 @@ def test_the_decision_is_used():
     rate = discrimination_rate(
         network,
         DOMAIN,
-        population="table",
-        rows=EVERYBODY,
+        population=EVERYBODY,
         samples=10**6,
         decision=Decision("tolerance", 1.5),
     )
@@ -139,7 +138,7 @@ def test_whatever_gives_scores_can_be_measured():
             return x[:, :1] + x[:, -1:]  # 4.5 lies between the twins where a0 is 4
 
     rate = discrimination_rate(
-        Answers(), DOMAIN, population="table", rows=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5)
+        Answers(), DOMAIN, population=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5)
     )
     assert rate.rate == 0.1
 
@@ -147,14 +146,15 @@ def test_whatever_gives_scores_can_be_measured():
 def test_bad_input_is_refused():
     with pytest.raises(NeuronFairError, match=r"no population 'tabel'.*Did you mean 'table'"):
         discrimination_rate(NETWORK, DOMAIN, population="tabel")
-    for words in ({"population": "table"}, {"rows": EVERYBODY}):
-        with pytest.raises(NeuronFairError, match="rows belong to the population 'table'"):
-            discrimination_rate(NETWORK, DOMAIN, **words)
+    with pytest.raises(NeuronFairError, match="the population 'table' is given by its rows"):
+        discrimination_rate(NETWORK, DOMAIN, population="table")
     with pytest.raises(NeuronFairError, match="no rows to judge"):
-        discrimination_rate(NETWORK, DOMAIN, population="table", rows=EVERYBODY[:0])
+        discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY[:0])
     with pytest.raises(DomainError, match=r"5 columns of 'planted', got shape \(20000, 4\)"):
-        discrimination_rate(NETWORK, DOMAIN, population="table", rows=EVERYBODY[:, :4])
-    for words, says in (({"samples": 0}, "samples"), ({"error": 0.0}, "error"), ({"confidence": 1.0}, "confidence")):
+        discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY[:, :4])
+    with pytest.raises(NeuronFairError, match="error must be more than 0"):
+        Until(0.0)
+    for words, says in (({"samples": 0}, "samples"), ({"confidence": 1.0}, "confidence")):
         with pytest.raises(NeuronFairError, match=says):
             discrimination_rate(NETWORK, DOMAIN, **words)
     for found, sampled in ((0, 0), (3, 2), (-1, 2)):

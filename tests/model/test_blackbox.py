@@ -11,11 +11,11 @@ from sklearn.tree import DecisionTreeClassifier
 from neuronfair import BlackBox, Decision, NeuronFairError, find, judge
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.search.campaign import Plan
 from neuronfair.search.draws import Draws
 from neuronfair.search.health import CHECKS, check_health
 from neuronfair.search.method import World
 from neuronfair.search.methods import METHODS
+from neuronfair.search.outcome import Plan
 from tests.planted import networks
 
 DOMAIN = networks.domain()

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from neuronfair.errors import ModelError
 from neuronfair.model import stacked
 from neuronfair.model import train as training
-from neuronfair.model.descent import Course, TrainingSettings, initialised
+from neuronfair.model.descent import Course, TrainingSettings, initialised, shuffles_of
 from neuronfair.model.stacked import Stack, linear_layers, stackable, train_members, train_stack
 from neuronfair.model.train import accuracy, train
 from neuronfair.model.zoo import fully_connected
@@ -66,7 +66,7 @@ def test_every_member_learns_as_a_restart_of_train_does(monkeypatch) -> None:
         progress=lambda restart, epoch, loss: seen.setdefault(restart, []).append(loss),
     )
     stacked = train_stack(
-        lambda: fully_connected(4, (6, 3)), x, y, chosen=everything(3, 200), validation=held, settings=QUICK, seed=4
+        lambda: fully_connected(4, (6, 3)), (x, y), chosen=everything(3, 200), validation=held, settings=QUICK, seed=4
     )
     for number, result in enumerate(stacked, 1):
         assert result.restart == number
@@ -80,10 +80,10 @@ def test_members_have_their_own_rows() -> None:
     chosen = torch.stack([torch.arange(200), torch.arange(200, 400)])
     settings = TrainingSettings(epochs=60, batch=32, patience=60)
     one, two = train_stack(
-        lambda: fully_connected(4, (16,)), x, y, chosen=chosen, validation=(x[:200], y[:200]), settings=settings
+        lambda: fully_connected(4, (16,)), (x, y), chosen=chosen, validation=(x[:200], y[:200]), settings=settings
     )
     two_alone = train_stack(
-        lambda: fully_connected(4, (16,)), x, y, chosen=chosen[1:], validation=(x[200:], y[200:]), settings=settings
+        lambda: fully_connected(4, (16,)), (x, y), chosen=chosen[1:], validation=(x[200:], y[200:]), settings=settings
     )[0]
     assert accuracy(one.module, *held) > 0.9
     assert accuracy(two_alone.module, *held) < 0.1
@@ -98,7 +98,7 @@ def test_each_member_stops_by_itself() -> None:
     held = torch.randn(60, 5, generator=generator), torch.randint(0, 2, (60,), generator=generator)
     settings = TrainingSettings(epochs=200, batch=16, lr=0.01, patience=3, weight_decay=0.0)
     results = train_stack(
-        lambda: fully_connected(5, (8,)), x, y, chosen=everything(4, 60), validation=held, settings=settings
+        lambda: fully_connected(5, (8,)), (x, y), chosen=everything(4, 60), validation=held, settings=settings
     )
     assert len({result.epochs for result in results}) > 1
     for result in results:
@@ -115,7 +115,7 @@ def test_a_member_goes_on_as_if_alone_when_others_have_left() -> None:
 
     def trained(numbers: list[int]) -> list[tuple[nn.Sequential, Course]]:
         members = initialised(lambda: fully_connected(4, (6, 3)), numbers, 0, x.device)
-        courses = train_members(members, numbers, (x, y), held, settings, seed=0, fresh=True)
+        courses = train_members(members, (x, y), held, settings, shuffles_of(0, numbers), fresh=True)
         return list(zip(members, courses, strict=True))
 
     together = trained([1, 2, 3, 4])
@@ -161,7 +161,7 @@ def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(name: str)
     assert stackable([build()]) is None
     (x, y), held = rule(60), rule(20, 1)
     with pytest.raises(ModelError, match="fully connected"):
-        train_stack(build, x, y, chosen=everything(1, 60), validation=held, settings=QUICK)
+        train_stack(build, (x, y), chosen=everything(1, 60), validation=held, settings=QUICK)
     result = train(build, x, y, validation=held, settings=QUICK)
     loss = functional.cross_entropy(result.module(held[0]), held[1]).detach()
     torch.testing.assert_close(float(loss), result.validation_loss, rtol=1e-3, atol=1e-4)
@@ -190,7 +190,7 @@ def test_small_networks_learn_on_one_thread_and_all_are_given_back(few: int, mon
     torch.set_num_threads(2)
     try:
         with pytest.raises(KeyboardInterrupt):
-            train_stack(lambda: networks(1)[0], x, y, chosen=everything(2, 50), validation=held, progress=interrupt)
+            train_stack(lambda: networks(1)[0], (x, y), chosen=everything(2, 50), validation=held, progress=interrupt)
         assert (seen, torch.get_num_threads()) == ([1 if few else 2], 2)
     finally:
         torch.set_num_threads(before)
@@ -201,7 +201,7 @@ def test_retraining_goes_on_from_exactly_the_given_function() -> None:
     (trained,) = networks(1)
     tiny = TrainingSettings(epochs=1, batch=200, lr=1e-9)
     for result in train_stack(
-        lambda: copy.deepcopy(trained), x, y, chosen=everything(2, 200), validation=held, settings=tiny, fresh=False
+        lambda: copy.deepcopy(trained), (x, y), chosen=everything(2, 200), validation=held, settings=tiny, fresh=False
     ):
         torch.testing.assert_close(result.module(x), trained(x), rtol=1e-3, atol=1e-2)
         assert not result.module.training
@@ -210,7 +210,7 @@ def test_retraining_goes_on_from_exactly_the_given_function() -> None:
 def test_torch_is_left_alone() -> None:
     (x, y), held = rule(50), rule(20, 1)
     state = torch.get_rng_state()
-    train_stack(lambda: fully_connected(4, (6,)), x, y, chosen=everything(2, 50), validation=held, settings=QUICK)
+    train_stack(lambda: fully_connected(4, (6,)), (x, y), chosen=everything(2, 50), validation=held, settings=QUICK)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -236,6 +236,6 @@ def test_networks_of_other_sizes_are_refused() -> None:
 def test_rows_that_cannot_be_learned_from_are_refused() -> None:
     (x, y), held = rule(50), rule(20, 1)
     with pytest.raises(ModelError, match="width 5, got 4"):
-        train_stack(lambda: fully_connected(5, (6,)), x, y, chosen=everything(2, 50), validation=held)
+        train_stack(lambda: fully_connected(5, (6,)), (x, y), chosen=everything(2, 50), validation=held)
     with pytest.raises(ModelError, match="one label per row"):
-        train_stack(lambda: fully_connected(4, (6,)), x, y[1:], chosen=everything(2, 50), validation=held)
+        train_stack(lambda: fully_connected(4, (6,)), (x, y[1:]), chosen=everything(2, 50), validation=held)

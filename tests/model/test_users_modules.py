@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import BlackBox, Decision, Network, TableEncoding, discrimination_rate, find, interpret
+from neuronfair import BlackBox, Data, Decision, Network, TableEncoding, discrimination_rate, find, interpret
 from neuronfair.errors import ModelError
 from neuronfair.measure.ablate import ablate
 from neuronfair.model.descent import TrainingSettings, scores_of
 from neuronfair.model.open import open_model
 from neuronfair.model.train import train
-from neuronfair.search.campaign import Plan
 from neuronfair.search.judge import judge
+from neuronfair.search.outcome import Plan
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -91,9 +91,9 @@ def test_a_module_that_writes_is_opened_interpreted_measured_and_searched(step):
     assert (writes.note, writes.decision, writes.fingerprint) == (plain.note, plain.decision, plain.fingerprint)
     profiles = [interpret(one.model, DOMAIN, ROWS) for one in (writes, plain)]
     assert torch.equal(profiles[0].worst.act_diff, profiles[1].worst.act_diff)
-    labels = torch.zeros(len(ROWS), dtype=torch.int64)
+    data = Data("written", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
     worst = profiles[1].worst
-    off = [ablate(one.model, DOMAIN, ROWS, labels, worst.name, worst.biased) for one in (writes, plain)]
+    off = [ablate(one.model, data, worst.name, worst.biased) for one in (writes, plain)]
     assert off[0] == off[1]
     rates = [discrimination_rate(one.model, DOMAIN, samples=500) for one in (writes, plain)]
     assert rates[0] == rates[1]

@@ -17,7 +17,7 @@ from neuronfair.repair.evaluate import Area, Standing
 from neuronfair.repair.neurons import NeuronRepair, Turn
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import Retraining
-from neuronfair.search.campaign import Count
+from neuronfair.search.outcome import Count
 from tests.planted.networks import domain
 
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))

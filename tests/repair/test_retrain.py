@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,8 @@ from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import Retraining, retrain
-from neuronfair.search.campaign import Outcome as Search
+from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
+from neuronfair.search.outcome import Outcome as Search
 from tests.planted.networks import domain, network, one_biased_neuron, uniform_rows
 
 QUICK = TrainingSettings(epochs=40, batch=64, lr=0.01)
@@ -40,8 +41,8 @@ def case() -> tuple[nn.Sequential, Data, Search]:
 
 def mend(case: tuple[nn.Sequential, Data, Search], **options: object) -> Retraining:
     module, data, search = case
-    options = {"share": 1.0, "repeats": 2, "max_loss": 0.2, "settings": QUICK, **options}
-    return retrain(module, data, data.split(0), search.findings, search.seeds, **options)
+    options = {"share": 1.0, "repeats": 2, "max_loss": 0.2, "training": QUICK, **options}
+    return retrain(module, data.split(0), search.findings, search.seeds, RepairSettings(**options))
 
 
 @pytest.mark.parametrize("label", ["ensemble", "twins"])
@@ -66,18 +67,8 @@ def test_the_labels_of_the_seeds(case, monkeypatch) -> None:
     monkeypatch.setattr(stage, "_lesson", lambda *args: seen.append(args) or lesson(*args))
     starts = torch.arange(len(search.findings)) % len(search.seeds)
     found = replace(search.findings, origin=starts)
-    retrain(
-        module,
-        data,
-        data.split(0),
-        found,
-        search.seeds,
-        label="seed",
-        max_loss=1.0,
-        repeats=1,
-        settings=QUICK,
-        share=1.0,
-    )
+    settings = RepairSettings(1.0, "seed", repeats=1, max_loss=1.0, training=QUICK)
+    retrain(module, data.split(0), found, search.seeds, settings)
     _, pairs, labels, _, _ = seen[0]
     of_seed = (search.seeds[starts][:, :4].sum(1) < 18.5).long()
     assert torch.equal(labels, of_seed)
@@ -95,7 +86,7 @@ def test_what_each_repeat_learns_from() -> None:
     twins[:, 4] = 1 - twins[:, 4]
     pairs, labels = torch.stack([rows, twins], 1), torch.tensor([0, 1, 0, 1, 0, 1])
     chosen = [torch.tensor([5, 2]), torch.tensor([2, 0])]
-    x, y, lines, (held_x, held_y) = stage._lesson(parts, pairs, labels, chosen, torch.tensor([3]))
+    (x, y), lines, (held_x, held_y) = stage._lesson(parts, pairs, labels, chosen, torch.tensor([3]))
     assert len(x) == 14 + 2 * 3  # pair 2 is there once
     for line, own in zip(lines, chosen, strict=True):
         assert line[:14].tolist() == list(range(14))
@@ -109,9 +100,9 @@ def test_what_each_repeat_learns_from() -> None:
 def test_a_share_and_the_most_that_join(case, monkeypatch) -> None:
     count = len(case[2].findings)
     short = TrainingSettings(epochs=2, lr=0.01)
-    assert mend(case, share=0.25, label="twins", settings=short, max_loss=1.0).pairs == round(0.25 * count)
+    assert mend(case, share=0.25, label="twins", training=short, max_loss=1.0).pairs == round(0.25 * count)
     monkeypatch.setattr(stage, "MOST", 7)
-    assert mend(case, share=0.25, label="twins", settings=short, max_loss=1.0).pairs == 7
+    assert mend(case, share=0.25, label="twins", training=short, max_loss=1.0).pairs == 7
 
 
 def test_the_same_seed_gives_the_same_repair(case) -> None:
@@ -144,6 +135,10 @@ def test_the_choice(results: list[Outcome], expected: int | str) -> None:
             stage._choose(start, results, 0.011)
 
 
+def test_the_fairest_is_chosen_whatever_it_costs_and_even_if_it_does_not_help() -> None:
+    assert stage._choose(Outcome(0.05, 0.90), [Outcome(0.07, 0.9), Outcome(0.06, 0.1)], math.inf) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -162,10 +157,10 @@ def test_rows_without_labels(case) -> None:
     module, data, search = case
     bare = replace(data, labels=torch.full_like(data.labels, -1))
     with pytest.raises(NeuronFairError, match="no labels"):
-        retrain(module, bare, bare.split(0), search.findings, search.seeds)
+        retrain(module, bare.split(0), search.findings, search.seeds)
 
 
 def test_findings_that_no_row_of_the_table_led_to(case) -> None:
     module, data, search = case
     with pytest.raises(NeuronFairError, match="no finding was reached from a training row"):
-        retrain(module, data, data.split(0), search.findings, search.seeds[:0], label="seed")
+        retrain(module, data.split(0), search.findings, search.seeds[:0], RepairSettings(label="seed"))

@@ -16,7 +16,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError, RunError
 from neuronfair.search.budget import Budget
-from neuronfair.search.engine import Checkpoint, PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet
@@ -139,11 +139,11 @@ def test_a_negative_budget_is_refused():
 
 def test_a_search_of_another_version_cannot_go_on():
     seeds, places = torch.zeros(3, 5, dtype=torch.int64), []
-    search(planted(), Frontier(), seeds, budget=Budget(steps=3), checkpoint=places.append)
+    search(planted(), Frontier(), seeds, budget=Budget(steps=3), record=Record(places.append))
     state = {name: tensor for name, tensor in places[-1].state.items() if name != "sloping"}
     old = replace(places[-1], state=state, stop=None)
     with pytest.raises(RunError, match="begun by another version"):
-        search(planted(), Frontier(), seeds, budget=Budget(steps=6), resume=old)
+        search(planted(), Frontier(), seeds, budget=Budget(steps=6), record=Record(resume=old))
 
 
 def test_no_seeds_give_no_findings():
@@ -174,7 +174,7 @@ def test_people_of_an_earlier_phase_do_not_count_again():
 def test_seeds_outside_the_domain_are_clipped():
     saved: list[Checkpoint] = []
     seeds = torch.tensor([[99, 1, -5, 0, 7]])
-    search(planted(), Scripted(seeds[None]), seeds, budget=Budget(steps=0), checkpoint=saved.append)
+    search(planted(), Scripted(seeds[None]), seeds, budget=Budget(steps=0), record=Record(saved.append))
     assert saved[-1].state["rows"].tolist() == [[9, 1, 0, 0, 1]]
 
 
@@ -251,7 +251,7 @@ def test_ctrl_c_keeps_what_was_found_and_ends_after_the_step():
     before = signal.getsignal(signal.SIGINT)
     saved: list[Checkpoint] = []
     press = {3: lambda: os.kill(os.getpid(), signal.SIGINT)}
-    result = run(counting(20, 4), Budget(steps=20), at=press, checkpoint=saved.append)
+    result = run(counting(20, 4), Budget(steps=20), at=press, record=Record(saved.append))
     assert (result.stop, len(result.findings)) == ("interrupted", 16)  # the step that was under way is whole
     assert (saved[-1].t, saved[-1].stop, saved[-1].state["told"].tolist()) == (4, "interrupted", [4] * 4)
     assert signal.getsignal(signal.SIGINT) is before
@@ -260,8 +260,8 @@ def test_ctrl_c_keeps_what_was_found_and_ends_after_the_step():
 def test_an_interrupted_phase_goes_on():
     saved: list[Checkpoint] = []
     press = {3: lambda: os.kill(os.getpid(), signal.SIGINT)}
-    run(counting(20, 4), Budget(steps=20), at=press, checkpoint=saved.append)
-    result = run(counting(20, 4), Budget(steps=20), resume=saved[-1])
+    run(counting(20, 4), Budget(steps=20), at=press, record=Record(saved.append))
+    result = run(counting(20, 4), Budget(steps=20), record=Record(resume=saved[-1]))
     assert_same(result.findings, run(counting(20, 4), Budget(steps=20)).findings)
 
 
@@ -316,7 +316,7 @@ def ready(name: str) -> Method:
 def explore(name: str, *, every: int = 7, **options) -> tuple[PhaseResult, list[Checkpoint]]:
     saved: list[Checkpoint] = []
     seeds = options.pop("seeds", SEEDS)
-    return search(WORLD, ready(name), seeds, budget=BUDGET, checkpoint=saved.append, every=every, **options), saved
+    return search(WORLD, ready(name), seeds, budget=BUDGET, record=Record(saved.append, every=every), **options), saved
 
 
 def digest(name: str) -> str:
@@ -341,7 +341,9 @@ def test_a_run_goes_on_from_every_checkpoint_bit_for_bit(name):
         so_far = Findings.join([c.findings for c in saved[: i + 1]])
         keys = torch.cat([c.keys for c in saved[: i + 1]])
         assert len(keys) == so_far.tried
-        resumed = search(WORLD, ready(name), SEEDS, budget=BUDGET, resume=replace(last, findings=so_far, keys=keys))
+        resumed = search(
+            WORLD, ready(name), SEEDS, budget=BUDGET, record=Record(resume=replace(last, findings=so_far, keys=keys))
+        )
         assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
 
@@ -527,9 +529,9 @@ def test_a_hit_that_float64_rejects_does_not_fill_the_budget():
 def test_rejected_hits_do_not_count_after_an_interruption():
     path = [[DOUBTFUL, OUTSIDE], [ALSO_DOUBTFUL, OUTSIDE], [INSIDE, OUTSIDE], [ALSO_INSIDE, OUTSIDE]]
     saved: list[Checkpoint] = []
-    whole = rounded(path, Budget(steps=4, findings=2), checkpoint=saved.append, every=2)
+    whole = rounded(path, Budget(steps=4, findings=2), record=Record(saved.append, every=2))
     assert (len(saved), saved[0].findings.rejected) == (2, 2)
-    again = rounded(path, Budget(steps=4, findings=2), resume=saved[0])
+    again = rounded(path, Budget(steps=4, findings=2), record=Record(resume=saved[0]))
     for result in (whole, again):
         assert result.findings.rows.tolist() == [INSIDE, ALSO_INSIDE]
         assert (result.stop, result.findings.rejected) == ("findings", 2)

@@ -9,8 +9,8 @@ from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.render.console import make_console
 from neuronfair.render.search import search_report
 from neuronfair.search import campaign
-from neuronfair.search.campaign import Count
 from neuronfair.search.health import CHECKS, HealthNote, check_health, weak_guidance
+from neuronfair.search.outcome import Count
 from tests.planted import networks
 
 DOMAIN = networks.domain()

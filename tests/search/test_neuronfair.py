@@ -12,7 +12,7 @@ from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
 from neuronfair.search.budget import Budget
 from neuronfair.search.draws import Draws
-from neuronfair.search.engine import search
+from neuronfair.search.engine import Record, search
 from neuronfair.search.method import State, World
 from neuronfair.search.methods.neuronfair import NeuronFair
 from neuronfair.search.seeds import cluster_seeds
@@ -243,7 +243,7 @@ def test_a_dead_layer_never_gives_nan(local, choice):
     saved: list[State] = []
     seeds = networks.uniform_rows(PLANTED, 20)
     method = NeuronFair(local=local, choice=choice)
-    result = search(here, method, seeds, budget=Budget(steps=20), checkpoint=lambda c: saved.append(c.state))
+    result = search(here, method, seeds, budget=Budget(steps=20), record=Record(lambda c: saved.append(c.state)))
     assert len(result.findings) == 0
     assert (saved[-1]["g"] == 0).all()
     assert (saved[-1]["g_twin"] == 0).all()

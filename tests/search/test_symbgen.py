@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
-from neuronfair.search.engine import Checkpoint, PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.method import State, World
 from neuronfair.search.methods.surrogate import MAX_BINS, Bins, Path, grow
 from neuronfair.search.methods.symbgen import NOBODY, QUEUE, SymbGen, _beyond, _remember, _slots
@@ -289,8 +289,8 @@ def test_batches_and_a_kill_change_nothing(local):
     assert len(whole.findings) > 50
 
     saved: list[Checkpoint] = []
-    search(world, method, seeds, budget=Budget(steps=7), checkpoint=saved.append, every=5)
-    resumed = search(world, method, seeds, budget=budget, resume=saved[0])
+    search(world, method, seeds, budget=Budget(steps=7), record=Record(saved.append, every=5))
+    resumed = search(world, method, seeds, budget=budget, record=Record(resume=saved[0]))
     assert (saved[0].t, pairs(resumed)) == (5, pairs(whole))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.store.runs import DOMAIN_OF_RUN, PLAN, killed_at, make_manifest
 def small_steps():
     """A checkpoint every three steps, a short pilot, and no waiting for the disk or for what is not tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(engine.search.__kwdefaults__, "every", 3)
+        patch.setattr(campaign, "Record", partial(engine.Record, every=3))
         patch.setattr(frontier, "PILOT_STEPS", 3)
         patch.setattr(os, "fsync", lambda _: None)
         threads = torch.get_num_threads()

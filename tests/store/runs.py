@@ -15,8 +15,8 @@ import torch
 
 from neuronfair import Network
 from neuronfair.search import campaign
-from neuronfair.search.campaign import Plan
 from neuronfair.search.findings import Findings
+from neuronfair.search.outcome import Plan
 from neuronfair.store.journal import JOURNAL
 from neuronfair.store.manifest import MANIFEST, write_manifest
 from neuronfair.store.run import Run

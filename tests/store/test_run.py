@@ -22,8 +22,8 @@ from neuronfair.domain.table import Target
 from neuronfair.domain.toml import format_domain, parse_domain, read_domain
 from neuronfair.errors import RunError
 from neuronfair.search import campaign, engine
-from neuronfair.search.campaign import Plan
 from neuronfair.search.findings import Findings
+from neuronfair.search.outcome import Plan
 from neuronfair.store.journal import JOURNAL, SEEDS, Journal
 from neuronfair.store.manifest import DOMAIN
 from neuronfair.store.run import Run

@@ -16,6 +16,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
 from neuronfair.search import campaign
+from neuronfair.search.outcome import Count
 from neuronfair.store.run import Run
 from neuronfair.verdict import inquiry
 from neuronfair.verdict.audit import Audit, audit
@@ -415,7 +416,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
 
 
 def test_every_search_that_random_directions_match_is_noted(monkeypatch):
-    monkeypatch.setattr(campaign, "_blind", lambda *_: campaign.Count(1_000, 1_000, 1_000))
+    monkeypatch.setattr(campaign, "_blind", lambda *_: Count(1_000, 1_000, 1_000))
     small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False)
     (entry,) = audit(networks.one_biased_neuron(), table(networks.domain()), settings=small).report.attributes
     seen = [note.seen for note in entry.health if note.name == "weak-guidance"]

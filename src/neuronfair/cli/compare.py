@@ -61,8 +61,8 @@ def compare(
     from neuronfair.render.compare import compare_report, plot_comparison
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.plots import PICTURES, drawing
-    from neuronfair.search.campaign import Plan
     from neuronfair.search.methods import check_method
+    from neuronfair.search.outcome import Plan
     from neuronfair.verdict.compare import able
     from neuronfair.verdict.compare import compare as run
 

@@ -90,16 +90,7 @@ def interpret(
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, table.domain, table.rows, progress=show)
     worst = profile.worst
-    ablation = ablate(
-        network,
-        table.domain,
-        table.rows,
-        table.labels,
-        worst.name,
-        worst.biased,
-        decision=opened.decision,
-        seed=seed,
-    )
+    ablation = ablate(network, table, worst.name, worst.biased, decision=opened.decision, seed=seed)
     console.print(layer_table(profile, table.domain))
     console.print(verdict(profile, ablation, table.domain))
     if plot is not None:

@@ -48,7 +48,7 @@ def rate(
 
     Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
     """
-    from neuronfair.measure.rate import discrimination_rate
+    from neuronfair.measure.rate import Until, discrimination_rate
     from neuronfair.render.console import make_console, progress_bar
 
     options.check_out(json_file, or_stdout=True)
@@ -61,10 +61,8 @@ def rate(
         result = discrimination_rate(
             opened.model,
             table.domain,
-            population=population.value,
-            rows=table.rows if population is _Population.table else None,
-            samples=samples,
-            error=error,
+            population=table.rows if population.value == "table" else population.value,
+            samples=Until(error, samples),
             confidence=confidence,
             decision=opened.decision,
             seed=seed,

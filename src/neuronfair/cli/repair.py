@@ -65,8 +65,9 @@ def repair(
     from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.repair import repair_json, repair_report
-    from neuronfair.repair.run import RepairSettings, searched_table
+    from neuronfair.repair.retrain import RepairSettings
     from neuronfair.repair.run import repair as work
+    from neuronfair.repair.run import searched_table
     from neuronfair.store.run import Run
 
     out = options.check_weights(out)
@@ -87,12 +88,13 @@ def repair(
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = searched_table(run, data)
-    settings = RepairSettings(how.value, share, label.value, repeats, max_loss, seed)
+    settings = RepairSettings(share, label.value, repeats, max_loss, seed=seed)
     with progress_bar("Repairing", quiet=console.quiet) as show:
         done = work(
             run,
             path,
             table,
+            how.value,
             settings,
             device=device,
             show=lambda what, done, total, note="": show(done, total, note, what=what),

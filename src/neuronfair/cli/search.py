@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.data import Data
-    from neuronfair.search.campaign import Plan
+    from neuronfair.search.outcome import Plan
 
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
 
@@ -67,8 +67,9 @@ def search(
     from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
-    from neuronfair.search.campaign import Plan, find
+    from neuronfair.search.campaign import find
     from neuronfair.search.methods import check_method
+    from neuronfair.search.outcome import Plan
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
     from neuronfair.verdict.about import Origin, replay_options

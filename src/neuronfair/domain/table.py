@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.base import Twins
+from neuronfair.domain.combinations import Combinations
 from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.errors import DomainError, did_you_mean, repeated
@@ -28,16 +29,6 @@ class Target:
 
     column: str
     classes: tuple[str, ...]
-
-
-class _Places(NamedTuple):
-    """Where the sensitive codes of a row are, and where their combination stands in `sensitive_values`."""
-
-    columns: Tensor
-    first: Tensor  # the lowest and the highest code of each
-    last: Tensor
-    strides: Tensor  # how many places one code more of each is ahead
-    others: Tensor  # how many places ahead the other combinations are
 
 
 @dataclass(frozen=True)
@@ -166,9 +157,7 @@ class TableDomain:
 
     @cached_property
     def _mending_weights(self) -> Tensor:
-        weights = torch.ones(len(self.attributes), dtype=torch.float64, device=self.device)
-        weights[list(self.sensitive_columns)] = 1.0 + 2 * len(self.attributes)
-        return weights
+        return 1.0 + 2 * len(self.attributes) * (~self.free).double()
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n rows uniformly from the valid rows, with a generator on the CPU."""
@@ -223,25 +212,20 @@ class TableDomain:
     @cached_property
     def free(self) -> Tensor:
         """Which attributes a search may change: those that are not sensitive, bool (d,)."""
-        free = torch.ones(len(self.attributes), dtype=torch.bool, device=self.device)
-        free[list(self.sensitive_columns)] = False
-        return free
+        return torch.tensor([name not in self.sensitive for name in self.names], device=self.device)
 
     # Who is the same person
 
     @cached_property
+    def combinations(self) -> Combinations:
+        """The combinations of the sensitive codes."""
+        sizes = [self.attributes[c].size for c in self.sensitive_columns]
+        return Combinations.of(self.sensitive_columns, sizes, self.device)
+
+    @property
     def sensitive_values(self) -> Tensor:
         """All combinations of the sensitive codes: (combinations, sensitive attributes)."""
-        ranges = [torch.arange(self.attributes[c].size, device=self.device) for c in self.sensitive_columns]
-        return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
-
-    @cached_property
-    def _sensitive_places(self) -> _Places:
-        sizes = [self.attributes[c].size for c in self.sensitive_columns]
-        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-        last, others = [size - 1 for size in sizes], list(range(1, math.prod(sizes)))
-        lists = (list(self.sensitive_columns), [0] * len(sizes), last, strides, others)
-        return _Places(*(torch.tensor(numbers, device=self.device) for numbers in lists))
+        return self.combinations.values
 
     def twins(self, rows: Tensor) -> Twins:
         """Return, for each row, the rows that differ from it in the sensitive attributes only: all k of them.
@@ -249,11 +233,8 @@ class TableDomain:
         A twin that breaks a rule is marked as not valid: no such person exists, so nothing is to be compared. A rule
         that the row itself breaks already does not count against its twin.
         """
-        ahead = self._sensitive_places.others
-        k = len(ahead)
-        twins = (
-            rows[:, None, :].repeat(1, k, 1).index_copy_(2, self._sensitive_places.columns, self._values(rows, ahead))
-        )
+        twins = self.combinations.ahead(rows, self.combinations.others)
+        k = twins.shape[1]
         valid = torch.ones(len(rows), k, dtype=torch.bool, device=rows.device)
         if self._rulebook.columns & set(self.sensitive_columns):
             newly = self.broken(twins.flatten(0, 1)).view(len(rows), k, len(self.rules)) & ~self.broken(rows)[:, None]
@@ -263,15 +244,8 @@ class TableDomain:
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
         number = number[:, None]
-        others = rows.index_copy(1, self._sensitive_places.columns, self._values(rows, number)[:, 0])
+        others = self.combinations.ahead(rows, number)[:, 0]
         return torch.where(number > 0, others, rows)  # a row outside its bounds stays itself
-
-    def _values(self, rows: Tensor, ahead: Tensor) -> Tensor:
-        """Return the sensitive values that come so many places after those of each row: (n, places, columns)."""
-        places = self._sensitive_places
-        own = rows.index_select(1, places.columns).clamp(places.first, places.last)
-        own = (own * places.strides).sum(1, keepdim=True)
-        return self.sensitive_values[(own + ahead) % len(self.sensitive_values)]
 
     def key(self, rows: Tensor) -> Tensor:
         """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import torch
-from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.data import Data
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
@@ -44,9 +43,7 @@ class Ablation:
 
 def ablate(
     network: Network,
-    domain: TableDomain,
-    rows: Tensor,
-    labels: Tensor,
+    data: Data,
     layer: str,
     neurons: Sequence[int],
     *,
@@ -67,16 +64,16 @@ def ablate(
 
     def without(some: Sequence[int]) -> Outcome:
         with network.ablated(layer, some) as smaller:
-            return _outcome(smaller, domain, rows, labels, decision)
+            return _outcome(smaller, data, decision)
 
     return Ablation(layer, tuple(neurons), without(()), without(neurons), tuple(map(without, drawn)))
 
 
-def _outcome(network: Network, domain: TableDomain, rows: Tensor, labels: Tensor, decision: Decision) -> Outcome:
+def _outcome(network: Network, data: Data, decision: Decision) -> Outcome:
     found = right = 0
-    for part, truth in zip(*families(network.encoding, domain, rows, labels), strict=True):
-        judgement = judge(network, domain, part, decision)
+    for part, truth in zip(*families(network.encoding, data.domain, data.rows, data.labels), strict=True):
+        judgement = judge(network, data.domain, part, decision)
         found += int(judgement.discriminates.sum())
         right += int((decision.chosen(judgement.scores) == truth.to(part.device)).sum())
-    known = bool(((labels >= 0) & (labels < decision.classes(network.outputs))).all())
-    return Outcome(found / len(rows), right / len(rows) if known else None)
+    known = bool(((data.labels >= 0) & (data.labels < decision.classes(network.outputs))).all())
+    return Outcome(found / len(data), right / len(data) if known else None)

@@ -71,14 +71,24 @@ class Rate:
         return (high - low) / 2
 
 
+@dataclass(frozen=True)
+class Until:
+    """Sample until half the width of the interval is at most `error`, or until there are so many `samples`."""
+
+    error: float
+    samples: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not self.error > 0:
+            raise NeuronFairError(f"error must be more than 0, got {self.error}")
+
+
 def discrimination_rate(
     network: Model,
     domain: TableDomain,
     *,
-    population: Population = "domain",
-    rows: Tensor | None = None,
-    samples: int = 10_000,
-    error: float | None = None,
+    population: Population | Tensor = "domain",
+    samples: int | Until = 10_000,
     confidence: float = 0.95,
     decision: Decision | None = None,
     seed: int = 0,
@@ -90,19 +100,19 @@ def discrimination_rate(
 
     - "domain" draws uniformly from the valid rows of the domain;
     - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
-    - "table" takes `rows`, the people of a table, in random order and each once. The interval then speaks of those whom
-      the table is a sample of.
+    - rows are the people of a table ("table"), who are taken in random order and each once. The interval then speaks
+      of those whom the table is a sample of.
 
-    People without a valid twin count as not discriminated. With an `error`, sampling stops as soon as half the width of
-    the interval is at most that, or at `samples`; `Rate.error` tells which. This is the stopping rule of Themis
-    (Galhotra, Brun and Meliou, FSE 2017). Looking again and again would spoil the confidence, so the interval is looked
-    at only at 1,000 samples, 2,000, 4,000, … and each look gets an equal part of 1 - confidence (Bonferroni).
+    People without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops as soon as half
+    the width of the interval is at most the error, or at so many samples; `Rate.error` tells which. This is the
+    stopping rule of Themis (Galhotra, Brun and Meliou, FSE 2017). Looking again and again would spoil the confidence,
+    so the interval is looked at only at 1,000 samples, 2,000, 4,000, … and each look gets an equal part of
+    1 - confidence (Bonferroni).
     """
-    if samples < 1:
-        raise NeuronFairError(f"samples must be 1 or more, got {samples}")
-    if error is not None and not error > 0:
-        raise NeuronFairError(f"error must be more than 0, got {error}")
-    draw, total = _source(domain, population, rows, samples, seed)
+    most, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
+    if most < 1:
+        raise NeuronFairError(f"samples must be 1 or more, got {most}")
+    name, draw, total = _source(domain, population, most, seed)
     looks = (total,) if error is None else _looks(total)
     found = sampled = 0
     for look in looks:
@@ -111,7 +121,7 @@ def discrimination_rate(
             sampled += len(part)
             if progress:
                 progress(sampled, total)
-        rate = Rate(found, sampled, population, confidence, len(looks))
+        rate = Rate(found, sampled, name, confidence, len(looks))
         if error is not None and rate.error <= error:
             break
     return rate
@@ -124,25 +134,26 @@ def _looks(total: int) -> tuple[int, ...]:
 
 
 def _source(
-    domain: TableDomain, population: Population, rows: Tensor | None, samples: int, seed: int
-) -> tuple[Callable[[Tensor], Tensor], int]:
-    """Return what gives the people with consecutive numbers, and how many there are."""
-    if population not in POPULATIONS:
-        raise NeuronFairError(f"no population '{population}'. {did_you_mean(population, POPULATIONS)}")
-    if (rows is not None) != (population == "table"):
-        raise NeuronFairError("rows belong to the population 'table' and to no other: give both or neither")
+    domain: TableDomain, population: Population | Tensor, samples: int, seed: int
+) -> tuple[Population, Callable[[Tensor], Tensor], int]:
+    """Return the name of a population, what gives its people with consecutive numbers, and how many are drawn."""
     generator = torch.Generator().manual_seed(seed)
-    if rows is not None:
+    if isinstance(population, Tensor):
+        rows = population
         check_rows(domain, rows, "discrimination rate")
         if len(rows) == 0:
             raise NeuronFairError("no rows to judge. Give the rows of a table, or another population")
         order = torch.randperm(len(rows), generator=generator)
-        return lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
+        return "table", lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
+    if population == "table":
+        raise NeuronFairError("the population 'table' is given by its rows: population=data.rows")
+    if population not in POPULATIONS:
+        raise NeuronFairError(f"no population '{population}'. {did_you_mean(population, POPULATIONS)}")
     if population == "domain":
-        return lambda numbers: domain.sample(len(numbers), generator), samples
+        return population, lambda numbers: domain.sample(len(numbers), generator), samples
 
     def any_row(numbers: Tensor) -> Tensor:
         u = torch.rand(len(numbers), len(domain.attributes), dtype=torch.float64, generator=generator)
         return (u.to(domain.device) * domain.sizes).long()
 
-    return any_row, samples
+    return population, any_row, samples

@@ -277,6 +277,11 @@ def random_state(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
+def shuffles_of(seed: int, numbers: Sequence[int]) -> list[torch.Generator]:
+    """Return what draws the order of the rows, for each number of a restart."""
+    return [torch.Generator().manual_seed(stream(seed, number)) for number in numbers]
+
+
 def stream(seed: int, restart: int) -> int:
     """Return what the random numbers of one initialisation start from."""
     return (seed * 1_000_003 + restart) % 2**63

@@ -17,7 +17,7 @@ from neuronfair.model.descent import (
     check_rows,
     descend,
     initialised,
-    stream,
+    shuffles_of,
 )
 from neuronfair.model.threads import one_thread
 from neuronfair.model.units import Units
@@ -82,8 +82,7 @@ def stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
 
 def train_stack(
     build: Callable[[], nn.Sequential],
-    x: Tensor,
-    y: Tensor,
+    rows: Rows,
     *,
     chosen: Tensor,
     validation: Rows,
@@ -92,33 +91,38 @@ def train_stack(
     fresh: bool = True,
     progress: Note | None = None,
 ) -> list[TrainingResult[nn.Sequential]]:
-    """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows of x that network i sees.
+    """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows that network i sees.
 
     Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
-    its own, and none is replaced. The units of the inputs are those of all rows of x. `progress` is called after every
+    its own, and none is replaced. The units of the inputs are those of all rows. `progress` is called after every
     epoch with the validation losses of those that are still trained.
     """
-    check_rows(x, y, "training")
+    check_rows(*rows, "training")
     check_rows(*validation, "validation")
-    rows, held = (x, y.to(x.device)), (validation[0].to(x.device), validation[1].to(x.device))
+    (x, y), (held_x, held_y), device = rows, validation, rows[0].device
     numbers = range(1, len(chosen) + 1)
-    members = initialised(build, numbers, seed, x.device)
-    settings = settings or TrainingSettings()
+    members = initialised(build, numbers, seed, device)
     courses = train_members(
-        members, numbers, rows, held, settings, chosen=chosen.to(x.device), seed=seed, fresh=fresh, progress=progress
+        members,
+        (x, y.to(device)),
+        (held_x.to(device), held_y.to(device)),
+        settings or TrainingSettings(),
+        shuffles_of(seed, numbers),
+        chosen=chosen.to(device),
+        fresh=fresh,
+        progress=progress,
     )
     return [c.of(member, number) for c, member, number in zip(courses, members, numbers, strict=True)]
 
 
 def train_members(
     members: Sequence[nn.Sequential],
-    numbers: Sequence[int],
     rows: Rows,
     held: Rows,
     settings: TrainingSettings,
+    shuffles: Sequence[torch.Generator],
     *,
     chosen: Tensor | None = None,
-    seed: int,
     fresh: bool,
     progress: Note | None = None,
 ) -> list[Course]:
@@ -137,7 +141,7 @@ def train_members(
             (units.standardise(x), y),
             (units.standardise(held_x), held_y),
             settings,
-            [torch.Generator().manual_seed(stream(seed, number)) for number in numbers],
+            shuffles,
             chosen=chosen,
             progress=progress,
         )

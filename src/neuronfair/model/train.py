@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from neuronfair.errors import ModelError
@@ -23,6 +22,7 @@ from neuronfair.model.descent import (
     random_state,
     scores_of,
     seed_torch,
+    shuffles_of,
     stream,
 )
 from neuronfair.model.network import Network
@@ -105,7 +105,7 @@ def _restarts(
     plain = stackable(modules) if rows[0].dim() == 2 else None
     if plain is not None:
         note = _note(progress, numbers)
-        courses = train_members(plain, numbers, rows, held, settings, seed=seed, fresh=fresh, progress=note)
+        courses = train_members(plain, rows, held, settings, shuffles_of(seed, numbers), fresh=fresh, progress=note)
     else:
         courses = [
             _alone(module, number, rows, held, settings, seed, fresh, _note(progress, [number]))
@@ -132,8 +132,8 @@ def _alone(
         x, held_x = units.standardise(x), units.standardise(held_x)
     with random_state(x.device):
         seed_torch(stream(seed, number), x.device)  # for layers that draw, like dropout
-        shuffle = torch.Generator().manual_seed(stream(seed, number))
-        (course,) = descend(module, (x, y), (held_x, held_y), settings, [shuffle], progress=progress)
+        order = shuffles_of(seed, [number])
+        (course,) = descend(module, (x, y), (held_x, held_y), settings, order, progress=progress)
     if first is not None and units is not None:
         units.fold(first)
     return course

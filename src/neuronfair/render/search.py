@@ -15,8 +15,8 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.search.campaign import Outcome
 from neuronfair.search.examples import examples
+from neuronfair.search.outcome import Outcome
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.replay import holds, replayed

@@ -16,7 +16,8 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.train import accuracy
-from neuronfair.search.campaign import Count, Plan, find
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Count, Plan
 
 SAMPLES = 20_000
 SEEDS, STEPS = 200, 200  # of the independent search

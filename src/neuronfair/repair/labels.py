@@ -45,8 +45,7 @@ class Ensemble:
         held = self._inputs(parts.validation.rows), parts.validation.labels
         results = train_stack(
             lambda: fully_connected(self.encoding.width, HIDDEN, len(target.classes)),
-            x,
-            y,
+            (x, y),
             chosen=drawn,
             validation=held,
             settings=QUICK,
@@ -96,7 +95,7 @@ def twin_labels(network: Network, domain: TableDomain, rows: Tensor, table: Tens
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
         scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], -1)
-        weight = frequency[_combination(domain, family)]
+        weight = frequency[domain.combinations.number(family)]
         weight[:, 1:] *= valid
         labels.append(_majority(scores, weight))
     return torch.cat(labels) if labels else rows.new_empty(0)
@@ -104,16 +103,8 @@ def twin_labels(network: Network, domain: TableDomain, rows: Tensor, table: Tens
 
 def _frequencies(domain: TableDomain, rows: Tensor) -> Tensor:
     """Return how often each combination of sensitive values occurs, none of them never: (combinations,)."""
-    counts = torch.bincount(_combination(domain, domain.clip(rows)), minlength=len(domain.sensitive_values))
+    counts = torch.bincount(domain.combinations.number(domain.clip(rows)), minlength=len(domain.sensitive_values))
     return counts.double() + 1e-3
-
-
-def _combination(domain: TableDomain, rows: Tensor) -> Tensor:
-    """Return the number of each row's sensitive values in `domain.sensitive_values`."""
-    number = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
-    for column in domain.sensitive_columns:
-        number = number * domain.attributes[column].size + rows[..., column]
-    return number
 
 
 def _majority(scores: Tensor, weight: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,27 @@ FEWEST = 500  # pairs kept for validation beside a small table
 SAMPLES = 10_000  # people drawn from the domain, on whom the repeats are compared
 #: Larger batches and steps than in the first training, and an earlier end: a third less time than with steps of 0.001,
 #: and as fair. Steps of 0.003 cost small tables their accuracy.
-SETTINGS = TrainingSettings(batch=256, lr=0.002, patience=4)
+TRAINING = TrainingSettings(batch=256, lr=0.002, patience=4)
+
+
+@dataclass(frozen=True)
+class RepairSettings:
+    """How a network is repaired; turning neurons down asks for `max_loss` and `seed` only."""
+
+    share: float = 0.1  # of the findings that join
+    label: str = "ensemble"
+    repeats: int = 5
+    max_loss: float = 0.01  # of accuracy on validation rows; inf: whatever it costs, and even if it does not help
+    fresh: bool = False  # start anew instead of going on from the trained weights
+    training: TrainingSettings = TRAINING
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_rule(self.label)
+        if not 0 < self.share <= 1:
+            raise NeuronFairError(f"the share of the findings must be above 0 and at most 1, got {self.share}")
+        if self.repeats < 1:
+            raise NeuronFairError(f"there must be at least one repeat, got {self.repeats}")
 
 
 @dataclass(frozen=True)
@@ -54,62 +75,49 @@ class Retraining:
 
 def retrain(
     module: nn.Sequential,
-    data: Data,
     parts: Split,
     findings: Findings,
     seeds: Tensor,
+    settings: RepairSettings | None = None,
     *,
-    share: float = 0.1,
-    label: str = "ensemble",
-    repeats: int = 5,
-    max_loss: float | None = 0.01,
-    fresh: bool = False,
     ensemble: Ensemble | None = None,
-    settings: TrainingSettings = SETTINGS,
-    seed: int = 0,
     progress: Note | None = None,
 ) -> Retraining:
     """Train a network again on its training rows and a share of the findings, several times, and keep the best.
 
     Both people of a pair join, with the same label: what the network is to learn is that they are alike. The repeats
-    draw different pairs and are trained as one stack, going on from the trained weights (`fresh` starts anew). Some
-    pairs join the validation rows, or the training would stop before it had become fair. Kept is the repeat that
-    discriminates the fewest people, among those that lose at most `max_loss` of the accuracy on validation rows; with
-    None, whatever it costs and even if it does not help. An `ensemble` that is at hand saves the time to train it.
+    draw different pairs and are trained as one stack. Some pairs join the validation rows, or the training would stop
+    before it had become fair. Kept is the repeat that discriminates the fewest people, among those that lose at most
+    `max_loss` of the accuracy on validation rows. An `ensemble` that is at hand saves the time to train it.
     """
-    check_rule(label)
-    if not 0 < share <= 1:
-        raise NeuronFairError(f"the share of the findings must be above 0 and at most 1, got {share}")
-    if repeats < 1:
-        raise NeuronFairError(f"there must be at least one repeat, got {repeats}")
-    if not data.labelled:
+    settings = settings or RepairSettings()
+    if not parts.train.labelled:
         raise NeuronFairError(
-            f"{data.name}: the rows have no labels, so nothing can be trained. Give the target column"
+            f"{parts.train.name}: the rows have no labels, so nothing can be trained. Give the target column"
         )
-    domain = data.domain
+    domain = parts.train.domain
     module = copy.deepcopy(module).to(domain.device)
-    generator = torch.Generator().manual_seed(seed)
-    ensemble = (ensemble or Ensemble(parts, seed=seed)) if label == "ensemble" else None
-    pairs, labels = _labelled_pairs(module, parts.train, findings, seeds, label, ensemble)
-    count = min(MOST, max(1, round(share * len(pairs))))
+    generator = torch.Generator().manual_seed(settings.seed)
+    ensemble = (ensemble or Ensemble(parts, seed=settings.seed)) if settings.label == "ensemble" else None
+    pairs, labels = _labelled_pairs(module, parts.train, findings, seeds, settings.label, ensemble)
+    count = min(MOST, max(1, round(settings.share * len(pairs))))
     order = torch.randperm(len(pairs), generator=generator)
     # About as many people of pairs as validation rows, lest either decide alone when the training stops.
     kept = min(count // HELD, max(FEWEST, len(parts.validation) // 2))
     held, rest = order[:kept], order[kept:]
-    drawn = [rest[torch.randperm(len(rest), generator=generator)[:count]] for _ in range(repeats)]
+    drawn = [rest[torch.randperm(len(rest), generator=generator)[:count]] for _ in range(settings.repeats)]
 
     def trained(chosen: list[Tensor], kept: Tensor) -> list[nn.Sequential]:
         """Train one network for each choice of pairs."""
-        x, y, lines, validation = _lesson(parts, pairs, labels, chosen, kept)
+        rows, lines, validation = _lesson(parts, pairs, labels, chosen, kept)
         results = train_stack(
-            lambda: _start(module, fresh),
-            x,
-            y,
+            lambda: _start(module, settings.fresh),
+            rows,
             chosen=lines,
             validation=validation,
-            settings=settings,
-            seed=seed,
-            fresh=fresh,
+            settings=settings.training,
+            seed=settings.seed,
+            fresh=settings.fresh,
             progress=progress,
         )
         return [result.module for result in results]
@@ -118,10 +126,10 @@ def retrain(
     (plain,) = trained([order[:0]], order[:0])
     people = torch.cat([parts.validation.rows, domain.sample(SAMPLES, generator)])
     start, *results = outcomes([module, *networks], parts.validation, people)
-    chosen = _choose(start, results, max_loss)
+    chosen = _choose(start, results, settings.max_loss)
     before, without, *after = outcomes([module, plain, *networks], parts.test, domain.sample(SAMPLES, generator))
     right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
-    return Retraining(networks[chosen], label, chosen, len(drawn[0]), before, tuple(after), without, right)
+    return Retraining(networks[chosen], settings.label, chosen, len(drawn[0]), before, tuple(after), without, right)
 
 
 def _start(module: nn.Sequential, fresh: bool) -> nn.Sequential:
@@ -135,7 +143,7 @@ def _start(module: nn.Sequential, fresh: bool) -> nn.Sequential:
 
 def _lesson(
     parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], kept: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Rows]:
+) -> tuple[Rows, Tensor, Rows]:
     """Return inputs and labels of all rows that anybody learns from, which of them each learns from, and those held.
 
     The pairs that several repeats have drawn are there once.
@@ -149,7 +157,7 @@ def _lesson(
         rows = torch.cat([part.rows, pairs[some].flatten(0, 1)])
         return TableEncoding.of(part.domain).encode(rows), torch.cat([part.labels, labels[some].repeat_interleave(2)])
 
-    return *joined(parts.train, used), lines, joined(parts.validation, kept)
+    return joined(parts.train, used), lines, joined(parts.validation, kept)
 
 
 def _labelled_pairs(
@@ -171,9 +179,9 @@ def _labelled_pairs(
     return torch.stack([rows, findings.twins(domain)], 1)[known], labels[known]
 
 
-def _choose(start: Outcome, results: list[Outcome], max_loss: float | None) -> int:
+def _choose(start: Outcome, results: list[Outcome], max_loss: float) -> int:
     """Return the number of the repeat to keep."""
-    if max_loss is None:
+    if math.isinf(max_loss):
         return min(range(len(results)), key=lambda i: results[i].rate)
     allowed = [i for i, result in enumerate(results) if result.accuracy >= start.accuracy - max_loss]
     if not allowed:

@@ -20,22 +20,12 @@ from neuronfair.model.stacked import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.repair.evaluate import Standing, stand
 from neuronfair.repair.neurons import NeuronRepair, repair_neurons
-from neuronfair.repair.retrain import Retraining, retrain
+from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
 from neuronfair.store.manifest import rows_digest
 from neuronfair.store.run import Run
 from neuronfair.words import percent
 
-
-@dataclass(frozen=True)
-class RepairSettings:
-    """How a network is repaired: `share`, `label` and `repeats` are those of `retrain`."""
-
-    how: Literal["retrain", "neurons"] = "retrain"
-    share: float = 0.1
-    label: str = "ensemble"
-    repeats: int = 5
-    max_loss: float = 0.01  # of accuracy on validation rows
-    seed: int = 0
+How = Literal["retrain", "neurons"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,9 @@ class Progress(Protocol):
         """Show it."""
 
 
-def repair(run: Run, path: Path, data: Data, settings: RepairSettings, *, device: str, show: Progress) -> Repaired:
+def repair(
+    run: Run, path: Path, data: Data, how: How, settings: RepairSettings, *, device: str, show: Progress
+) -> Repaired:
     """Repair the network in a weights file; refuse the work if the rate does not fall."""
     known, module, notes = _opened(run, path, data, device)
     data = data.to(device)
@@ -67,24 +59,12 @@ def repair(run: Run, path: Path, data: Data, settings: RepairSettings, *, device
     split_seed = settings.seed if known is None else known.seed
     parts = data.split(split_seed)
     work: Retraining | NeuronRepair
-    if settings.how == "retrain":
+    if how == "retrain":
 
         def note(epoch: int, losses: dict[int, float]) -> None:
             show("Training again", epoch, None, f"epochs, validation loss {sum(losses.values()) / len(losses):.4f}")
 
-        work = retrain(
-            module,
-            data,
-            parts,
-            findings,
-            run.seeds.to(device),
-            share=settings.share,
-            label=settings.label,
-            repeats=settings.repeats,
-            max_loss=settings.max_loss,
-            seed=settings.seed,
-            progress=note,
-        )
+        work = retrain(module, parts, findings, run.seeds.to(device), settings, progress=note)
     else:
         profile = interpret(Network(module, data.domain), data.domain, parts.train.rows)
         work = repair_neurons(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,127 +15,21 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
 from neuronfair.search.draws import Draws
-from neuronfair.search.engine import Checkpoint, PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
-from neuronfair.search.health import HealthNote, check_health, weak_guidance
+from neuronfair.search.health import check_health, weak_guidance
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, World
 from neuronfair.search.methods import METHODS, Setting, check_method, phases
 from neuronfair.search.methods.uniform import Uniform
+from neuronfair.search.outcome import Count, Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 
 RANDOM_WALKERS = 4096  # rows that the random control judges at a time
 NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a search is to do; the defaults are the paper's budget."""
-
-    method: str = "frontier"
-    seeds: int = 1000
-    steps: int = 1000  # of the local phase, after a look at the row that a walker starts from, which is judged, too
-    global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
-    instances: int | None = None  # different people judged, at most, in each phase
-    seconds: float | None = None  # for both phases together
-    seed: int = 0
-    decision: Decision = field(default_factory=Decision)
-    controls: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
-            if not (getattr(self, name) or 0) >= 0:  # nor NaN
-                raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
-        check_method(self.method)
-
-
-@dataclass(frozen=True)
-class Count:
-    """How a search went, in three figures."""
-
-    tried: int
-    findings: int
-    judged: int
-
-    @property
-    def gsr(self) -> float:
-        """The success rate: findings among the different people judged."""
-        return self.findings / self.tried if self.tried else 0.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a search found, phase by phase, with its controls at the same number of judged rows."""
-
-    plan: Plan
-    domain: TableDomain
-    seeds: Tensor
-    profile: BiasProfile | None  # a black box has none
-    first: PhaseResult
-    local: PhaseResult
-    random: Count | None
-    random_direction: Count | None
-    health: tuple[HealthNote, ...]
-
-    @property
-    def findings(self) -> Findings:
-        """The findings of both phases, the global ones first."""
-        return Findings.join([self.first.findings, self.local.findings])
-
-    @property
-    def total(self) -> Count:
-        """How both phases went together."""
-        first, local = self.first.findings, self.local.findings
-        return Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search early."""
-        guided = METHODS[self.plan.method].gradients
-        missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
-        return missing or "interrupted" in (self.first.stop, self.local.stop)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
-        first, local, total = self.first.findings, self.local.findings, self.total
-        seconds = self.first.seconds + self.local.seconds
-        invalid = sum(
-            int((~self.domain.valid(p.long())).sum())
-            for f in (first, local)
-            for p in torch.split(f.packed, ROWS_PER_PASS)
-        )
-        result: dict[str, Any] = {
-            "method": self.plan.method,
-            "findings": total.findings,
-            "findings_global": len(first),
-            "findings_local": len(local),
-            "tried": total.tried,
-            "gsr": total.gsr,
-            "random": None,
-            "lift": None,
-            "random_direction": None,
-            "lift_over_random_direction": None,
-            "violations": invalid,
-            "rejected_on_recheck": first.rejected + local.rejected,
-            "seconds": seconds,
-            "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
-            "rows_judged": total.judged,
-            "stop": {"global": self.first.stop, "local": self.local.stop},
-            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
-        }
-        for name, lift, control in (
-            ("random", "lift", self.random),
-            ("random_direction", "lift_over_random_direction", self.random_direction),
-        ):
-            if control is not None:
-                result[name] = {"tried": control.tried, "findings": control.findings, "gsr": control.gsr}
-                result[lift] = total.gsr / control.gsr if control.gsr else None
-        return result
 
 
 class Recorder(Protocol):
@@ -244,6 +138,9 @@ def _both_phases(
     def phase(
         name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
     ) -> PhaseResult:
+        record = Record(keep=keep)
+        if recorder is not None:
+            record = Record(lambda where: recorder.checkpoint(name, where), resume=recorder.resume(name), keep=keep)
         return search(
             replace(world, draws=Draws(plan.seed, name)),
             rule,
@@ -251,9 +148,7 @@ def _both_phases(
             budget=budget,
             origin=origin,
             seen=seen,
-            keep=keep,
-            resume=recorder.resume(name) if recorder is not None else None,
-            checkpoint=(lambda where: recorder.checkpoint(name, where)) if recorder is not None else None,
+            record=record,
             progress=(lambda *figures: progress(label + name, *figures)) if progress is not None else None,
         )
 
@@ -304,7 +199,7 @@ def _random(plan: Plan, world: World, judged: int, progress: Progress | None) ->
         Uniform(),
         nobody,
         budget=Budget(steps),
-        keep=False,
+        record=Record(keep=False),
         progress=(lambda *figures: progress("control: random rows", *figures)) if progress is not None else None,
     )
     return _count(result)

@@ -40,6 +40,16 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Record:
+    """What is kept of a phase on the way, and where it goes on from."""
+
+    checkpoint: Callable[[Checkpoint], None] | None = None  # called after every so many steps, and at the end
+    every: int = 50
+    resume: Checkpoint | None = None  # holds all findings and keys up to it
+    keep: bool = True  # False: findings are confirmed and counted, but not kept
+
+
+@dataclass(frozen=True)
 class PhaseResult:
     """The findings of one phase, how many there are, why it ended, and how long it took."""
 
@@ -57,10 +67,7 @@ def search(
     budget: Budget,
     origin: Tensor | None = None,
     seen: KeySet | None = None,
-    resume: Checkpoint | None = None,
-    checkpoint: Callable[[Checkpoint], None] | None = None,
-    every: int = 50,
-    keep: bool = True,
+    record: Record | None = None,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> PhaseResult:
     """Let one walker start from every seed and return the discriminatory instances they find.
@@ -68,12 +75,13 @@ def search(
     All walkers advance together. `origin` numbers the seeds (0, 1, … by default): a walker's path depends on its
     number and its seed only, so a search may be split into batches. `seen` holds people judged by earlier phases, who
     do not count again. Every finding is judged once more, in float64, before it retires a walker, counts for the
-    budget, is returned or given to `checkpoint`. `resume` goes on from a checkpoint that holds all findings and keys up
-    to it. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends it at once. With `keep=False` findings
-    are confirmed and counted, but not kept.
+    budget, is returned or given to a checkpoint. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends
+    it at once.
     """
+    record = record or Record()
+    resume, checkpoint = record.resume, record.checkpoint
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
-    tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device), keep)
+    tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device), record.keep)
     rows = world.domain.clip(seeds)
     numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
     state, t = method.start(world, {"origin": numbers, "rows": rows, "found": torch.zeros_like(numbers)}), 0
@@ -112,7 +120,7 @@ def search(
                 t, stop = t + 1, tally.stop
                 if progress is not None:
                     progress(t, budget.steps, tally.found)
-                if (checkpoint is not None or not keep) and t - saved >= every and stop is None:
+                if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
                     where = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock)
                     saved = t
                     if checkpoint is not None:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from neuronfair.model.blackbox import Model
-from neuronfair.search.campaign import NO_SEED, Outcome
+from neuronfair.search.campaign import NO_SEED
 from neuronfair.search.judge import Pairs, judge
+from neuronfair.search.outcome import Outcome
 from neuronfair.search.shrink import shrink
 
 LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from neuronfair.errors import RunError
-from neuronfair.search.campaign import Count
+from neuronfair.search.outcome import Count
 from neuronfair.store.files import read_text
 from neuronfair.store.seal import Json
 

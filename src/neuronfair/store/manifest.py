@@ -17,7 +17,7 @@ from neuronfair import __version__
 from neuronfair.domain.data import Data
 from neuronfair.errors import RunError
 from neuronfair.model.decision import DecisionKind
-from neuronfair.search.campaign import Plan
+from neuronfair.search.outcome import Plan
 from neuronfair.store.files import read_text, write_whole
 from neuronfair.store.lock import LOCK
 from neuronfair.store.seal import Json, seal, unseal

@@ -21,9 +21,9 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, read_domain
 from neuronfair.errors import RunError
-from neuronfair.search.campaign import Count
 from neuronfair.search.engine import Checkpoint
 from neuronfair.search.findings import Findings
+from neuronfair.search.outcome import Count
 from neuronfair.store import files
 from neuronfair.store.files import writing
 from neuronfair.store.journal import JOURNAL, PHASES, SEEDS, Journal, part_names

@@ -12,12 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from neuronfair.search.budget import Budget
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.methods import Phases, Setting, phases
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.testing.cases import WALKERS, case, network
 
 STEPS = 12

@@ -12,12 +12,13 @@ from torch import nn
 
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
-from neuronfair.search.campaign import Outcome, Plan, find
-from neuronfair.search.engine import Checkpoint
+from neuronfair.search.campaign import find
+from neuronfair.search.engine import Checkpoint, Record
 from neuronfair.search.findings import Findings
 from neuronfair.search.keys import KeySet
 from neuronfair.search.methods import METHODS
 from neuronfair.search.methods.uniform import Uniform
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.testing.asking import LINES, PHASES, STEPS, check, digest, explore, full_search, kept, kept_search
 from neuronfair.testing.cases import CASES, WALKERS, case, linear, network
 
@@ -159,7 +160,7 @@ def batches_change_no_path(name: str, phase: str) -> None:
 def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
     """Everything that is remembered is in the state."""
     saved: list[Checkpoint] = []
-    whole, spy = explore(name, "pair", phase, checkpoint=saved.append, every=5)
+    whole, spy = explore(name, "pair", phase, record=Record(saved.append, every=5))
     assert [at.t for at in saved] == [5, 10, STEPS]
     assert len(whole.findings) > 0
     for i, last in enumerate(saved):
@@ -167,7 +168,8 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
         keys = torch.cat([at.keys for at in saved[: i + 1]])
         # What is read from a file shares nothing with the process that wrote it.
         state = {key: value.clone() for key, value in last.state.items()}
-        resumed, rest = explore(name, "pair", phase, resume=replace(last, state=state, findings=so_far, keys=keys))
+        where = replace(last, state=state, findings=so_far, keys=keys)
+        resumed, rest = explore(name, "pair", phase, record=Record(resume=where))
         _assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
         for mine, before in zip(rest.asked, spy.asked[last.t :], strict=True):
@@ -179,7 +181,9 @@ def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None
     """Walkers that retire leave the state with their lines."""
     saved: list[Checkpoint] = []
     seeds = case("people").seeds  # of which three retire at once
-    explore(name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, checkpoint=saved.append, every=1)
+    explore(
+        name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, record=Record(saved.append, every=1)
+    )
     living = [len(at.state["origin"]) for at in saved]
     assert any(0 < count < WALKERS for count in living)  # some have retired
     for at, count in zip(saved, living, strict=True):

@@ -13,7 +13,8 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Plan, find
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Plan
 from neuronfair.testing.asking import STEPS, check, full_search
 from neuronfair.testing.cases import WALKERS, case, random_module
 

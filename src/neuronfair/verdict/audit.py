@@ -16,7 +16,7 @@ from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, open_model
-from neuronfair.search.campaign import Outcome, Plan
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages

@@ -18,8 +18,9 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.severity import severity
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
 from neuronfair.search.methods import METHODS, check_method
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 
 Phase = Literal["both", "global", "local"]

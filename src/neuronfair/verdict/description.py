@@ -15,8 +15,8 @@ from neuronfair.measure.coverage import covered
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Outcome
 from neuronfair.search.judge import Pairs, judge
+from neuronfair.search.outcome import Outcome
 from neuronfair.search.shrink import shrink
 from neuronfair.verdict import words
 from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity

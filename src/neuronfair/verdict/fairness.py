@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.domain.data import UNKNOWN, Data
 from neuronfair.domain.table import TableDomain
@@ -22,7 +22,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.model.weights import Card, fingerprint, save
 from neuronfair.model.zoo import fully_connected
-from neuronfair.search.campaign import Plan
+from neuronfair.search.outcome import Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST, where
@@ -38,6 +38,18 @@ from neuronfair.words import listed, percent, plain
 SAMPLES = 10_000  # people judged at least
 ROWS = 1000  # people drawn where no table is given, for the search to start from
 WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """How thorough a check is; if it fails, `method` searches for people to show, from `seeds` rows."""
+
+    confidence: float = 0.95
+    samples: int | None = None  # people judged; None: so many that a fair model passes easily
+    method: str | None = None  # None: one that can search the model
+    seeds: int = 100
+    steps: int = 100
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,38 +73,33 @@ class Fairness:
         model: nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any],
         domain: TableDomain | Data | str | Path,
         *,
-        rows: Tensor | None = None,
         max_rate: float = 0.01,
-        confidence: float = 0.95,
         sensitive: str | Sequence[str] | None = None,
         decision: Decision | None = None,
-        samples: int | None = None,
-        method: str | None = None,
-        seeds: int = 100,
-        steps: int = 100,
         seconds: float | None = 20.0,
         corpus: str | Path | None = None,
-        seed: int = 0,
+        settings: CheckSettings | None = None,
     ) -> Checked:
         """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of the domain.
 
         `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
-        domain. The upper end of the interval must not exceed `max_rate`; `samples` people are judged, by default so
-        many that a fair model passes easily. Only if that fails, `method` searches for people to show, from `seeds`
-        rows and for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model that
-        gives everybody the same decision fails: nothing can be said about it.
+        domain. The upper end of the interval must not exceed `max_rate`. Only if it does, people to show are searched
+        for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model that gives
+        everybody the same decision fails: nothing can be said about it.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         if not 0 < max_rate < 1:
             raise NeuronFairError(
                 f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
             )
-        data = _data(domain, rows, sensitive, seed)
+        settings = settings or CheckSettings()
+        confidence, seed = settings.confidence, settings.seed
+        data = _data(domain, sensitive, seed)
         opened = open_model(model, data.domain, data.rows, decision=decision)
         past = _replay(corpus, data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
-        samples = samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
+        samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         rate = discrimination_rate(
             opened.model,
             data.domain,
@@ -104,9 +111,9 @@ class Fairness:
         problems = []
         if limit.met_by(rate.interval[1]):
             plan = Plan(
-                method=method or ("frontier" if opened.white_box else "aequitas"),
-                seeds=seeds,
-                steps=steps,
+                method=settings.method or ("frontier" if opened.white_box else "aequitas"),
+                seeds=settings.seeds,
+                steps=settings.steps,
                 seconds=seconds,
                 seed=seed,
                 decision=opened.decision,
@@ -180,25 +187,24 @@ def _too_many(rate: Rate, limit: Limit, domain: TableDomain) -> list[str]:
     if not limit.met_by(rate.rate):
         needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
-            lines.append(f"These are too few people to decide: about {needed:,} would be needed (samples = {needed}).")
+            lines.append(
+                f"These are too few people to decide: about {needed:,} would be needed "
+                f"(settings=CheckSettings(samples={needed}))."
+            )
     return lines
 
 
-def _data(
-    domain: TableDomain | Data | str | Path, rows: Tensor | None, sensitive: str | Sequence[str] | None, seed: int
-) -> Data:
-    if isinstance(domain, Data):
-        if rows is not None:
-            raise DataError("a table has rows of its own: give either the table or a domain and rows")
-        data = domain
+def _data(given: TableDomain | Data | str | Path, sensitive: str | Sequence[str] | None, seed: int) -> Data:
+    """Return the table, or people drawn from a domain where there is none."""
+    if isinstance(given, Data):
+        data = given
     else:
-        domain = domain if isinstance(domain, TableDomain) else read_domain(domain)
-        if rows is None:
-            rows = domain.sample(ROWS, torch.Generator().manual_seed(seed))
+        domain = given if isinstance(given, TableDomain) else read_domain(given)
+        rows = domain.sample(ROWS, torch.Generator().manual_seed(seed))
         data = Data(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
     if sensitive is not None:
         names = [sensitive] if isinstance(sensitive, str) else sensitive
-        data = Data(data.name, data.domain.with_sensitive(*names), data.rows, data.labels)
+        data = replace(data, domain=data.domain.with_sensitive(*names))
     return data
 
 

@@ -23,7 +23,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Outcome, Plan, find
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
@@ -107,11 +108,11 @@ class Inquiry:
 
 def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     """Estimate how often the decision flips, for people drawn uniformly from the domain and for the table's rows."""
-    populations: tuple[tuple[Population, Tensor | None, str], ...] = (
-        ("domain", None, "Judging people drawn from the domain"),
-        ("table", case.data.rows, "Judging the rows of the table"),
+    populations: tuple[tuple[Population | Tensor, str], ...] = (
+        ("domain", "Judging people drawn from the domain"),
+        (case.data.rows, "Judging the rows of the table"),
     )
-    for population, rows, what in populations:
+    for population, what in populations:
 
         def note(done: int, total: int, what: str = what) -> None:
             progress(what, done, total)
@@ -120,7 +121,6 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             case.model,
             case.domain,
             population=population,
-            rows=rows,
             samples=case.samples,
             confidence=case.confidence,
             decision=case.decision,
@@ -128,7 +128,7 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             progress=note,
         )
         inquiry.rate = inquiry.rate or rate
-        inquiry.add(rates=replace(inquiry.report.rates, **{population: words.rate_of(rate)}))
+        inquiry.add(rates=replace(inquiry.report.rates, **{rate.population: words.rate_of(rate)}))
     broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."

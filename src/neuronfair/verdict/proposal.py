@@ -16,7 +16,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.stacked import linear_layers
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import SAMPLES, retrain
+from neuronfair.repair.retrain import SAMPLES, RepairSettings, retrain
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, group_figures
 from neuronfair.verdict.report import RepairReport, RepairState
 from neuronfair.verdict.words import rate_of
@@ -44,18 +44,14 @@ def propose(
     best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
     parts = case.data.split(case.seed if parts_seed is None else parts_seed)
     small = len(case.data) + 2 * len(best.findings) < SMALL
+    training = replace(SHORT, batch=64) if small else SHORT
     try:
         work = retrain(
             module,
-            case.data,
             parts,
             best.findings,
             best.seeds,
-            share=1.0,
-            repeats=1,
-            max_loss=LOSS,
-            settings=replace(SHORT, batch=64) if small else SHORT,
-            seed=case.seed,
+            RepairSettings(1.0, repeats=1, max_loss=LOSS, training=training, seed=case.seed),
             progress=lambda epoch, losses: progress("Training again with the findings", epoch, SHORT.epochs),
         )
     except NeuronFairError as error:

@@ -67,7 +67,10 @@ def operator(kind: str, attributes: dict[str, Any]) -> Callable[..., Any]:
     """Return the function of an operator with its attributes filled in."""
     if kind not in _OPERATORS:
         raise Unsupported(f"the operator {kind}")
-    function = _OPERATORS[kind]
+    function, attributes = _OPERATORS[kind], dict(attributes)
+    padding = attributes.pop("auto_pad", "NOTSET")
+    if padding not in ("NOTSET", "VALID"):  # pads, or none
+        raise Unsupported(f"the padding {padding}")
     known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
     if unknown := set(attributes) - known:
         raise Unsupported(f"the attribute {min(unknown)} of {kind}")
@@ -111,7 +114,6 @@ def _conv(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
     dilations: Sequence[int] | None = None,
     group: int = 1,
     kernel_shape: Sequence[int] = (),
@@ -119,7 +121,7 @@ def _conv(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     n = weight.dim() - 2
-    x = _padded(x, pads, auto_pad, n, 0.0)
+    x = _padded(x, pads, n, 0.0)
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[n - 1]
     return function(x, weight, bias, list(strides or [1] * n), 0, list(dilations or [1] * n), group)
 
@@ -128,7 +130,6 @@ def _max_pool(
     x: Tensor,
     *,
     kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     dilations: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
@@ -136,7 +137,7 @@ def _max_pool(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     n = len(kernel_shape)
-    x = _padded(x, pads, auto_pad, n, -math.inf)
+    x = _padded(x, pads, n, -math.inf)
     function = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[n - 1]
     steps, gaps = list(strides or [1] * n), list(dilations or [1] * n)
     pooled: Tensor = function(x, list(kernel_shape), steps, 0, gaps, ceil_mode=bool(ceil_mode))
@@ -147,7 +148,6 @@ def _average_pool(
     x: Tensor,
     *,
     kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
     pads: Sequence[int] | None = None,
@@ -157,13 +157,11 @@ def _average_pool(
     function = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[n - 1]
     if ceil_mode or (any(pads or ()) and not count_include_pad):
         raise Unsupported("AveragePool with a ceiling or with padding that does not count")
-    x = _padded(x, pads, auto_pad, n, 0.0)
+    x = _padded(x, pads, n, 0.0)
     return function(x, list(kernel_shape), list(strides or [1] * n))
 
 
-def _padded(x: Tensor, pads: Sequence[int] | None, auto_pad: str, n: int, value: float) -> Tensor:
-    if auto_pad not in ("NOTSET", "VALID"):
-        raise Unsupported(f"the padding {auto_pad}")
+def _padded(x: Tensor, pads: Sequence[int] | None, n: int, value: float) -> Tensor:
     if not any(pads or ()):
         return x
     before, after = list(pads or ())[:n], list(pads or ())[n:]

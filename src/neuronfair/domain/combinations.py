@@ -1,0 +1,38 @@
+"""The combinations of sensitive values: which there are, and who has which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Combinations(NamedTuple):
+    """All combinations of the sensitive codes in a fixed order, and where that of a row stands among them."""
+
+    values: Tensor  # (combinations, columns)
+    columns: Tensor
+    first: Tensor  # the lowest and the highest code of each column
+    last: Tensor
+    strides: Tensor  # how many places one code more of each is ahead
+    others: Tensor  # how many places ahead the other combinations are
+
+    @staticmethod
+    def of(columns: Sequence[int], sizes: Sequence[int], device: torch.device) -> Combinations:
+        """Return the combinations of so many codes in each of these columns."""
+        values = torch.cartesian_prod(*(torch.arange(size, device=device) for size in sizes)).reshape(-1, len(sizes))
+        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        lists = (columns, [0] * len(sizes), [size - 1 for size in sizes], strides, range(1, len(values)))
+        return Combinations(values, *(torch.tensor(list(numbers), device=device) for numbers in lists))
+
+    def number(self, rows: Tensor) -> Tensor:
+        """Return where the values of each row stand, from (…, d) to (…); codes outside are moved into their bounds."""
+        return (rows.index_select(-1, self.columns).clamp(self.first, self.last) * self.strides).sum(-1)
+
+    def ahead(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Return each row with the values that come so many places, (k,) or (n, k), after its own: (n, k, d)."""
+        values = self.values[(self.number(rows)[:, None] + places) % len(self.values)]
+        return rows[:, None].repeat(1, places.shape[-1], 1).index_copy_(2, self.columns, values)

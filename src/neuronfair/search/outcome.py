@@ -1,0 +1,124 @@
+"""What a search is to do, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.search.engine import PhaseResult
+from neuronfair.search.findings import Findings
+from neuronfair.search.health import HealthNote
+from neuronfair.search.methods import METHODS, check_method
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is to do; the defaults are the paper's budget."""
+
+    method: str = "frontier"
+    seeds: int = 1000
+    steps: int = 1000  # of the local phase, after a look at the row that a walker starts from, which is judged, too
+    global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
+    instances: int | None = None  # different people judged, at most, in each phase
+    seconds: float | None = None  # for both phases together
+    seed: int = 0
+    decision: Decision = field(default_factory=Decision)
+    controls: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
+            if not (getattr(self, name) or 0) >= 0:  # nor NaN
+                raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
+        check_method(self.method)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How a search went, in three figures."""
+
+    tried: int
+    findings: int
+    judged: int
+
+    @property
+    def gsr(self) -> float:
+        """The success rate: findings among the different people judged."""
+        return self.findings / self.tried if self.tried else 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found, phase by phase, with its controls at the same number of judged rows."""
+
+    plan: Plan
+    domain: TableDomain
+    seeds: Tensor
+    profile: BiasProfile | None  # a black box has none
+    first: PhaseResult
+    local: PhaseResult
+    random: Count | None
+    random_direction: Count | None
+    health: tuple[HealthNote, ...]
+
+    @property
+    def findings(self) -> Findings:
+        """The findings of both phases, the global ones first."""
+        return Findings.join([self.first.findings, self.local.findings])
+
+    @property
+    def total(self) -> Count:
+        """How both phases went together."""
+        first, local = self.first.findings, self.local.findings
+        return Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search early."""
+        guided = METHODS[self.plan.method].gradients
+        missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
+        return missing or "interrupted" in (self.first.stop, self.local.stop)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        first, local, total = self.first.findings, self.local.findings, self.total
+        seconds = self.first.seconds + self.local.seconds
+        invalid = sum(
+            int((~self.domain.valid(p.long())).sum())
+            for f in (first, local)
+            for p in torch.split(f.packed, ROWS_PER_PASS)
+        )
+        result: dict[str, Any] = {
+            "method": self.plan.method,
+            "findings": total.findings,
+            "findings_global": len(first),
+            "findings_local": len(local),
+            "tried": total.tried,
+            "gsr": total.gsr,
+            "random": None,
+            "lift": None,
+            "random_direction": None,
+            "lift_over_random_direction": None,
+            "violations": invalid,
+            "rejected_on_recheck": first.rejected + local.rejected,
+            "seconds": seconds,
+            "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
+            "rows_judged": total.judged,
+            "stop": {"global": self.first.stop, "local": self.local.stop},
+            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
+        }
+        for name, lift, control in (
+            ("random", "lift", self.random),
+            ("random_direction", "lift_over_random_direction", self.random_direction),
+        ):
+            if control is not None:
+                result[name] = {"tried": control.tried, "findings": control.findings, "gsr": control.gsr}
+                result[lift] = total.gsr / control.gsr if control.gsr else None
+        return result

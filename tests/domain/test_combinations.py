@@ -1,0 +1,27 @@
+"""The combinations of sensitive values, counted by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from neuronfair.domain.combinations import Combinations
+
+# Two values in column 2 and three in column 0, of rows with three columns.
+BOTH = Combinations.of((2, 0), (2, 3), torch.device("cpu"))
+
+
+def test_they_come_in_order():
+    assert BOTH.values.tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert BOTH.others.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_where_a_row_stands():
+    rows = torch.tensor([[[0, 9, 0], [2, 9, 0]], [[1, 9, 1], [7, 9, -3]]])  # the last outside: taken for 2 and 0
+    assert BOTH.number(rows).tolist() == [[0, 2], [4, 2]]
+
+
+def test_those_ahead_begin_anew_after_the_last():
+    rows = torch.tensor([[1, 9, 1], [0, 8, 0]])
+    assert BOTH.ahead(rows, torch.tensor([1, 2])).tolist() == [[[2, 9, 1], [0, 9, 0]], [[1, 8, 0], [2, 8, 0]]]
+    assert BOTH.ahead(rows, torch.tensor([[5], [0]])).tolist() == [[[0, 9, 1]], [[0, 8, 0]]]
+    assert rows.tolist() == [[1, 9, 1], [0, 8, 0]]
