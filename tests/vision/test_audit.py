@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuronfair import Network, interpret, judge
-from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.errors import DataError
 from neuronfair.vision.audit import after, compare, improve, subject
 from neuronfair.vision.detector import fit_attribute, fit_detector, predictions
 from neuronfair.vision.domain import ImageDomain
@@ -120,8 +120,6 @@ def test_nothing_to_start_from_is_said():
     red[:, :2] = 255
     with pytest.raises(DataError, match="no shift turns 'cast'"):
         subject(cast_detector(reads_cast=True), cast_classifier(), red, nobody, name="red", sensitive="cast")
-    with pytest.raises(NeuronFairError, match="no method 'fgsm'"):
-        search_pictures(None, None, "fgsm", torch.arange(2))
 
 
 def test_retraining_touches_a_copy_and_uses_no_held_out_face():

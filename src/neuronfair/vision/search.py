@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -16,21 +15,12 @@ from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
 from neuronfair.search.findings import Findings
 from neuronfair.search.keys import KeySet
-from neuronfair.search.method import Method, World
-from neuronfair.search.methods.adf import Adf
-from neuronfair.search.methods.eidig import EidigGlobal
-from neuronfair.search.methods.halving import Halving
-from neuronfair.search.methods.neuronfair import NeuronFair
+from neuronfair.search.method import World
+from neuronfair.search.methods import Setting, picture_walk
 from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.encoding import PictureEncoding
 
 STEPS = 40  # max_iter_g of the paper
-METHODS: dict[str, Method] = {
-    "neuronfair": NeuronFair(),
-    "adf": Adf(),
-    "eidig": EidigGlobal(),
-    "halving": Halving(NeuronFair()),
-}
 
 
 @dataclass(frozen=True)
@@ -67,16 +57,15 @@ def search_pictures(
     `walkers` go together, which bounds the memory; the batches do not change what is found. `blind` replaces every
     gradient by noise: the same walk in random directions. After so many `seconds` no further batch is begun.
     """
-    if method not in METHODS:
-        raise NeuronFairError(f"no method '{method}' for pictures. {did_you_mean(method, METHODS)}")
     reader = network.reading(PictureEncoding(domain))
     world = World(reader, domain, Decision(), Draws(seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
+    walk = picture_walk(method, Setting(world, seen, len(numbers) * steps))
     budget = Budget(steps=steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
     spent, begun = 0.0, 0
     for part in torch.split(numbers, walkers):
-        result = search(world, METHODS[method], domain.rows(part), budget=budget, origin=part, seen=seen)
+        result = search(world, walk, domain.rows(part), budget=budget, origin=part, seen=seen)
         parts.append(result.findings)
         spent, begun = spent + result.seconds, begun + len(part)
         if result.stop == "interrupted" or (seconds is not None and spent >= seconds):
