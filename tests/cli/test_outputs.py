@@ -51,7 +51,7 @@ def table(run, monkeypatch):
     for module in ("audit", "compare", "model", "rate", "search"):
         monkeypatch.setattr(f"neuronfair.cli.{module}.load_data", late)
     monkeypatch.setattr("neuronfair.domain.infer.infer_domain", late)
-    monkeypatch.setattr("neuronfair.cli.images._pictures", late)
+    monkeypatch.setattr("neuronfair.vision.archive.open_pictures", late)
     monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)
 
 

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import torch
 from PIL import Image
 
 from neuronfair.search.findings import Findings
+from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import ImageDomain
-from neuronfair.vision.page import amplified, panels, write_page, write_sheet
+from neuronfair.vision.page import amplified, panels, picture_page, write_results, write_sheet
+from neuronfair.vision.report import PictureReport, ShiftReport, WalkReport
+from neuronfair.vision.search import PictureSearch
+from neuronfair.vision.sentences import sentences
 
 CLASSES = ("no face", "face")
 
@@ -36,17 +43,37 @@ def test_a_pair_is_shown_with_both_differences_and_both_decisions():
     assert (shift == 2).all()
 
 
+def audited(findings: Findings, domain: ImageDomain) -> PictureAudit:
+    walk = WalkReport(1, len(findings), 0.5, 2, 0, 0, 1.0, 0.1, 0.2, None, 1.0, 3.0, None)
+    names = ("neuronfair", "halving")
+    walks = {f"{name}{kind}": walk for name in names for kind in ("", ", random direction", ", random shift")}
+    report = PictureReport(
+        2, (), "<gender>", ("f", "m"), "small", 1.0, 0.5, 0.5, False, ShiftReport(2, 2, 1, 1, 0.1, 0.1, 1.0, 0.3, 0.1),
+        "a<b", 0.2, {"a<b": 0.2}, walks,
+    )  # fmt: skip
+    found = {"halving": PictureSearch(domain, findings, 1, 3.0)}
+    return PictureAudit(report, SimpleNamespace(domain=domain), found, CLASSES, ("x.png",))
+
+
 def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     domain, findings = one_pair()
-    table = {"a<b": {"findings": 3}}
-    write_page(tmp_path / "r.html", domain, findings, title="T & U", lines=["x < y"], table=table, classes=CLASSES)
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    page = picture_page(audited(findings, domain))
     assert page.count("data:image/png;base64,") == 5
     assert "http" not in page
-    for words in ("T &amp; U", "x &lt; y", "a&lt;b", "twin: no face"):
+    for words in ("&lt;gender&gt;", "a&lt;b, AUC", "<td>50\N{NARROW NO-BREAK SPACE}%</td>", "twin: no face"):
         assert words in page
-    write_page(tmp_path / "e.html", domain, findings[:0], title="", lines=[], table={}, classes=CLASSES)
-    assert "Nothing was found" in (tmp_path / "e.html").read_text(encoding="utf-8")
+    assert "Nothing was found" in picture_page(audited(findings[:0], domain))
+    write_results(tmp_path, audited(findings, domain))
+    pairs = np.load(tmp_path / "pairs.npz")
+    assert (pairs["pictures"][0, 0, 0, 0], pairs["twins"][0, 0, 0, 0], pairs["seeds"][0]) == (110, 108, "x.png")
+
+
+def test_the_sentences_say_what_was_measured():
+    domain, findings = one_pair()
+    lines = sentences(audited(findings, domain).report)
+    assert len(lines) == 5
+    assert lines[0].endswith("The detector's frozen body tells little of <gender>: --own-body trains a body for it.")
+    assert "a shift of 25.5 grey levels in the mean flips the <gender> of 1 of them, 1 never flip" in lines[1]
 
 
 def test_the_sheet_is_a_picture(tmp_path):

@@ -17,7 +17,7 @@ from neuronfair.search.methods import METHODS, Setting, picture_methods, picture
 from neuronfair.vision.domain import FLAG, SEED, ImageDomain
 from neuronfair.vision.drawn import drawn_pictures
 from neuronfair.vision.encoding import PictureEncoding
-from neuronfair.vision.fgsm import turn
+from neuronfair.vision.fgsm import flip
 from neuronfair.vision.planted import cast_classifier, cast_detector
 
 FACES, STEPS = 24, 12
@@ -28,7 +28,7 @@ every_method = pytest.mark.parametrize("name", picture_methods())
 @pytest.fixture(scope="module")
 def domain() -> ImageDomain:
     faces = drawn_pictures(FACES, 0, side=16).pixels
-    return ImageDomain("drawn", faces, turn(cast_classifier(), faces).levels, ("cast",))
+    return ImageDomain("drawn", faces, flip(cast_classifier(), faces).levels, ("cast",))
 
 
 def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0) -> tuple[Findings, Tensor]:

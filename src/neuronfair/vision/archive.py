@@ -33,6 +33,7 @@ SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip wi
     "clba_in": ("celeba_faces", "tin_nonfaces"),
     "utk_in": ("utkface_faces", "tin_nonfaces"),
 }
+DRAWN = "drawn"  # pictures that need no data
 CAVEATS = {"lfw_in": "The race labels of LFW are predictions of another network, not annotations."}
 
 
@@ -102,6 +103,26 @@ class Pictures:
             torch.cat([part.is_face for part in parts]),
             tuple(note for part in parts for note in part.notes),
         )
+
+
+def open_pictures(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> Pictures:
+    """Return the pictures that a name stands for: a folder or zip archive with labels, one of SETS, or `drawn`.
+
+    With `faces`, so many random ones, and non-faces in the same proportion.
+    """
+    if source == DRAWN:
+        from neuronfair.vision.drawn import drawn_pictures
+
+        return drawn_pictures(faces or 400, faces or 400, seed=seed)
+    if source in SETS:
+        pictures = load_pictures(source)
+    elif not Path(source).exists():
+        raise DataError(f"{source}: neither a folder, a zip archive nor a set. {did_you_mean(source, [*SETS, DRAWN])}")
+    elif labels is None:
+        raise DataError(f"{source}: give --labels, a CSV file with the columns file and the sensitive attribute")
+    else:
+        pictures = read_pictures(source, labels)
+    return pictures if faces is None else pictures.some(faces, seed=seed)
 
 
 def load_pictures(name: str, folder: str | Path | None = None, *, cache: Path | None = None) -> Pictures:

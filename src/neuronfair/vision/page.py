@@ -15,8 +15,14 @@ from torch import Tensor
 from neuronfair.atomic import replacing, write_text
 from neuronfair.render.page.template import rendered
 from neuronfair.search.findings import Findings
+from neuronfair.search.methods import HALVING
+from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import FLAG, SEED, ImageDomain
+from neuronfair.vision.repair import finding_pictures
+from neuronfair.vision.sentences import sentences
 
+FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
+SHOWN = 12  # pairs on the page
 ENLARGED = 3  # times, so that single pixels can be seen
 REACH = 127  # levels that the largest difference is amplified to
 GAP = 6  # pixels between pictures of a sheet
@@ -52,14 +58,31 @@ def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> l
     return shown
 
 
-def write_page(
-    path: Path, domain: ImageDomain, findings: Findings, *, title: str, lines: Sequence[str],
-    table: dict[str, dict[str, Any]], classes: Sequence[str],
-) -> None:  # fmt: skip
-    """Write one self-contained HTML page: sentences, a table of figures, and pairs side by side."""
-    pairs = [[(_png(picture), text) for picture, text in row] for row in panels(domain, findings, classes)]
-    page = rendered("pictures.html", style="pictures.css", title=title, lines=lines, table=table, pairs=pairs)
-    write_text(path, page)
+def picture_page(audit: PictureAudit) -> str:
+    """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
+    shown = audit.found[HALVING].findings[:SHOWN]
+    pairs = [
+        [(_png(picture), text) for picture, text in row] for row in panels(audit.subject.domain, shown, audit.classes)
+    ]
+    report = audit.report
+    return rendered("pictures.html", style="pictures.css", report=report, lines=sentences(report), pairs=pairs)
+
+
+def write_results(folder: Path, audit: PictureAudit) -> None:
+    """Write the figures of an audit, its page, and all pairs that halving has found as 8-bit pictures."""
+    findings, domain = audit.found[HALVING].findings, audit.subject.domain
+    write_text(folder / FIGURES, audit.report.to_json())
+    write_text(folder / PAGE, picture_page(audit))
+    pictures, twins = finding_pictures(domain, findings).cpu().chunk(2)
+    with replacing(folder / PAIRS) as temporary:
+        np.savez_compressed(
+            temporary,
+            pictures=pictures.numpy(),
+            twins=twins.numpy(),
+            scores=findings.scores.cpu().numpy(),
+            twin_scores=findings.twin_scores.cpu().numpy(),
+            seeds=np.array([audit.files[i] for i in findings.origin.tolist()], dtype=str),
+        )
 
 
 def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:

@@ -1,19 +1,28 @@
-"""Retraining a detector with the picture pairs for which its decision flips."""
+"""Retraining a detector with the picture pairs for which its decision flips, and what that did."""
 
 from __future__ import annotations
 
 import copy
+import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from neuronfair.interpretation.profile import interpret
+from neuronfair.model.network import Network
 from neuronfair.search.findings import Findings
+from neuronfair.search.methods import HALVING
 from neuronfair.vision.bodies import Detector
-from neuronfair.vision.detector import learn
+from neuronfair.vision.detector import FACE, learn, predictions
 from neuronfair.vision.domain import ImageDomain
-from neuronfair.vision.encoding import PASS
+from neuronfair.vision.encoding import PASS, PictureEncoding
+from neuronfair.vision.report import StateReport
+from neuronfair.vision.search import search_pictures
+from neuronfair.vision.settings import PictureSettings
+from neuronfair.vision.subject import PROFILE_ROWS, Split, Subject
 
-FACE = 1
+AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
 
 
 def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
@@ -24,22 +33,45 @@ def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
     return torch.cat(parts)
 
 
-def retrained(
-    detector: Detector,
-    domain: ImageDomain,
-    findings: Findings,
-    pixels: Tensor,
-    is_face: Tensor,
-    *,
-    epochs: int,
-    seed: int = 0,
-) -> Detector:
-    """Return a copy of the detector, trained on with all findings as faces beside the pictures it was trained on.
+def retrain(
+    subject: Subject, findings: Findings | None, split: Split, settings: PictureSettings
+) -> tuple[Detector, StateReport]:
+    """Train a copy of the detector on with its pictures and findings, and measure it again on pictures held out.
 
-    Both pictures of a pair show a face, so both are labelled so. The original is not touched.
+    Both pictures of a pair show a face, so both are labelled so. Findings that come from held-out faces are not used:
+    what is measured was never seen. Without findings the training goes on with the same pictures: the control.
     """
-    module = copy.deepcopy(detector)
-    added = finding_pictures(domain, findings)
+    clock = time.perf_counter()
+    if findings is None:
+        findings = Findings.empty(subject.domain, subject.network.outputs)
+    findings = findings[~subject.held[findings.origin]]
+    module, (pixels, is_face) = copy.deepcopy(subject.detector), split.part(held=False)
+    added = finding_pictures(subject.domain, findings)
     labels = torch.cat([is_face.long(), torch.full((len(added),), FACE, device=pixels.device)])
-    learn(module, torch.cat([pixels, added]), labels, epochs=epochs, seed=seed)
-    return module
+    learn(module, torch.cat([pixels, added]), labels, epochs=settings.retraining, seed=settings.seed)
+    seconds = time.perf_counter() - clock
+    return module, replace(state(subject, module, split, settings), used=len(findings), seconds=seconds)
+
+
+def state(subject: Subject, detector: Detector, split: Split, settings: PictureSettings) -> StateReport:
+    """Return AUC, detection rate and a new search (halving) of a detector, all on held-out pictures.
+
+    The shifts stay those of the detector under test, so that before and after are asked the same question.
+    """
+    domain, (pixels, is_face) = subject.domain, split.part(held=True)
+    network = Network(detector, PictureEncoding(domain))
+    seen = predictions(detector, domain.pictures) == FACE
+    out = subject.measured
+    profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
+    settings = replace(settings, seconds=None)
+    again = search_pictures(network, domain, HALVING, out[seen[out]][:AGAIN_SEEDS], settings, profile=profile)
+    aucs = {layer.name: layer.auc for layer in profile.layers}
+    return StateReport(
+        auc=profile.worst.auc,
+        auc_same_layer=aucs[subject.profile.worst.name],
+        auc_mean=sum(aucs.values()) / len(aucs),
+        detection_rate=float((predictions(detector, pixels) == is_face.long()).double().mean()),
+        found_again=len(again.findings),
+        seeds_again=again.seeds,
+        gsr_again=again.findings.gsr,
+    )

@@ -22,7 +22,6 @@ from neuronfair.search.methods.neuronfair import NeuronFair
 from neuronfair.search.methods.symbgen import SymbGen
 from neuronfair.search.methods.uniform import Uniform
 
-
 HALVING = "halving"  # only for pictures, whose codes all have an order
 
 
