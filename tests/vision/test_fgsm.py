@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from neuronfair import Network
+from neuronfair.experiments.planted import cast_classifier
 from neuronfair.vision.fgsm import flip, random_like
-from neuronfair.vision.planted import cast_classifier
 
 
 def linear_classifier(weight: list[float], bias: float) -> Network:

@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from PIL import Image
 
 from neuronfair.search.findings import Findings
 from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import ImageDomain
-from neuronfair.vision.page import amplified, panels, picture_page, write_results, write_sheet
+from neuronfair.vision.page import amplified, panels, picture_page, write_results
 from neuronfair.vision.report import PictureReport, ShiftReport, WalkReport
 from neuronfair.vision.search import PictureSearch
 from neuronfair.vision.sentences import sentences
@@ -74,10 +73,3 @@ def test_the_sentences_say_what_was_measured():
     assert len(lines) == 5
     assert lines[0].endswith("The detector's frozen body tells little of <gender>: --own-body trains a body for it.")
     assert "a shift of 25.5 grey levels in the mean flips the <gender> of 1 of them, 1 never flip" in lines[1]
-
-
-def test_the_sheet_is_a_picture(tmp_path):
-    write_sheet(tmp_path / "s.png", *one_pair(), CLASSES)
-    with Image.open(tmp_path / "s.png") as image:
-        assert image.format == "PNG"
-        assert image.getpixel((6, 6)) == (100, 100, 100)

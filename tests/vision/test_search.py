@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from neuronfair import Decision, Network, NeuronFairError, interpret
+from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.search.budget import Budget
 from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
@@ -18,7 +19,6 @@ from neuronfair.vision.domain import FLAG, SEED, ImageDomain
 from neuronfair.vision.drawn import drawn_pictures
 from neuronfair.vision.encoding import PictureEncoding
 from neuronfair.vision.fgsm import flip
-from neuronfair.vision.planted import cast_classifier, cast_detector
 
 FACES, STEPS = 24, 12
 LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "misses")

@@ -50,8 +50,8 @@ def audit_images(
     from neuronfair.vision.archive import open_pictures
     from neuronfair.vision.audit import audit_pictures
     from neuronfair.vision.page import FIGURES, PAGE, PAIRS, write_results
+    from neuronfair.vision.search import PictureSettings
     from neuronfair.vision.sentences import sentences
-    from neuronfair.vision.settings import PictureSettings
 
     check_audit_folder(out)
     check_device(device)

@@ -25,7 +25,6 @@ FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
 SHOWN = 12  # pairs on the page
 ENLARGED = 3  # times, so that single pixels can be seen
 REACH = 127  # levels that the largest difference is amplified to
-GAP = 6  # pixels between pictures of a sheet
 
 
 def amplified(difference: Tensor) -> tuple[Tensor, int]:
@@ -85,27 +84,8 @@ def write_results(folder: Path, audit: PictureAudit) -> None:
         )
 
 
-def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
-    """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
-    import matplotlib
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
-    shown = panels(domain, findings, classes)
-    side = domain.shape[-1] * ENLARGED
-    height = domain.shape[-2] * ENLARGED + 20
-    sheet = Image.new("RGB", (5 * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
-    draw = ImageDraw.Draw(sheet)
-    for i, line in enumerate(shown):
-        for j, (picture, text) in enumerate(line):
-            x, y = GAP + j * (side + GAP), GAP + i * (height + GAP)
-            sheet.paste(_image(picture), (x, y))
-            draw.text((x, y + height - 16), text, fill="black", font=font)
-    with replacing(path) as temporary:
-        sheet.save(temporary, format="PNG")
-
-
-def _image(picture: Tensor) -> Any:
+def enlarged(picture: Tensor) -> Any:
+    """Return a picture as one of Pillow's, so large that single pixels can be seen."""
     from PIL import Image
 
     array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
@@ -115,5 +95,5 @@ def _image(picture: Tensor) -> Any:
 
 def _png(picture: Tensor) -> str:
     buffer = io.BytesIO()
-    _image(picture).save(buffer, format="PNG", optimize=True)
+    enlarged(picture).save(buffer, format="PNG", optimize=True)
     return base64.b64encode(buffer.getvalue()).decode()

@@ -14,28 +14,23 @@ from neuronfair.model.network import Network
 from neuronfair.search.findings import Findings
 from neuronfair.search.methods import HALVING
 from neuronfair.vision.bodies import Detector
-from neuronfair.vision.detector import FACE, learn, predictions
+from neuronfair.vision.detector import FACE, accuracies, learn, predictions
 from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.encoding import PASS, PictureEncoding
 from neuronfair.vision.report import StateReport
-from neuronfair.vision.search import search_pictures
-from neuronfair.vision.settings import PictureSettings
-from neuronfair.vision.subject import PROFILE_ROWS, Split, Subject
+from neuronfair.vision.search import PictureSettings, search_pictures
+from neuronfair.vision.subject import PROFILE_ROWS, Subject
 
 AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
 
 
 def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
     """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
-    parts = [domain.pictures[:0]]
-    for part in torch.split(torch.cat([findings.rows, findings.twins(domain)]), PASS):
-        parts.append(domain.levels(part).to(torch.uint8))
-    return torch.cat(parts)
+    rows = torch.cat([findings.rows, findings.twins(domain)])
+    return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, PASS)])
 
 
-def retrain(
-    subject: Subject, findings: Findings | None, split: Split, settings: PictureSettings
-) -> tuple[Detector, StateReport]:
+def retrain(subject: Subject, findings: Findings | None, settings: PictureSettings) -> tuple[Detector, StateReport]:
     """Train a copy of the detector on with its pictures and findings, and measure it again on pictures held out.
 
     Both pictures of a pair show a face, so both are labelled so. Findings that come from held-out faces are not used:
@@ -45,32 +40,31 @@ def retrain(
     if findings is None:
         findings = Findings.empty(subject.domain, subject.network.outputs)
     findings = findings[~subject.held[findings.origin]]
-    module, (pixels, is_face) = copy.deepcopy(subject.detector), split.part(held=False)
+    module, (pixels, labels) = copy.deepcopy(subject.detector), subject.split.part(held=False)
     added = finding_pictures(subject.domain, findings)
-    labels = torch.cat([is_face.long(), torch.full((len(added),), FACE, device=pixels.device)])
+    labels = torch.cat([labels, torch.full((len(added),), FACE, device=pixels.device)])
     learn(module, torch.cat([pixels, added]), labels, epochs=settings.retraining, seed=settings.seed)
     seconds = time.perf_counter() - clock
-    return module, replace(state(subject, module, split, settings), used=len(findings), seconds=seconds)
+    return module, replace(state(subject, module, settings), used=len(findings), seconds=seconds)
 
 
-def state(subject: Subject, detector: Detector, split: Split, settings: PictureSettings) -> StateReport:
+def state(subject: Subject, detector: Detector, settings: PictureSettings) -> StateReport:
     """Return AUC, detection rate and a new search (halving) of a detector, all on held-out pictures.
 
     The shifts stay those of the detector under test, so that before and after are asked the same question.
     """
-    domain, (pixels, is_face) = subject.domain, split.part(held=True)
+    domain, out = subject.domain, subject.measured
     network = Network(detector, PictureEncoding(domain))
     seen = predictions(detector, domain.pictures) == FACE
-    out = subject.measured
     profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
-    settings = replace(settings, seconds=None)
-    again = search_pictures(network, domain, HALVING, out[seen[out]][:AGAIN_SEEDS], settings, profile=profile)
+    seeds, settings = out[seen[out]][:AGAIN_SEEDS], replace(settings, seconds=None)
+    again = search_pictures(network, domain, HALVING, seeds, settings, profile=profile)
     aucs = {layer.name: layer.auc for layer in profile.layers}
     return StateReport(
         auc=profile.worst.auc,
         auc_same_layer=aucs[subject.profile.worst.name],
         auc_mean=sum(aucs.values()) / len(aucs),
-        detection_rate=float((predictions(detector, pixels) == is_face.long()).double().mean()),
+        detection_rate=accuracies(detector, *subject.split.part(held=True))[0],
         found_again=len(again.findings),
         seeds_again=again.seeds,
         gsr_again=again.findings.gsr,

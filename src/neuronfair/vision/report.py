@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neuronfair.verdict.report import SCHEMA, as_json, read_json
+SCHEMA = 2  # as of audit.json
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,13 @@ class PictureReport:
 
     def to_json(self) -> str:
         """Return the content of figures.json."""
+        from neuronfair.verdict.report import as_json  # a machine that only computes has no msgspec
+
         return as_json(self)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "figures.json") -> PictureReport:
         """Read the content of a figures.json; what is damaged, or of another form, is refused with its place."""
+        from neuronfair.verdict.report import read_json
+
         return read_json(text, PictureReport, source, "a figures.json")
