@@ -74,7 +74,9 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
     device = torch.device(options.device)
     attributes = [name for name in options.attributes if any(pictures.columns.get(name, ()))]
     splits = {name: Split.of(pictures, name, device, options.seed) for name in attributes}
-    split = next(iter(splits.values()))
+    if not splits:
+        return
+    split = splits[attributes[0]]
     weights = options.weights if body == "resnet50" else None
     detector = fit_detector(body, *split.part(held=False), epochs=options.epochs, seed=options.seed, weights=weights)
     rate, _ = accuracies(detector, *split.part(held=True))
@@ -127,7 +129,8 @@ def one_attribute(
     under_test = subject(detector, classifier, split, name=case, sensitive=attribute)
     start, worst = under_test.report(), under_test.profile.worst
     print(f"  {start.detected:,} of {start.faces:,} faces detected, {start.attribute_flips:,} flip; "
-          f"ε {start.epsilon_mean:.4f}, L2 {start.l2:.2f}; AUC {worst.auc:.3f} in {worst.name}", flush=True)  # fmt: skip
+          f"ε {start.epsilon_mean:.4f}, L2 {start.l2:.2f}; AUC {worst.auc:.3f} in {worst.name}",
+          flush=True)  # fmt: skip
     settings = PictureSettings(
         repair_epochs=options.repair_epochs, steps=options.steps, seeds=options.seeds or None,
         control_seeds=options.control_seeds, walkers=options.walkers, seconds=options.search_seconds, seed=options.seed,

@@ -1,4 +1,4 @@
-"""A detector under test: the pictures it learned from and those held out, its seeds with their shifts, and its searches."""
+"""A detector under test: what it learned from, what is held out, its seeds with their shifts, and its searches."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from neuronfair.vision.search import PictureSearch, PictureSettings, search_pict
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
 CONTROLLED = ("neuronfair", HALVING)
+Look = Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch]
 FEW = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
 
 
@@ -131,9 +132,7 @@ def compare(
     subject: Subject,
     methods: Sequence[str],
     settings: PictureSettings,
-    look: Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch] = lambda name, domain, search: (
-        search()
-    ),
+    look: Look = lambda name, domain, search: search(),
 ) -> dict[str, PictureSearch]:
     """Search with each method from all seeds, and with controls from some.
 
