@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from neuronfair.vision import subject
 from neuronfair.vision.drawn import drawn_pictures
+from neuronfair.vision.search import search_pictures
 
 
 @pytest.fixture
@@ -57,3 +59,29 @@ def test_mistakes_are_refused_in_one_line(refused, photos, tmp_path):
     everybody = "".join(f"face{i:05d}.png,{'warm' if i % 2 else 'cool'}\n" for i in range(40))
     few.write_text("file,cast\n" + everybody)
     refused("audit-images", *photos, "--out", "o", says=("one class only",))
+
+
+def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_path):
+    command = ("audit-images", "drawn", "--sensitive", "cast", "--faces", 20, "--steps", 2, "--epochs", 1, "--out", "o")
+    searched = []
+
+    def interrupted(*arguments, **options):
+        searched.append(arguments[2])
+        if len(searched) == 2:
+            raise KeyboardInterrupt
+        return search_pictures(*arguments, **options)
+
+    monkeypatch.setattr(subject, "search_pictures", interrupted)
+    stopped = run(*command, "--no-repair")
+    assert (stopped.status, stopped.err) == (130, "")
+    assert "Interrupted. The same command goes on" in stopped.out
+    assert not (tmp_path / "o" / "figures.json").exists()
+    refused(*command, "--seed", 1, says=("begun with other pictures", "Choose another --out"))
+    gone_on = run(*command, "--no-repair")
+    assert gone_on.status == 0, gone_on
+    assert searched.count(searched[0]) == 1 + 2  # the method itself once, and its two controls
+    assert searched.count(searched[1]) == 2
+    repaired = run(*command, "--quiet")  # a retraining may be added later
+    assert (repaired.status, repaired.out) == (0, "")
+    assert len(searched) == 2 + 7
+    assert json.loads((tmp_path / "o" / "figures.json").read_text())["improvement"]["after"]["used"] >= 0
