@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,8 @@ from neuronfair.search.findings import Findings
 from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.page import amplified, panels, picture_page, write_results
-from neuronfair.vision.report import PictureReport, ShiftReport, WalkReport
 from neuronfair.vision.search import PictureSearch
-from neuronfair.vision.sentences import sentences
+from tests.vision.reports import NAMES, REPORT, WALK
 
 CLASSES = ("no face", "face")
 
@@ -43,13 +43,7 @@ def test_a_pair_is_shown_with_both_differences_and_both_decisions():
 
 
 def audited(findings: Findings, domain: ImageDomain) -> PictureAudit:
-    walk = WalkReport(1, len(findings), 0.5, 2, 0, 0, 1.0, 0.1, 0.2, None, 1.0, 3.0, None)
-    names = ("neuronfair", "halving")
-    walks = {f"{name}{kind}": walk for name in names for kind in ("", ", random direction", ", random shift")}
-    report = PictureReport(
-        2, (), "<gender>", ("f", "m"), "small", 1.0, 0.5, 0.5, False, ShiftReport(2, 2, 1, 1, 0.1, 0.1, 1.0, 0.3, 0.1),
-        "a<b", 0.2, {"a<b": 0.2}, walks,
-    )  # fmt: skip
+    report = replace(REPORT, methods=dict.fromkeys(NAMES, replace(WALK, findings=len(findings))))
     found = {"halving": PictureSearch(domain, findings, 1, 3.0)}
     return PictureAudit(report, SimpleNamespace(domain=domain), found, CLASSES, ("x.png",))
 
@@ -65,11 +59,3 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     write_results(tmp_path, audited(findings, domain))
     pairs = np.load(tmp_path / "pairs.npz")
     assert (pairs["pictures"][0, 0, 0, 0], pairs["twins"][0, 0, 0, 0], pairs["seeds"][0]) == (110, 108, "x.png")
-
-
-def test_the_sentences_say_what_was_measured():
-    domain, findings = one_pair()
-    lines = sentences(audited(findings, domain).report)
-    assert len(lines) == 5
-    assert lines[0].endswith("The detector's frozen body tells little of <gender>: --own-body trains a body for it.")
-    assert "a shift of 25.5 grey levels in the mean flips the <gender> of 1 of them, 1 never flip" in lines[1]

@@ -10,7 +10,7 @@ from neuronfair import Decision, Network, NeuronFairError, interpret
 from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.search.budget import Budget
 from neuronfair.search.draws import Draws
-from neuronfair.search.engine import search
+from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import World
@@ -19,6 +19,7 @@ from neuronfair.vision.domain import FLAG, SEED, ImageDomain
 from neuronfair.vision.drawn import drawn_pictures
 from neuronfair.vision.encoding import PictureEncoding
 from neuronfair.vision.fgsm import flip
+from neuronfair.vision.search import search_pictures
 
 FACES, STEPS = 24, 12
 LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "misses")
@@ -100,3 +101,11 @@ def test_the_methods_of_pictures_are_those_of_tables_and_halving():
     assert set(picture_methods().values()) <= set(METHODS)
     with pytest.raises(NeuronFairError, match="no method 'fgsm' for pictures"):
         picture_walk("fgsm", None)
+
+
+def test_ctrl_c_in_the_engine_is_not_a_result(domain, monkeypatch):
+    network = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
+    nothing = PhaseResult(Findings.empty(domain, 2), 0, "interrupted", 0.1)
+    monkeypatch.setattr("neuronfair.vision.search.search", lambda *_, **__: nothing)
+    with pytest.raises(KeyboardInterrupt):
+        search_pictures(network, domain, "adf", torch.arange(3))
