@@ -8,36 +8,41 @@ No photograph is involved. The figures behind the bars are printed.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from neuronfair.vision.audit import compare, subject
+from neuronfair.experiments.planted import cast_classifier, cast_detector
+from neuronfair.search.findings import Findings
+from neuronfair.search.methods import picture_methods
+from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.drawn import drawn_pictures
-from neuronfair.vision.page import write_sheet
-from neuronfair.vision.planted import cast_classifier, cast_detector
+from neuronfair.vision.page import ENLARGED, enlarged, panels
+from neuronfair.vision.quality import walk_report
+from neuronfair.vision.search import PictureSettings
+from neuronfair.vision.subject import Split, compare, subject
 
 import numpy as np
 import torch
 
-METHODS = ("neuronfair", "adf", "eidig", "halving")
+GAP = 6  # pixels between pictures of a sheet
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img")
     folder.mkdir(parents=True, exist_ok=True)
     examples(folder / "planted_pictures.png")
-    faces = drawn_pictures(200, 0, side=32).pixels
+    faces = drawn_pictures(200, 0, side=32)
+    nobody = torch.zeros(200, dtype=torch.bool)
+    split = Split(faces.pixels, faces.is_face, faces.attribute("cast")[1], held=nobody)
     shares = {}
     for reads_cast in (True, False):
-        under_test = subject(
-            cast_detector(reads_cast=reads_cast), cast_classifier(), faces, torch.zeros(200, dtype=torch.bool),
-            name="drawn", sensitive="cast",
-        )  # fmt: skip
-        found, figures = compare(under_test, METHODS)
-        shares[reads_cast] = {name: line["share_of_seeds"] for name, line in figures.items()}
-        for name, line in figures.items():
-            print(
-                f"reads the cast: {reads_cast}; {name}: {line['idis']} of {line['seeds']} seeds, GSR {line['gsr']:.2%}"
-            )
+        detector = cast_detector(reads_cast=reads_cast)
+        under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
+        found = compare(under_test, list(picture_methods()), PictureSettings())
+        walks = {name: walk_report(under_test.attribute, one) for name, one in found.items()}
+        shares[reads_cast] = {name: walk.share_of_seeds for name, walk in walks.items()}
+        for name, walk in walks.items():
+            print(f"reads the cast: {reads_cast}; {name}: {walk.findings} of {walk.seeds} seeds, GSR {walk.gsr:.2%}")
         if reads_cast:
             late = found["halving"].findings
             late = late[late.step > 0]
@@ -59,6 +64,25 @@ def examples(path: Path) -> None:
         ]
         lines.append(np.concatenate([drawn.pixels[i].numpy().transpose(1, 2, 0) for i in chosen], 1))
     Image.fromarray(np.concatenate(lines)).save(path, optimize=True)
+
+
+def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
+    """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
+    shown = panels(domain, findings, classes)
+    side = domain.shape[-1] * ENLARGED
+    height = domain.shape[-2] * ENLARGED + 20
+    sheet = Image.new("RGB", (5 * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    for i, line in enumerate(shown):
+        for j, (picture, text) in enumerate(line):
+            x, y = GAP + j * (side + GAP), GAP + i * (height + GAP)
+            sheet.paste(enlarged(picture), (x, y))
+            draw.text((x, y + height - 16), text, fill="black", font=font)
+    sheet.save(path)
 
 
 def bars(shares: dict[bool, dict[str, float]], path: Path) -> None:

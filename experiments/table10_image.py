@@ -13,18 +13,23 @@ import argparse
 import json
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from neuronfair.search.methods import picture_methods
 from neuronfair.vision.archive import SETS, Pictures, load_pictures
-from neuronfair.vision.audit import after, compare, improve, subject
 from neuronfair.vision.bodies import BODIES, Detector
 from neuronfair.vision.detector import accuracies, fit_attribute, fit_detector
+from neuronfair.vision.quality import walk_report
+from neuronfair.vision.repair import retrain, state
+from neuronfair.vision.search import PictureSettings
+from neuronfair.vision.subject import Split, compare, subject
 
 import torch
 
 ATTRIBUTES = ("gender", "race")
-METHODS = ("neuronfair", "adf", "eidig", "halving")
+METHODS = tuple(picture_methods())
 PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
 
 
@@ -67,16 +72,14 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
     """Train a detector and test it for every attribute of the set."""
     clock = time.perf_counter()
     device = torch.device(options.device)
-    pixels, is_face = pictures.pixels.to(device), pictures.is_face.to(device)
-    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(options.seed))
-    held = torch.zeros(len(pictures), dtype=torch.bool)
-    held[order[: len(order) // 5]] = True
-    held = held.to(device)
+    attributes = [name for name in options.attributes if any(pictures.columns.get(name, ()))]
+    splits = {name: Split.of(pictures, name, device, options.seed) for name in attributes}
+    if not splits:
+        return
+    split = splits[attributes[0]]
     weights = options.weights if body == "resnet50" else None
-    detector = fit_detector(
-        body, pixels[~held], is_face[~held], epochs=options.epochs, seed=options.seed, weights=weights
-    )
-    rate, _ = accuracies(detector, pixels[held], is_face[held].long())
+    detector = fit_detector(body, *split.part(held=False), epochs=options.epochs, seed=options.seed, weights=weights)
+    rate, _ = accuracies(detector, *split.part(held=True))
     paper = PAPER["accuracy"].get(pictures.name)
     result: dict[str, Any] = {
         "set": pictures.name,
@@ -92,14 +95,12 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
     }
     print(f"{pictures.name} {body}: detection rate {rate:.2%} held out (paper: {_percent(paper and paper[0])}), "
           f"trained in {result['training_seconds']:.1f} s", flush=True)  # fmt: skip
-    for attribute in options.attributes:
-        if any(pictures.columns.get(attribute, ())):
-            data = pixels, is_face, held
-            result["attributes"][attribute] = one_attribute(pictures, detector, body, attribute, data, options)
-            result["seconds"] = time.perf_counter() - clock
-            path = options.out / f"{pictures.name}-{body}.json"
-            path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")  # a kill loses one attribute at most
-            print(f"  {attribute}: {result['attributes'][attribute]['seconds']:.0f} s; written: {path}", flush=True)
+    for attribute, split in splits.items():
+        result["attributes"][attribute] = one_attribute(pictures, detector, body, attribute, split, options)
+        result["seconds"] = time.perf_counter() - clock
+        path = options.out / f"{pictures.name}-{body}.json"
+        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")  # a kill loses one attribute at most
+        print(f"  {attribute}: {result['attributes'][attribute]['seconds']:.0f} s; written: {path}", flush=True)
     print(f"{pictures.name} {body}: {time.perf_counter() - clock:.0f} s in all", flush=True)
 
 
@@ -108,62 +109,55 @@ def one_attribute(
     detector: Detector,
     body: str,
     attribute: str,
-    data: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    split: Split,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Train the attribute classifier, search with all methods and controls, retrain with the findings of each."""
     clock = time.perf_counter()
     case = f"{pictures.name}-{attribute}"
-    pixels, is_face, held = data
-    classes, labels = pictures.attribute(attribute)
-    labels = labels.to(pixels.device)
-    known = is_face & (labels >= 0)
+    classes, _ = pictures.attribute(attribute)
     classifier = fit_attribute(
-        detector, body, pixels[known & ~held], labels[known & ~held],
-        own_body=options.own_body, epochs=options.epochs, seed=options.seed,
-    )  # fmt: skip
-    right, balanced = accuracies(classifier, pixels[known & held], labels[known & held])
+        detector, body, *split.faces(held=False), own_body=options.own_body, epochs=options.epochs, seed=options.seed
+    )
+    faces, labels = split.faces(held=True)
+    right, balanced = accuracies(classifier, faces, labels)
     paper = PAPER["accuracy"].get(pictures.name)
     paper_right = paper and paper[1 + ATTRIBUTES.index(attribute)]
-    majority = float(torch.bincount(labels[known & held]).max() / (known & held).sum())
+    majority = float(torch.bincount(labels).max() / len(labels))
     print(f"  {case}: {len(classes)} classes, attribute classifier {right:.2%} held out, balanced {balanced:.2%}, "
           f"always the largest class {majority:.2%} (paper: {_percent(paper_right)})", flush=True)  # fmt: skip
-    under_test = subject(detector, classifier, pixels[known], held[known], name=case, sensitive=attribute)
-    start = under_test.figures()
-    print(f"  {start['detected']:,} of {start['faces']:,} faces detected, {start['attribute_turns']:,} turn; "
-          f"ε {start['epsilon_mean']:.4f}, L2 {start['shift_l2']:.2f}; AUC {start['auc']:.3f} in "
-          f"{start['worst_layer']}", flush=True)  # fmt: skip
-    shared = {"steps": options.steps, "walkers": options.walkers, "seed": options.seed}
-    found, figures = compare(
-        under_test,
-        options.methods,
-        seeds=options.seeds or None,
-        control_seeds=options.control_seeds,
-        seconds=options.search_seconds,
-        **shared,
-    )
+    under_test = subject(detector, classifier, split, name=case, sensitive=attribute)
+    start, worst = under_test.report(), under_test.profile.worst
+    print(f"  {start.detected:,} of {start.faces:,} faces detected, {start.attribute_flips:,} flip; "
+          f"ε {start.epsilon_mean:.4f}, L2 {start.l2:.2f}; AUC {worst.auc:.3f} in {worst.name}",
+          flush=True)  # fmt: skip
+    settings = PictureSettings(
+        repair_epochs=options.repair_epochs, steps=options.steps, seeds=options.seeds or None,
+        control_seeds=options.control_seeds, walkers=options.walkers, seconds=options.search_seconds, seed=options.seed,
+    )  # fmt: skip
+    found = compare(under_test, options.methods, settings)
     print(f"  {'':28} {'IDIs':>7} {'GSR':>8} {'of seeds':>8} {'at once':>7} {'L2 bias':>7} {'L2 sens':>7} "
-          f"{'turned':>7} {'s/1000':>7}   paper")  # fmt: skip
-    for method, line in figures.items():
-        printed = PAPER["image_total"].get(method, {}).get(case)
-        line["paper"] = printed
+          f"{'flips':>7} {'s/1000':>7}   paper")  # fmt: skip
+    figures: dict[str, Any] = {}
+    for method, search in found.items():
+        walk, printed = walk_report(classifier, search), PAPER["image_total"].get(method, {}).get(case)
+        figures[method] = {**asdict(walk), "paper": printed}
         beside = f"{printed['idis']:,} at {printed['gsr']:.2%}" if printed else ""
-        print(f"  {method:28} {line['idis']:7,} {line['gsr']:8.2%} {line['share_of_seeds']:8.1%} "
-              f"{line['found_at_once']:7,} {_number(line['bias_l2'])} {_number(line['shift_l2'])} "
-              f"{_percent(line['attribute_still_turned']):>7} {_number(line['seconds_per_1000'])}   {beside}",
+        print(f"  {method:28} {walk.findings:7,} {walk.gsr:8.2%} {walk.share_of_seeds:8.1%} "
+              f"{walk.found_at_once:7,} {_number(walk.bias_l2)} {_number(walk.shift_l2)} "
+              f"{_percent(walk.attribute_still_flips):>7} {_number(walk.seconds_per_1000)}   {beside}",
               flush=True)  # fmt: skip
     improvement: dict[str, Any] = {}
     if not options.no_repair:
-        out = pixels[held], is_face[held]
-        improvement["before"] = after(under_test, detector, *out, **shared)
-        for method in ("more training", *options.methods):
-            _, improvement[method] = improve(
-                under_test, found.get(method), pixels[~held], is_face[~held], *out,
-                epochs=options.repair_epochs, **shared,
-            )  # fmt: skip
-        for method, line in improvement.items():
-            print(f"  {method:16} AUC {line['auc']:.3f} (same layer {line['auc_same_layer']:.3f}), detection rate "
-                  f"{line['detection_rate']:.2%}, found again {line['found_again']:,} of {line['seeds_again']:,}",
+        states = {
+            "before": state(under_test, detector, settings),
+            "more training": retrain(under_test, None, settings)[1],
+        }
+        states |= {method: retrain(under_test, found[method].findings, settings)[1] for method in options.methods}
+        for method, line in states.items():
+            improvement[method] = asdict(line)
+            print(f"  {method:16} AUC {line.auc:.3f} (same layer {line.auc_same_layer:.3f}), detection rate "
+                  f"{line.detection_rate:.2%}, found again {line.found_again:,} of {line.seeds_again:,}",
                   flush=True)  # fmt: skip
     return {
         "classes": list(classes),
@@ -171,7 +165,10 @@ def one_attribute(
         "classifier_balanced_accuracy": balanced,
         "classifier_majority": majority,
         "classifier_accuracy_paper": paper_right,
-        **start,
+        "shift": asdict(start),
+        "worst_layer": worst.name,
+        "auc": worst.auc,
+        "auc_by_layer": {layer.name: layer.auc for layer in under_test.profile.layers},
         "methods": figures,
         "improvement": improvement,
         "improvement_paper": PAPER["image_improvement"].get(case),

@@ -25,18 +25,18 @@ def main() -> None:
     tested = [(_name(result, attribute), result, line) for result in results
               for attribute, line in result["attributes"].items()]  # fmt: skip
     _table(
-        "detection, held out|attribute head, held out|balanced|largest class|heads turned by FGSM|"
+        "detection, held out|attribute head, held out|balanced|largest class|heads flipped by FGSM|"
         "score gap of the shift|of a random shift",
         [(name, f"{r['detection_rate']:.2%}", f"{t['classifier_accuracy']:.1%}",
           f"{t['classifier_balanced_accuracy']:.1%}", f"{t['classifier_majority']:.1%}",
-          f"{t['attribute_turns']:,} of {t['detected']:,}", f"{t['score_gap']:.2f}",
-          f"{t['score_gap_random_shift']:.2f}") for name, r, t in tested],
+          f"{t['shift']['attribute_flips']:,} of {t['shift']['detected']:,}", f"{t['shift']['score_gap']:.2f}",
+          f"{t['shift']['score_gap_random_shift']:.2f}") for name, r, t in tested],
     )  # fmt: skip
     _table(
         "seeds|paper: NeuronFair|NeuronFair|EIDIG|ADF|halving|halving, of seeds|its random direction|"
         "its random shift|halving, s per 1,000",
         [(name, f"{t['methods']['halving']['seeds']:,}", _share(t["methods"]["neuronfair"].get("paper")),
-          *(f"{m['idis']:,} at {m['gsr']:.2%}" for m in map(t["methods"].get, METHODS)),
+          *(f"{m['findings']:,} at {m['gsr']:.2%}" for m in map(t["methods"].get, METHODS)),
           *(f"{t['methods'][m]['share_of_seeds']:.0%}" for m in
             ("halving", "halving, random direction", "halving, random shift")),
           f"{t['methods']['halving']['seconds_per_1000']:.1f}") for name, _, t in tested],

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from neuronfair.vision import subject
 from neuronfair.vision.drawn import drawn_pictures
+from neuronfair.vision.search import search_pictures
 
 
 @pytest.fixture
@@ -27,19 +29,20 @@ def test_a_folder_is_audited_end_to_end_and_the_detector_can_be_used_again(run, 
     assert first.status == 0, first
     assert "Pairs side by side" in first.out
     figures = json.loads((tmp_path / "first" / "figures.json").read_text())
-    assert figures["faces"] == 40
-    assert figures["detected"] == figures["attribute_turns"] + figures["attribute_never_turns"]
+    shift = figures["shift"]
+    assert shift["faces"] == 40
+    assert shift["detected"] == shift["attribute_flips"] + shift["attribute_never_flips"]
     assert {"neuronfair", "adf", "eidig", "halving", "neuronfair, random shift"} < set(figures["methods"])
     assert {"before", "after"} == set(figures["improvement"])
     pairs = np.load(tmp_path / "first" / "pairs.npz")
-    assert len(pairs["pictures"]) == len(pairs["twins"]) == figures["methods"]["halving"]["idis"]
+    assert len(pairs["pictures"]) == len(pairs["twins"]) == figures["methods"]["halving"]["findings"]
     assert all(str(name).startswith("face") for name in pairs["seeds"])
     model = tmp_path / "first" / "detector.safetensors"
     again = run("audit-images", *photos, "--model", model, "--steps", 3, "--no-repair", "--out", "second")
     assert again.status == 0, again
     other = json.loads((tmp_path / "second" / "figures.json").read_text())
     assert other["detection_rate"] == figures["detection_rate"]
-    assert other["improvement"] == {}
+    assert other["improvement"] is None
 
 
 def test_mistakes_are_refused_in_one_line(refused, photos, tmp_path):
@@ -47,7 +50,7 @@ def test_mistakes_are_refused_in_one_line(refused, photos, tmp_path):
     refused("audit-images", folder, "--sensitive", "cast", "--out", "o", says=("give --labels",))
     refused("audit-images", "fotos", *labels, attribute, "--out", "o", says=("neither a folder", "drawn"))
     refused("audit-images", folder, *labels, "caste", "--out", "o", says=("no column 'caste'", "'cast'"))
-    refused("audit-images", folder, *labels, attribute, "--out", "photos", says=("exists already",))
+    refused("audit-images", folder, *labels, attribute, "--out", "photos", says=("not the folder of an audit",))
     refused("audit-images", *photos, "--device", "cuda:99", "--out", "o", says=("--device cuda:99", "not usable"))
     refused("audit-images", *photos, "--model", "none", "--out", "o", says=("no such file",))
     few = tmp_path / "labels.csv"
@@ -56,3 +59,29 @@ def test_mistakes_are_refused_in_one_line(refused, photos, tmp_path):
     everybody = "".join(f"face{i:05d}.png,{'warm' if i % 2 else 'cool'}\n" for i in range(40))
     few.write_text("file,cast\n" + everybody)
     refused("audit-images", *photos, "--out", "o", says=("one class only",))
+
+
+def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_path):
+    command = ("audit-images", "drawn", "--sensitive", "cast", "--faces", 20, "--steps", 2, "--epochs", 1, "--out", "o")
+    searched = []
+
+    def interrupted(*arguments, **options):
+        searched.append(arguments[2])
+        if len(searched) == 2:
+            raise KeyboardInterrupt
+        return search_pictures(*arguments, **options)
+
+    monkeypatch.setattr(subject, "search_pictures", interrupted)
+    stopped = run(*command, "--no-repair")
+    assert (stopped.status, stopped.err) == (130, "")
+    assert "Interrupted. The same command goes on" in stopped.out
+    assert not (tmp_path / "o" / "figures.json").exists()
+    refused(*command, "--seed", 1, says=("begun with other pictures", "Choose another --out"))
+    gone_on = run(*command, "--no-repair")
+    assert gone_on.status == 0, gone_on
+    assert searched.count(searched[0]) == 1 + 2  # the method itself once, and its two controls
+    assert searched.count(searched[1]) == 2
+    repaired = run(*command, "--quiet")  # a retraining may be added later
+    assert (repaired.status, repaired.out) == (0, "")
+    assert len(searched) == 2 + 7
+    assert json.loads((tmp_path / "o" / "figures.json").read_text())["improvement"]["after"]["used"] >= 0

@@ -50,7 +50,7 @@ def table(run, monkeypatch):
 
     monkeypatch.setattr("neuronfair.cli.options.load_data", late)
     monkeypatch.setattr("neuronfair.domain.infer.infer_domain", late)
-    monkeypatch.setattr("neuronfair.cli.images._pictures", late)
+    monkeypatch.setattr("neuronfair.vision.archive.open_pictures", late)
     monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)
 
 

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import torch
-from PIL import Image
 
 from neuronfair.search.findings import Findings
+from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import ImageDomain
-from neuronfair.vision.page import amplified, panels, write_page, write_sheet
+from neuronfair.vision.page import amplified, panels, picture_page, write_results
+from neuronfair.vision.search import PictureSearch
+from tests.vision.reports import NAMES, REPORT, WALK
 
 CLASSES = ("no face", "face")
 
@@ -36,21 +42,20 @@ def test_a_pair_is_shown_with_both_differences_and_both_decisions():
     assert (shift == 2).all()
 
 
+def audited(findings: Findings, domain: ImageDomain) -> PictureAudit:
+    report = replace(REPORT, methods=dict.fromkeys(NAMES, replace(WALK, findings=len(findings))))
+    found = {"halving": PictureSearch(domain, findings, 1, 3.0)}
+    return PictureAudit(report, SimpleNamespace(domain=domain), found, CLASSES, ("x.png",))
+
+
 def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     domain, findings = one_pair()
-    table = {"a<b": {"findings": 3}}
-    write_page(tmp_path / "r.html", domain, findings, title="T & U", lines=["x < y"], table=table, classes=CLASSES)
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    page = picture_page(audited(findings, domain))
     assert page.count("data:image/png;base64,") == 5
     assert "http" not in page
-    for words in ("T &amp; U", "x &lt; y", "a&lt;b", "twin: no face"):
+    for words in ("&lt;gender&gt;", "a&lt;b, AUC", "<td>50\N{NARROW NO-BREAK SPACE}%</td>", "twin: no face"):
         assert words in page
-    write_page(tmp_path / "e.html", domain, findings[:0], title="", lines=[], table={}, classes=CLASSES)
-    assert "Nothing was found" in (tmp_path / "e.html").read_text(encoding="utf-8")
-
-
-def test_the_sheet_is_a_picture(tmp_path):
-    write_sheet(tmp_path / "s.png", *one_pair(), CLASSES)
-    with Image.open(tmp_path / "s.png") as image:
-        assert image.format == "PNG"
-        assert image.getpixel((6, 6)) == (100, 100, 100)
+    assert "Nothing was found" in picture_page(audited(findings[:0], domain))
+    write_results(tmp_path, audited(findings, domain))
+    pairs = np.load(tmp_path / "pairs.npz")
+    assert (pairs["pictures"][0, 0, 0, 0], pairs["twins"][0, 0, 0, 0], pairs["seeds"][0]) == (110, 108, "x.png")

@@ -6,7 +6,8 @@ import os
 import re
 import tomllib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,8 @@ BEGUN_WITH = {
     "weights": "another model",
     "domain": "another domain",
     "rows": "another table",
+    "pictures": "other pictures",
+    "labels": "other labels",
     "decision": "another --decision",
     "sensitive": "other sensitive attributes",
     "settings": "another budget or seed",
@@ -80,47 +83,66 @@ def check_same(folder: Path, now: Json) -> None:
             raise RunError(f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out")
 
 
-def begin(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | None:
+def claim(folder: Path, manifest: Json) -> Lock | None:
     """Make the folder of an audit, or go on with the one that is there if it is the same audit.
 
-    The domain file may leave its name to the name of the file; its copy says `name`. As long as the lock is in use, no
-    other process can begin in the folder.
+    As long as the lock is in use, no other process can begin in the folder.
     """
     check_audit_folder(folder)
     lock = Lock.of(folder) if folder.exists() else None
     check_same(folder, manifest)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = lock or Lock.of(folder)
+        if not (folder / MANIFEST).exists():
+            write_manifest(folder, {**manifest, "files": {}})
+    return lock
+
+
+def begin(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | None:
+    """Claim the folder of an audit and keep its domain there.
+
+    The domain file may leave its name to the name of the file; its copy says `name`.
+    """
+    lock = claim(folder, manifest)
     path, entered = folder / DOMAIN, _entered(folder, DOMAIN)
     if entered is not None and (not path.exists() or sha256(path) != entered):
         raise RunError(f"{path}: was edited or removed. To audit with it, say --domain {path} and choose another --out")
     if "name" not in tomllib.loads(domain_text):
         domain_text = f"name = {quoted(name)}\n{domain_text}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = lock or Lock.of(folder)
-        if not (folder / MANIFEST).exists():
-            write_manifest(folder, {**manifest, "files": {}})
-        if entered is None:
+    if entered is None:
+        with _writing(folder):
             write_whole(path, domain_text.encode())
-            _enter(folder, DOMAIN)
+            enter(folder, DOMAIN)
+    return lock
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise RunError(f"{folder}: cannot be written ({error.strerror or error}). Choose another --out") from error
-    return lock
+
+
+def kept(folder: Path, name: str) -> Path | None:
+    """Return a file that the audit in a folder has entered, if it is as it was written; None where there is none."""
+    entered = _entered(folder, name)
+    if entered is not None:
+        check_digest(folder / name, entered)
+    return None if entered is None else folder / name
 
 
 def own_weights(folder: Path) -> Path | None:
     """Return the network that the audit in a folder has trained; None where there is none yet."""
-    entered, path = _entered(folder, WEIGHTS), folder / WEIGHTS
-    if entered is None:
-        return None
-    check_digest(path, entered)
-    return path
+    return kept(folder, WEIGHTS)
 
 
 def keep_weights(folder: Path, module: nn.Module, card: Card) -> None:
     """Keep the network that an audit has trained in its folder."""
     if _entered(folder, WEIGHTS) is None:
         save(folder / WEIGHTS, module, card)
-        _enter(folder, WEIGHTS)
+        enter(folder, WEIGHTS)
 
 
 def keep_figures(folder: Path, report: Report) -> None:
@@ -172,7 +194,7 @@ def _entered(folder: Path, name: str) -> str | None:
     return None if manifest is None or name not in manifest["files"] else str(manifest["files"][name])
 
 
-def _enter(folder: Path, name: str) -> None:
+def enter(folder: Path, name: str) -> None:
     """Enter the digest of a file into the manifest: from now on it is known."""
     manifest = _read_manifest(folder) or {}
     write_manifest(folder, {**manifest, "files": {**manifest["files"], name: sha256(folder / name)}})

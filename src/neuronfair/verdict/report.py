@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from neuronfair.errors import DataError
 from neuronfair.verdict.entries import AttributeReport, Group, RateOf
 
 SCHEMA = 2
+T = TypeVar("T")
 Level = Literal["discriminates", "suspicious", "nothing found", "interrupted"]
 
 
@@ -192,22 +193,30 @@ class Report:
 
     def to_json(self) -> str:
         """Return the content of audit.json."""
-        return json.dumps(msgspec.to_builtins(self), indent=2, allow_nan=False) + "\n"
+        return as_json(self)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> Report:
         """Read the content of an audit.json; what is damaged, or of another form, is refused with its place."""
-        try:
-            schema = msgspec.json.decode(text, type=_Form).schema
-            if schema != SCHEMA:
-                raise DataError(
-                    f"{source}: written in form {schema}, but this version reads form {SCHEMA}. Audit again"
-                )
-            return msgspec.json.decode(text, type=Report)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise DataError(f"{source}: not an audit.json that can be read ({error})") from None
+        return read_json(text, Report, source, "an audit.json")
 
 
 @dataclass(frozen=True)
 class _Form:
     schema: int
+
+
+def as_json(report: object) -> str:
+    """Return a report as text."""
+    return json.dumps(msgspec.to_builtins(report), indent=2, allow_nan=False) + "\n"
+
+
+def read_json(text: str | bytes, kind: type[T], source: object, what: str) -> T:
+    """Read a report of one kind back; what is damaged, or of another form, is refused with its place."""
+    try:
+        schema = msgspec.json.decode(text, type=_Form).schema
+        if schema != SCHEMA:
+            raise DataError(f"{source}: written in form {schema}, but this version reads form {SCHEMA}. Audit again")
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(f"{source}: not {what} that can be read ({error})") from None

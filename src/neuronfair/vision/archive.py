@@ -8,8 +8,9 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,10 @@ SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip wi
     "clba_in": ("celeba_faces", "tin_nonfaces"),
     "utk_in": ("utkface_faces", "tin_nonfaces"),
 }
+DRAWN = "drawn"  # pictures that need no data
 CAVEATS = {"lfw_in": "The race labels of LFW are predictions of another network, not annotations."}
+
+Read = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +64,6 @@ class Pictures:
         columns = {name: [values[i] for i in numbers] for name, values in self.columns.items()}
         files = tuple(self.files[i] for i in numbers)
         return Pictures(self.name, self.pixels[chosen], files, columns, self.is_face[chosen], self.notes)
-
-    @property
-    def faces(self) -> Pictures:
-        """Those that show a face."""
-        return self[self.is_face.nonzero()[:, 0]]
 
     def attribute(self, name: str) -> tuple[tuple[str, ...], Tensor]:
         """Return the classes of an attribute and the class of each picture, -1 where the cell is empty: int64, (n,)."""
@@ -104,6 +103,26 @@ class Pictures:
         )
 
 
+def open_pictures(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> Pictures:
+    """Return the pictures that a name stands for: a folder or zip archive with labels, one of SETS, or `drawn`.
+
+    With `faces`, so many random ones, and non-faces in the same proportion.
+    """
+    if source == DRAWN:
+        from neuronfair.vision.drawn import drawn_pictures
+
+        return drawn_pictures(faces or 400, faces or 400, seed=seed)
+    if source in SETS:
+        pictures = load_pictures(source)
+    elif not Path(source).exists():
+        raise DataError(f"{source}: neither a folder, a zip archive nor a set. {did_you_mean(source, [*SETS, DRAWN])}")
+    elif labels is None:
+        raise DataError(f"{source}: give --labels, a CSV file with the columns file and the sensitive attribute")
+    else:
+        pictures = read_pictures(source, labels)
+    return pictures if faces is None else pictures.some(faces, seed=seed)
+
+
 def load_pictures(name: str, folder: str | Path | None = None, *, cache: Path | None = None) -> Pictures:
     """Return lfw_in, clba_in or utk_in from a folder of their zip archives ($NEURONFAIR_DATA/images by default)."""
     if name not in SETS:
@@ -137,17 +156,17 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, c
     if twice is not None:
         raise DataError(f"{labels}: '{twice}' is labelled twice")
     notes: list[str] = []
-    with _Folder(source) as there:
-        unlabelled = len(there.names - set(files))
+    with _opened_source(source) as (names, read):
+        unlabelled = len(names - set(files))
         if unlabelled:
-            notes.append(f"{unlabelled:,} of {len(there.names):,} pictures in {source.name} have no label: left out.")
-        missing = [file for file in files if file not in there.names]
+            notes.append(f"{unlabelled:,} of {len(names):,} pictures in {source.name} have no label: left out.")
+        missing = [file for file in files if file not in names]
         if len(missing) == len(files):
             raise DataError(f"{labels}: none of its files is in {source}, '{files[0]}' for one. Check the folder")
         if missing:
             notes.append(f"{len(missing):,} labelled files are not in {source.name}, '{missing[0]}' for one: left out.")
-        keep = [i for i, file in enumerate(files) if file in there.names]
-        pixels, sound, found = _decoded(there, [files[i] for i in keep], side, cache, source)
+        keep = [i for i, file in enumerate(files) if file in names]
+        pixels, sound, found = _decoded(read, [files[i] for i in keep], side, cache, source)
         notes += found
     keep = [i for i, ok in zip(keep, sound, strict=True) if ok]
     if not keep:
@@ -158,37 +177,27 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, c
     return Pictures(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
 
 
-class _Folder:
-    """The pictures of a folder or a zip archive by name; anything else in there is not seen."""
+@contextmanager
+def _opened_source(source: Path) -> Iterator[tuple[set[str], Read]]:
+    """Give the names of the pictures in a folder or a zip archive, and what reads one; anything else is not seen."""
+    if source.is_dir():
+        names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+        yield _pictures(names), lambda name: read_bytes(source / name, times=WORKERS)
+        return
+    try:
+        archive = open_archive(source, source)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
+    with archive:
+        yield _pictures(archive.namelist()), lambda name: read_member(archive, name, times=WORKERS)
 
-    def __init__(self, source: Path) -> None:
-        self._zip: zipfile.ZipFile | None = None
-        self._source = source
-        if source.is_dir():
-            everything = [p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file()]
-        else:
-            try:
-                self._zip = open_archive(source, source)
-            except (zipfile.BadZipFile, OSError) as error:
-                raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
-            everything = self._zip.namelist()
-        self.names = {name for name in everything if Path(name).suffix.lower() in SUFFIXES}
 
-    def __enter__(self) -> _Folder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._zip is not None:
-            self._zip.close()
-
-    def read(self, name: str) -> bytes:
-        if self._zip is None:
-            return read_bytes(self._source / name, times=WORKERS)
-        return read_member(self._zip, name, times=WORKERS)
+def _pictures(names: Iterable[str]) -> set[str]:
+    return {name for name in names if Path(name).suffix.lower() in SUFFIXES}
 
 
 def _decoded(
-    there: _Folder, files: Sequence[str], side: int, cache: Path | None, source: Path
+    read: Read, files: Sequence[str], side: int, cache: Path | None, source: Path
 ) -> tuple[Tensor, list[bool], list[str]]:
     """Return pixels, which files are pictures, and notes; from the cache if it holds exactly these files."""
     kept = None if cache is None else cache / f"{source.stem}-{side}.npz"
@@ -202,7 +211,7 @@ def _decoded(
     check_size(len(files) * 3 * side * side, source)
     pixels = np.zeros((len(files), 3, side, side), np.uint8)
     with ThreadPoolExecutor(WORKERS) as pool:
-        found = list(pool.map(partial(_picture, there), files, pixels))
+        found = list(pool.map(partial(_picture, read), files, pixels))
     sound = [not changes & {"damaged", "large"} for changes in found]
     notes = []
     for change, what in (
@@ -226,13 +235,13 @@ def decoder() -> Any:
     return needs("PIL.Image", "images", "a test on pictures", DataError)
 
 
-def _picture(there: _Folder, name: str, pixels: np.ndarray) -> set[str]:
+def _picture(read: Read, name: str, pixels: np.ndarray) -> set[str]:
     """Decode one picture into `pixels`, (3, side, side), and return what was changed, or why it is left out."""
     from PIL import Image
 
     changes = set()
     try:
-        content = there.read(name)
+        content = read(name)
     except TooLarge:
         return {"large"}
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):

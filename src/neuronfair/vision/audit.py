@@ -1,230 +1,162 @@
-"""The whole test of a detector on pictures: whom it misses when only the attribute changes, and what training helps."""
+"""The audit of a detector: whom it misses when only the attribute changes, beside controls, and what training helps."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from neuronfair.errors import DataError
-from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.model.network import Network
-from neuronfair.search.findings import Findings
+from neuronfair.model.weights import fingerprint
+from neuronfair.search.methods import HALVING, picture_methods
+from neuronfair.store.manifest import rows_digest, versions
+from neuronfair.verdict.folder import check_audit_folder, check_same, claim, kept
+from neuronfair.verdict.inquiry import Progress
+from neuronfair.vision.archive import Pictures
 from neuronfair.vision.bodies import Detector
-from neuronfair.vision.detector import predictions
+from neuronfair.vision.detector import (
+    DetectorCard,
+    accuracies,
+    fit_attribute,
+    fit_detector,
+    load_detector,
+    save_detector,
+)
 from neuronfair.vision.domain import ImageDomain
-from neuronfair.vision.encoding import PictureEncoding
-from neuronfair.vision.fgsm import Shift, random_like, turn
-from neuronfair.vision.quality import score_gap, shift_norms, still_turned, walk_norms
-from neuronfair.vision.repair import FACE, retrained
-from neuronfair.vision.search import STEPS, ImageSearch, search_pictures
-from neuronfair.words import percent
-
-PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
-CONTROLLED = ("neuronfair", "halving")
-AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
-
-Say = Callable[[str], None]
+from neuronfair.vision.folder import ATTRIBUTE, WEIGHTS, keep, once, search_once
+from neuronfair.vision.quality import walk_report
+from neuronfair.vision.repair import retrain, state
+from neuronfair.vision.report import Improvement, PictureReport
+from neuronfair.vision.search import PictureSearch, PictureSettings
+from neuronfair.vision.subject import Split, Subject, compare, subject
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A detector under test, the classifier that says what the attribute is, and the faces to walk from."""
+class PictureAudit:
+    """What the audit of a detector came to, and what each search found."""
 
-    detector: Detector
-    network: Network
-    attribute: Detector
-    domain: ImageDomain  # faces that are detected and whose attribute turns
-    shift: Shift
-    numbers: Tensor  # of these faces among all faces
-    held: Tensor  # bool: which of them the detector was not trained on
-    faces: int
-    detected: int
-    profile: BiasProfile
-
-    @property
-    def turned(self) -> int:
-        """How many detected faces have an attribute that turns."""
-        return len(self.domain.pictures)
-
-    def figures(self) -> dict[str, Any]:
-        """Return how many faces there are, and how large their shifts."""
-        sizes = self.shift.size.double()
-        other = self.domain.with_shift(random_like(self.shift).levels)
-        look = self.domain.rows(torch.arange(min(self.turned, PROFILE_ROWS), device=self.domain.device))
-        return {
-            "faces": self.faces,
-            "detected": self.detected,
-            "attribute_turns": self.turned,
-            "attribute_never_turns": self.detected - self.turned,
-            "epsilon_median": float(sizes.median()) / 255,
-            "epsilon_mean": float(sizes.mean()) / 255,
-            "shift_l2": float(shift_norms(self.domain, self.domain.seeds).mean()),
-            "score_gap": score_gap(self.network, self.domain, look),
-            "score_gap_random_shift": score_gap(self.network, other, look),
-            "worst_layer": self.profile.worst.name,
-            "auc": self.profile.worst.auc,
-            "auc_by_layer": {layer.name: layer.auc for layer in self.profile.layers},
-        }
+    report: PictureReport
+    subject: Subject
+    found: Mapping[str, PictureSearch]
+    classes: tuple[str, ...]  # what the detector decides
+    files: tuple[str, ...]  # of the seed pictures
 
 
-def subject(
-    detector: Detector, classifier: Detector, faces: Tensor, held: Tensor, *, name: str, sensitive: str
-) -> Subject:
-    """Find the shift of every detected face and where the detector reacts to it; leave out faces that never turn."""
-    seen = (predictions(detector, faces) == FACE).nonzero()[:, 0]
-    if len(seen) == 0:
-        raise DataError(f"{name}: the detector finds no face in any of {len(faces):,} pictures, so there is no seed")
-    shift = turn(classifier, faces[seen])
-    turned = shift.turned.nonzero()[:, 0]
-    if len(turned) == 0:
-        raise DataError(f"{name}: no shift turns '{sensitive}' in any of {len(seen):,} faces, so nobody has a twin")
-    numbers = seen[turned]
-    shift = Shift(shift.levels[turned], shift.size[turned])
-    domain = ImageDomain(name, faces[numbers], shift.levels, (sensitive,))
-    network = Network(detector, PictureEncoding(domain))
-    out = held[numbers]
-    look = (out if bool(out.any()) else ~out).nonzero()[:, 0][:PROFILE_ROWS]
-    profile = interpret(network, domain, domain.rows(look))
-    return Subject(detector, network, classifier, domain, shift, numbers, out, len(faces), len(seen), profile)
+def audit_pictures(
+    pictures: Pictures,
+    sensitive: str,
+    *,
+    detector: Path | None = None,
+    settings: PictureSettings | None = None,
+    device: str = "cpu",
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> PictureAudit:
+    """Audit a detector with pictures: how often does its decision flip when only a sensitive attribute changes?
 
-
-def measured(subject: Subject, found: ImageSearch, domain: ImageDomain | None = None) -> dict[str, Any]:
-    """Return the figures of one search."""
-    domain = domain or subject.domain
-    rows = found.findings.rows
-    walked = walk_norms(domain, rows)
-    return {
-        "seeds": found.seeds,
-        "idis": len(found.findings),
-        "gsr": found.findings.gsr,
-        "tried": found.findings.tried,
-        "rejected": found.findings.rejected,
-        "found_at_once": found.at_once,
-        "share_of_seeds": len(found.findings) / max(1, found.seeds),
-        "bias_l2": float(walked.mean()) if len(rows) else None,
-        "shift_l2": float(shift_norms(domain, rows).mean()) if len(rows) else None,
-        "attribute_still_turned": still_turned(subject.attribute, domain, rows),
-        "median_step": float(found.findings.step.double().median()) if len(rows) else None,
-        "seconds": found.seconds,
-        "seconds_per_1000": found.seconds_per_1000,
+    The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
+    and so is what each search finds: after a kill the same audit goes on from there.
+    """
+    settings, show = settings or PictureSettings(), progress or _silent
+    split, (classes, _) = Split.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
+    given = None if detector is None else _loaded(detector, split)
+    manifest = {
+        "audit": "pictures",
+        **versions(),
+        "pictures": rows_digest(split.pixels),
+        "labels": rows_digest(torch.stack([split.labels, split.is_face.long()])),
+        "weights": None if given is None else fingerprint(given[0]),
+        "sensitive": [sensitive],
+        "settings": settings.of_searches,
     }
+    if folder is not None:
+        check_audit_folder(folder)
+        check_same(folder, manifest)
+    there = None if folder is None else kept(folder, WEIGHTS)
+    if given is None:
+        given = _trained(split, settings, show) if there is None else _loaded(there, split, trained=True)
+    module, card = given
+    _lock = None if folder is None else claim(folder, manifest)  # until the audit ends
+    if folder is not None and there is None:
+        keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))
+    classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
+    under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive)
 
+    def look(name: str, where: ImageDomain, search: Callable[[], PictureSearch]) -> PictureSearch:
+        show(f"Searching: {name}", 0, None)
+        return search_once(folder, name, where, search)
 
-def compare(
-    subject: Subject,
-    methods: Sequence[str],
-    *,
-    seeds: int | None = None,
-    control_seeds: int = 2000,
-    seconds: float | None = None,
-    steps: int = STEPS,
-    walkers: int = 512,
-    seed: int = 0,
-    say: Say = lambda _: None,
-) -> tuple[dict[str, ImageSearch], dict[str, dict[str, Any]]]:
-    """Search with each method from all seeds, and with controls from some; return findings and figures.
-
-    `…, random direction` is the same walk with noise in the place of gradients; `…, random shift` is the same walk
-    with a shift of equal size in a random direction, so that what turns there is not the attribute. `seconds` bounds
-    each search, to the end of a batch of walkers.
-    """
-    numbers = _spread(len(subject.domain.pictures), seeds, seed).to(subject.domain.device)
-    other = subject.domain.with_shift(random_like(subject.shift, seed=seed).levels)
-    plain: dict[str, Any] = {"profile": subject.profile, "steps": steps, "walkers": walkers, "seed": seed}
-    plain["seconds"] = seconds
-    found: dict[str, ImageSearch] = {}
-    figures: dict[str, dict[str, Any]] = {}
-    for method in methods:
-        found[method] = search_pictures(subject.network, subject.domain, method, numbers, **plain)
-        figures[method] = measured(subject, found[method])
-        say(f"{method}: {figures[method]['idis']:,} findings, GSR {percent(figures[method]['gsr'])}")
-    some = numbers[:control_seeds]
-    for method in (m for m in CONTROLLED if m in methods):
-        for name, domain, blind in (("random direction", subject.domain, True), ("random shift", other, False)):
-            control = search_pictures(subject.network, domain, method, some, blind=blind, **plain)
-            name = f"{method}, {name}"
-            figures[name] = measured(subject, control, domain)
-            say(f"{name}: {figures[name]['idis']:,} findings, GSR {percent(figures[name]['gsr'])}")
-    return found, figures
-
-
-def improve(
-    subject: Subject,
-    found: ImageSearch | None,
-    pixels: Tensor,
-    is_face: Tensor,
-    held_pixels: Tensor,
-    held_is_face: Tensor,
-    *,
-    epochs: int,
-    steps: int = STEPS,
-    walkers: int = 512,
-    seed: int = 0,
-) -> tuple[Detector, dict[str, Any]]:
-    """Retrain with the findings of a search and measure bias and detection again, on pictures held out.
-
-    `pixels` are those the detector was trained on. Findings that come from held-out faces are not used, so that what
-    is measured was never seen. Without a search the training goes on with the same pictures: the control.
-    """
-    clock = time.perf_counter()
-    nothing = Findings.empty(subject.domain, subject.network.outputs)
-    findings = nothing if found is None else found.findings[~subject.held[found.findings.origin]]
-    module = retrained(subject.detector, subject.domain, findings, pixels, is_face, epochs=epochs, seed=seed)
-    seconds = time.perf_counter() - clock
-    return module, {
-        "used": len(findings),
-        **after(subject, module, held_pixels, held_is_face, steps=steps, walkers=walkers, seed=seed),
-        "seconds": seconds,
-    }
-
-
-def after(
-    subject: Subject,
-    detector: Detector,
-    held_pixels: Tensor,
-    held_is_face: Tensor,
-    *,
-    steps: int = STEPS,
-    walkers: int = 512,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Return AUC, detection rate and a new search (halving) of a detector, all on held-out pictures.
-
-    The shifts stay those of the detector under test, so that before and after are asked the same question.
-    """
-    domain = subject.domain
-    network = Network(detector, PictureEncoding(domain))
-    seen = predictions(detector, domain.pictures) == FACE
-    out = (subject.held if bool(subject.held.any()) else ~subject.held).nonzero()[:, 0]
-    profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
-    again = search_pictures(
-        network,
-        domain,
-        "halving",
-        out[seen[out]][:AGAIN_SEEDS],
-        profile=profile,
-        steps=steps,
-        walkers=walkers,
-        seed=seed,
+    found = compare(under_test, list(picture_methods()), settings, look)
+    improvement = None
+    if settings.retraining and not bool(split.is_face.all()):
+        show("Retraining", 0, None)
+        before = state(under_test, module, settings)
+        improvement = Improvement(before, retrain(under_test, found[HALVING].findings, settings)[1])
+    right, balanced = accuracies(classifier, *split.faces(held=True))
+    worst, layers = under_test.profile.worst, under_test.profile.layers
+    report = PictureReport(
+        pictures=len(pictures),
+        notes=pictures.notes,
+        sensitive=sensitive,
+        classes=classes,
+        body=card.body,
+        detection_rate=accuracies(module, *split.part(held=True))[0],
+        classifier_accuracy=right,
+        classifier_balanced_accuracy=balanced,
+        own_body=settings.own_body,
+        shift=under_test.report(),
+        worst_layer=worst.name,
+        auc=worst.auc,
+        auc_by_layer={layer.name: layer.auc for layer in layers},
+        methods={name: walk_report(classifier, one) for name, one in found.items()},
+        improvement=improvement,
     )
-    aucs = {layer.name: layer.auc for layer in profile.layers}
-    return {
-        "auc": profile.worst.auc,
-        "auc_same_layer": aucs[subject.profile.worst.name],
-        "auc_mean": sum(aucs.values()) / len(aucs),
-        "detection_rate": float((predictions(detector, held_pixels) == held_is_face.long()).double().mean()),
-        "found_again": len(again.findings),
-        "seeds_again": again.seeds,
-        "gsr_again": again.findings.gsr,
-    }
+    files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
+    return PictureAudit(report, under_test, found, card.classes, files)
 
 
-def _spread(count: int, wanted: int | None, seed: int) -> Tensor:
-    """Return the numbers of the seeds in a random order, some of them or all."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order if wanted is None else order[:wanted]
+def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
+    """Show nothing."""
+
+
+def _trained(split: Split, settings: PictureSettings, show: Progress) -> tuple[Detector, DetectorCard]:
+    module = fit_detector(
+        settings.body,
+        *split.part(held=False),
+        epochs=settings.epochs,
+        seed=settings.seed,
+        weights=settings.weights,
+        progress=lambda done, total, loss: show("Training the detector", done, total, f"loss {loss:.4f}"),
+    )
+    return module, DetectorCard(settings.body, split.pixels.shape[-1])
+
+
+def _loaded(path: Path, split: Split, *, trained: bool = False) -> tuple[Detector, DetectorCard]:
+    """Read a detector; one that was `trained` here is as its training left it, lest the last digits differ."""
+    module, card = load_detector(path)
+    side = split.pixels.shape[-1]
+    if card.side != side:
+        raise DataError(f"{path}: sees pictures of {card.side} x {card.side}, these are {side} wide")
+    if trained:
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module.to(split.pixels.device), card
+
+
+def _classifier(
+    detector: Detector, card: DetectorCard, split: Split, settings: PictureSettings, folder: Path | None
+) -> Detector:
+    """Return the attribute classifier: trained now, or as it was kept."""
+    pixels, labels = split.faces(held=False)
+    card = replace(card, classes=card.classes[: int(labels.max()) + 1])  # those that it can learn
+
+    def make() -> Detector:
+        given = (detector, card.body, pixels, labels)
+        return fit_attribute(*given, own_body=settings.own_body, epochs=settings.epochs, seed=settings.seed)
+
+    def load(path: Path) -> Detector:
+        module, _ = _loaded(path, split, trained=True)
+        return module if settings.own_body else Detector(detector.body, module.head).eval()
+
+    return once(folder, ATTRIBUTE, make, lambda path, module: save_detector(path, module, card), load)

@@ -26,6 +26,7 @@ from neuronfair.model.weights import read_safetensors
 from neuronfair.model.zoo import fully_connected
 from neuronfair.vision.bodies import BODIES, Detector, build
 
+FACE = 1  # the class; 0 is anything else
 BATCH = 128
 PASS = 256  # pictures per forward pass where no gradient is needed
 SHIFT = 4  # pixels that training pictures are moved by at most

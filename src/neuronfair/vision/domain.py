@@ -19,7 +19,7 @@ LEVELS = 256  # of an 8-bit pixel
 
 @dataclass(frozen=True, eq=False)
 class ImageDomain:
-    """Pictures that are walked from seed pictures, each with a shift that turns its sensitive attribute (Δ_senatt).
+    """Pictures that are walked from seed pictures, each with a shift that flips its sensitive attribute (Δ_senatt).
 
     A row is whole numbers: the number of the seed picture, a flag, and all pixels, 0 to 255. The flag is the sensitive
     attribute: with flag 1 the network sees the pixels plus the shift held for the seed picture. The shift is in whole

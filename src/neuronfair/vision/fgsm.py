@@ -1,8 +1,8 @@
-"""Δ_senatt: the smallest change of a picture that turns its sensitive attribute, as an attribute classifier sees it.
+"""Δ_senatt: the smallest change of a picture that flips its sensitive attribute, as an attribute classifier sees it.
 
 FGSM (Goodfellow, Shlens and Szegedy 2015): Δ = ε · sign(∇_x J(x, y)), with y the class that the classifier gives the
 picture. The paper takes the true class; on a picture that the classifier gets wrong, that would push it further away
-from turning. ε is the smallest of a schedule of whole grey levels with f(x) ≠ f(x + Δ), so that x + Δ is an 8-bit
+from flipping. ε is the smallest of a schedule of whole grey levels with f(x) ≠ f(x + Δ), so that x + Δ is an 8-bit
 picture too. With more than two classes any other class will do.
 """
 
@@ -24,24 +24,24 @@ BATCH = 256
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """The shift of every picture, and its ε in grey levels, 0 for a picture that no ε of the schedule turns."""
+    """The shift of every picture, and its ε in grey levels, 0 for a picture that no ε of the schedule flips."""
 
     levels: Tensor  # (n, c, h, w), int8
     size: Tensor  # (n,), int64
 
     @property
-    def turned(self) -> Tensor:
-        """Whether the attribute of each picture is turned: bool, (n,)."""
+    def flips(self) -> Tensor:
+        """Whether the attribute of each picture flips: bool, (n,)."""
         return self.size > 0
 
 
-def turn(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> Shift:
-    """Return the shift that turns the attribute of each 8-bit picture, with the smallest ε of the schedule."""
-    parts = [_turn(classifier, part, sorted(schedule)) for part in torch.split(pictures, BATCH)]
+def flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> Shift:
+    """Return the shift that flips the attribute of each 8-bit picture, with the smallest ε of the schedule."""
+    parts = [_flip(classifier, part, sorted(schedule)) for part in torch.split(pictures, BATCH)]
     return Shift(torch.cat([part.levels for part in parts]), torch.cat([part.size for part in parts]))
 
 
-def _turn(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> Shift:
+def _flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> Shift:
     before = predictions(classifier, pictures)
     x = as_input(pictures).requires_grad_()
     with evaluating(classifier.modules()):

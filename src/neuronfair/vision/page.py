@@ -14,14 +14,18 @@ from torch import Tensor
 
 from neuronfair.atomic import replacing, write_text
 from neuronfair.render.page.template import rendered
-from neuronfair.render.plots import drawing
 from neuronfair.search.findings import Findings
+from neuronfair.search.methods import HALVING
 from neuronfair.vision.archive import decoder
+from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import FLAG, SEED, ImageDomain
+from neuronfair.vision.repair import finding_pictures
+from neuronfair.vision.sentences import sentences
 
+FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
+SHOWN = 12  # pairs on the page
 ENLARGED = 3  # times, so that single pixels can be seen
 REACH = 127  # levels that the largest difference is amplified to
-GAP = 6  # pixels between pictures of a sheet
 
 
 def amplified(difference: Tensor) -> tuple[Tensor, int]:
@@ -54,36 +58,35 @@ def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> l
     return shown
 
 
-def write_page(
-    path: Path, domain: ImageDomain, findings: Findings, *, title: str, lines: Sequence[str],
-    table: dict[str, dict[str, Any]], classes: Sequence[str],
-) -> None:  # fmt: skip
-    """Write one self-contained HTML page: sentences, a table of figures, and pairs side by side."""
-    pairs = [[(_png(picture), text) for picture, text in row] for row in panels(domain, findings, classes)]
-    page = rendered("pictures.html", style="pictures.css", title=title, lines=lines, table=table, pairs=pairs)
-    write_text(path, page)
+def picture_page(audit: PictureAudit) -> str:
+    """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
+    shown = audit.found[HALVING].findings[:SHOWN]
+    pairs = [
+        [(_png(picture), text) for picture, text in row] for row in panels(audit.subject.domain, shown, audit.classes)
+    ]
+    report = audit.report
+    return rendered("pictures.html", style="pictures.css", report=report, lines=sentences(report), pairs=pairs)
 
 
-def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
-    """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.truetype(Path(drawing().get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
-    shown = panels(domain, findings, classes)
-    side = domain.shape[-1] * ENLARGED
-    height = domain.shape[-2] * ENLARGED + 20
-    sheet = Image.new("RGB", (5 * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
-    draw = ImageDraw.Draw(sheet)
-    for i, line in enumerate(shown):
-        for j, (picture, text) in enumerate(line):
-            x, y = GAP + j * (side + GAP), GAP + i * (height + GAP)
-            sheet.paste(_image(picture), (x, y))
-            draw.text((x, y + height - 16), text, fill="black", font=font)
-    with replacing(path) as temporary:
-        sheet.save(temporary, format="PNG")
+def write_results(folder: Path, audit: PictureAudit) -> None:
+    """Write the figures of an audit, its page, and all pairs that halving has found as 8-bit pictures."""
+    findings, domain = audit.found[HALVING].findings, audit.subject.domain
+    write_text(folder / FIGURES, audit.report.to_json())
+    write_text(folder / PAGE, picture_page(audit))
+    pictures, twins = finding_pictures(domain, findings).cpu().chunk(2)
+    with replacing(folder / PAIRS) as temporary:
+        np.savez_compressed(
+            temporary,
+            pictures=pictures.numpy(),
+            twins=twins.numpy(),
+            scores=findings.scores.cpu().numpy(),
+            twin_scores=findings.twin_scores.cpu().numpy(),
+            seeds=np.array([audit.files[i] for i in findings.origin.tolist()], dtype=str),
+        )
 
 
-def _image(picture: Tensor) -> Any:
+def enlarged(picture: Tensor) -> Any:
+    """Return a picture as one of Pillow's, so large that single pixels can be seen."""
     pillow = decoder()
     array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
     image = pillow.fromarray(array)
@@ -92,5 +95,5 @@ def _image(picture: Tensor) -> Any:
 
 def _png(picture: Tensor) -> str:
     buffer = io.BytesIO()
-    _image(picture).save(buffer, format="PNG", optimize=True)
+    enlarged(picture).save(buffer, format="PNG", optimize=True)
     return base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""Figures about picture findings: how large both perturbations are, and whether the attribute still turns."""
+"""Figures about picture findings: how large both perturbations are, and whether the attribute still flips."""
 
 from __future__ import annotations
 
@@ -10,6 +10,29 @@ from neuronfair.search.judge import judge
 from neuronfair.vision.detector import predictions
 from neuronfair.vision.domain import FLAG, PIXELS, SEED, ImageDomain
 from neuronfair.vision.encoding import PASS, PictureEncoding
+from neuronfair.vision.report import WalkReport
+from neuronfair.vision.search import PictureSearch
+
+
+def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
+    """Return the figures of one search; the classifier says what the attribute is."""
+    found, domain = search.findings, search.domain
+    rows, some = found.rows, len(found) > 0
+    return WalkReport(
+        seeds=search.seeds,
+        findings=len(found),
+        gsr=found.gsr,
+        tried=found.tried,
+        rejected=found.rejected,
+        found_at_once=int((found.step == 0).sum()),
+        share_of_seeds=len(found) / max(1, search.seeds),
+        bias_l2=float(walk_norms(domain, rows).mean()) if some else None,
+        shift_l2=float(shift_norms(domain, rows).mean()) if some else None,
+        attribute_still_flips=still_flips(classifier, domain, rows) if some else None,
+        median_step=float(found.step.double().median()) if some else None,
+        seconds=search.seconds,
+        seconds_per_1000=1000 * search.seconds / len(found) if some else None,
+    )
 
 
 def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
@@ -39,13 +62,11 @@ def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
     return float(torch.cat(gaps).mean())
 
 
-def still_turned(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> float | None:
-    """Return the share of findings whose two pictures the attribute classifier still tells apart; None without any.
+def still_flips(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> float:
+    """Return the share of findings whose two pictures the attribute classifier still tells apart.
 
-    The shift was made for the seed picture; after a long walk it may no longer turn the attribute.
+    The shift was made for the seed picture; after a long walk it may no longer flip the attribute.
     """
-    if len(rows) == 0:
-        return None
     apart = 0
     for part in torch.split(rows, PASS):
         own, other = part, domain.twins(part).rows[:, 0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -16,37 +16,54 @@ from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
 from neuronfair.search.findings import Findings
 from neuronfair.search.keys import KeySet
-from neuronfair.search.method import Method, World
-from neuronfair.search.methods.adf import Adf
-from neuronfair.search.methods.eidig import EidigGlobal
-from neuronfair.search.methods.halving import Halving
-from neuronfair.search.methods.neuronfair import NeuronFair
+from neuronfair.search.method import World
+from neuronfair.search.methods import Setting, picture_walk
 from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.encoding import PictureEncoding
 
 STEPS = 40  # max_iter_g of the paper
-METHODS: dict[str, Method] = {
-    "neuronfair": NeuronFair(),
-    "adf": Adf(),
-    "eidig": EidigGlobal(),
-    "halving": Halving(NeuronFair()),
-}
 
 
 @dataclass(frozen=True)
-class ImageSearch:
-    """What one method found from the seed pictures, and how long it took."""
+class PictureSettings:
+    """How a detector is trained, searched and retrained; the defaults suit minutes on two cores for 500 faces.
 
-    method: str
+    `walkers` go together, which bounds the memory; the batches do not change what is found. After so many `seconds` a
+    search begins no further batch, so that what it finds depends on the machine.
+    """
+
+    body: str = "small"
+    weights: Path | None = None  # of a pretrained body, to start training from
+    own_body: bool = False  # train a body for the attribute classifier, too
+    epochs: int = 12
+    repair_epochs: int | None = None  # of the retraining; 0: there is none; None: a third of `epochs`
+    steps: int = STEPS
+    seeds: int | None = None  # pictures that each search starts from; None: all
+    control_seeds: int = 200  # that each control starts from: enough to tell 5 % from 15 %
+    walkers: int | None = None  # None: 128 on a CPU, 512 elsewhere
+    seconds: float | None = None
+    seed: int = 0
+
+    @property
+    def retraining(self) -> int:
+        """The epochs of the retraining."""
+        return max(1, self.epochs // 3) if self.repair_epochs is None else self.repair_epochs
+
+    @property
+    def of_searches(self) -> dict[str, object]:
+        """Everything that findings depend on, for a manifest."""
+        rest = asdict(self) | {"weights": self.weights and str(self.weights)}
+        return {name: value for name, value in rest.items() if name not in ("repair_epochs", "walkers")}
+
+
+@dataclass(frozen=True, eq=False)
+class PictureSearch:
+    """What one method found from the seed pictures of a domain, and how long it took."""
+
+    domain: ImageDomain
     findings: Findings
     seeds: int
     seconds: float
-    at_once: int  # findings that need no walk: the shift alone turns the decision on the seed picture
-
-    @property
-    def seconds_per_1000(self) -> float | None:
-        """Seconds per 1,000 findings; None where nothing was found."""
-        return 1000 * self.seconds / len(self.findings) if len(self.findings) else None
 
 
 def search_pictures(
@@ -54,32 +71,29 @@ def search_pictures(
     domain: ImageDomain,
     method: str,
     numbers: Tensor,
+    settings: PictureSettings | None = None,
     *,
     profile: BiasProfile | None = None,
-    steps: int = STEPS,
     blind: bool = False,
-    walkers: int = 512,
-    seconds: float | None = None,
-    seed: int = 0,
-) -> ImageSearch:
+) -> PictureSearch:
     """Walk from the seed pictures with these numbers until each has met one discriminatory picture.
 
-    `walkers` go together, which bounds the memory; the batches do not change what is found. `blind` replaces every
-    gradient by noise: the same walk in random directions. After so many `seconds` no further batch is begun.
+    `blind` replaces every gradient by noise: the same walk in random directions. Ctrl-C is a KeyboardInterrupt.
     """
-    if method not in METHODS:
-        raise NeuronFairError(f"no method '{method}' for pictures. {did_you_mean(method, METHODS)}")
+    settings = settings or PictureSettings()
     reader = network.reading(PictureEncoding(domain))
-    world = World(reader, domain, Decision(), Draws(seed, "global"), profile=profile, blind=blind)
+    world = World(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
-    budget = Budget(steps=steps, findings_per_seed=1)
+    walk = picture_walk(method, Setting(world, seen, len(numbers) * settings.steps))
+    budget = Budget(steps=settings.steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
     spent, begun = 0.0, 0
-    for part in torch.split(numbers, walkers):
-        result = search(world, METHODS[method], domain.rows(part), budget=budget, origin=part, seen=seen)
+    for part in torch.split(numbers, settings.walkers or (128 if domain.device.type == "cpu" else 512)):
+        result = search(world, walk, domain.rows(part), budget=budget, origin=part, seen=seen)
+        if result.stop == "interrupted":
+            raise KeyboardInterrupt
         parts.append(result.findings)
         spent, begun = spent + result.seconds, begun + len(part)
-        if result.stop == "interrupted" or (seconds is not None and spent >= seconds):
+        if settings.seconds is not None and spent >= settings.seconds:
             break
-    findings = Findings.join(parts)
-    return ImageSearch(method, findings, begun, spent, int((findings.step == 0).sum()))
+    return PictureSearch(domain, Findings.join(parts), begun, spent)

@@ -19,10 +19,13 @@ from neuronfair.search.methods.adf import Adf
 from neuronfair.search.methods.aequitas import Aequitas
 from neuronfair.search.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.search.methods.frontier import Frontier
+from neuronfair.search.methods.halving import Halving
 from neuronfair.search.methods.neuronfair import NeuronFair
 from neuronfair.search.methods.symbgen import SymbGen
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.plugins import loaded
+
+HALVING = "halving"  # only for pictures, whose codes all have an order
 
 
 class Phases(NamedTuple):
@@ -63,6 +66,7 @@ class Entry(NamedTuple):
     make: Callable[[Setting], Phases]
     gradients: bool = True  # a black box has none
     boundary: bool = False  # between decisions; a tolerance has none
+    pictures: str | None = None  # what its global phase is called where it walks pictures; None: it does not
 
 
 class Methods(UserDict[str, Entry]):
@@ -80,10 +84,10 @@ class Methods(UserDict[str, Entry]):
 _OWN = {
     "frontier": Entry(_frontier),
     "neuronfair": Entry(_neuronfair),
-    "neuronfair-paper": Entry(_neuronfair_paper),
-    "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True),
+    "neuronfair-paper": Entry(_neuronfair_paper, pictures="neuronfair"),
+    "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, pictures="eidig"),
     "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
-    "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True),
+    "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
     "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
     "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
@@ -96,6 +100,21 @@ METHODS = Methods(_OWN)
 def phases(name: str, setting: Setting) -> Phases:
     """Return the two phases of a method, made ready for a network and a domain."""
     return METHODS[name].make(setting)
+
+
+def picture_methods() -> dict[str, str]:
+    """Return the methods for pictures: whose global phase each of them walks. Halving walks NeuronFair's."""
+    walks = {entry.pictures: name for name, entry in METHODS.items() if entry.pictures is not None}
+    return walks | {HALVING: walks["neuronfair"]}
+
+
+def picture_walk(name: str, setting: Setting) -> Method:
+    """Return the rule by which a method walks pictures: there is no local phase."""
+    known = picture_methods()
+    if name not in known:
+        raise NeuronFairError(f"no method '{name}' for pictures. {did_you_mean(name, known)}")
+    walk = phases(known[name], setting).first
+    return Halving(walk) if name == HALVING else walk
 
 
 def check_method(name: str, model: Model | None = None, decision: Decision | None = None) -> None:

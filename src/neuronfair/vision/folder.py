@@ -1,0 +1,68 @@
+"""What an audit of pictures leaves in its folder: each step as soon as it is done, so that a kill loses one at most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from neuronfair.atomic import replacing
+from neuronfair.search.findings import Findings
+from neuronfair.store.files import load_state, save_state, writing
+from neuronfair.verdict.folder import enter, kept
+from neuronfair.vision.domain import ImageDomain
+from neuronfair.vision.search import PictureSearch
+
+WEIGHTS, ATTRIBUTE = "detector.safetensors", "attribute.safetensors"
+_NAMES = [field.name for field in fields(Findings)]
+_TENSORS, _COUNTS = _NAMES[:-3], _NAMES[-3:]
+T = TypeVar("T")
+
+
+def once(
+    folder: Path | None, name: str, make: Callable[[], T], save: Callable[[Path, T], None], load: Callable[[Path], T]
+) -> T:
+    """Return what the file of this name keeps; where there is none yet, make it and keep it."""
+    there = None if folder is None else kept(folder, name)
+    if there is not None:
+        return load(there)
+    made = make()
+    if folder is not None:
+        keep(folder, name, lambda path: save(path, made))
+    return made
+
+
+def keep(folder: Path, name: str, save: Callable[[Path], None]) -> None:
+    """Write a file, and enter it into the manifest: from then on it is known."""
+    with writing(folder):
+        save(folder / name)
+        enter(folder, name)
+
+
+def search_once(
+    folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], PictureSearch]
+) -> PictureSearch:
+    """Return what a search has found, from the folder or now."""
+    file = f"found-{re.sub('[^a-z]+', '-', name)}.safetensors"
+    return once(folder, file, make, _save, lambda path: _load(path, domain))
+
+
+def _save(path: Path, search: PictureSearch) -> None:
+    found = search.findings
+    lines = {name: getattr(found, name) for name in _TENSORS}
+    lines["counts"] = torch.tensor([*(getattr(found, name) for name in _COUNTS), search.seeds])
+    lines["seconds"] = torch.tensor(search.seconds, dtype=torch.float64)
+    with replacing(path) as temporary:
+        save_state(lines, temporary)
+
+
+def _load(path: Path, domain: ImageDomain) -> PictureSearch:
+    lines = load_state(path, domain.device)
+    *counts, seeds = lines["counts"].tolist()
+    packed, values, scores, twin_scores, origin, step, misses = (lines[name] for name in _TENSORS)
+    found = Findings(packed, values, scores, twin_scores, origin, step, misses, *counts)
+    return PictureSearch(domain, found, seeds, float(lines["seconds"]))
