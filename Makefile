@@ -42,7 +42,7 @@ OLDEST ?=
 
 test-oldest: .venv-oldest/installed
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --dist loadfile \
-	  -W ignore::DeprecationWarning -W ignore::FutureWarning
+	  -W ignore::DeprecationWarning -W ignore::FutureWarning -W "ignore:The given buffer is not writable"
 
 .venv-oldest/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-oldest

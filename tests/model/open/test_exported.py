@@ -179,6 +179,8 @@ SHARING = {"overwritten", "assigned"}  # read a tensor through a window after it
     ("name", "decomposed"), [*((name, False) for name in CASES), ("norms", True), ("convolutions", True)]
 )
 def test_ordinary_networks(name, decomposed, crowd, tmp_path):
+    if name == "attention" and torch.__version__ < "2.13":
+        pytest.skip("torch 2.9 and 2.10 export attention with views that do not fit here: it is refused")
     torch.manual_seed(0)
     module = Case(*CASES[name]).eval()
     path = export(module, tmp_path / "net.pt2", crowd.x, decomposed=decomposed, functional=name in SHARING)

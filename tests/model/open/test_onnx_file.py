@@ -41,6 +41,8 @@ def answers(path, x) -> np.ndarray:
 def test_a_network_exported_by_torch(dynamo, crowd, tmp_path):
     if dynamo:
         pytest.importorskip("onnxscript", reason="the package onnxscript is not installed")
+        if torch.__version__ < "2.13":
+            pytest.skip("torch 2.9 cannot export it, and 2.10 exports an operator that is known as a black box only")
     torch.manual_seed(0)
     loss = nn.NLLLoss()
     module = trained(Net(crowd.x.shape[1]), crowd.x, lambda y: loss(y.log(), crowd.labels))
