@@ -36,7 +36,8 @@ def sentences(report: PictureReport) -> list[str]:
         before, after = report.improvement.before, report.improvement.after
         lines.append(
             f"Retrained with {after.used:,} pairs that halving found: AUC {before.auc:.3f} to {after.auc:.3f}, "
-            f"detection rate {percent(before.detection_rate)} to {percent(after.detection_rate)}, found again on held-out faces "
-            f"{before.found_again:,} of {before.seeds_again:,} to {after.found_again:,} of {after.seeds_again:,}."
+            f"detection rate {percent(before.detection_rate)} to {percent(after.detection_rate)}, "
+            f"found again on held-out faces {before.found_again:,} of {before.seeds_again:,} to "
+            f"{after.found_again:,} of {after.seeds_again:,}."
         )
     return lines
