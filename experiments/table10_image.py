@@ -3,8 +3,8 @@
     python experiments/table10_image.py --device cuda --images DATA/images --sets lfw_in --out out/images
     python experiments/table11_image_improvement.py out/images
 
-It needs torch, numpy, scipy, scikit-learn, Pillow and this source tree (PYTHONPATH=src). `--faces 200 --bodies small`
-tries everything on a CPU. One JSON file per set and body is written to --out.
+It needs torch, numpy, scipy, scikit-learn, safetensors, Pillow and this source tree (PYTHONPATH=src).
+`--faces 200 --bodies small` tries everything on a CPU. One JSON file per set and body is written to --out.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ CORE_MODULES = {
             "descent",
             "encoding",
             "layers",
-            "model",
+            "network",
             "stacked",
             "threads",
             "train",

@@ -117,7 +117,7 @@ def pictures(place: Path) -> None:
     from neuronfair.vision.archive import read_pictures
 
     found = read_pictures(place / "faces.zip", place / "faces.csv")
-    _ = found.attribute("gender"), found.faces
+    _ = found.attribute("gender"), found.is_face
 
 
 def run(place: Path) -> None:

@@ -194,7 +194,7 @@ def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None
 
 
 @check(phase=PHASES, steps=(0, 1, 5))
-def a_budget_of_steps_iskept(name: str, phase: str, steps: int) -> None:
+def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
     """Every walker takes so many steps, no fewer and no more."""
     result, spy = explore(name, "people", phase, Budget(steps))
     assert (result.stop, result.findings.judged) == ("steps", steps * WALKERS)
@@ -202,7 +202,7 @@ def a_budget_of_steps_iskept(name: str, phase: str, steps: int) -> None:
 
 
 @check(phase=PHASES)
-def a_budget_of_instances_iskept(name: str, phase: str) -> None:
+def a_budget_of_instances_is_kept(name: str, phase: str) -> None:
     """So many different people are judged."""
     whole = kept(name, "people", phase)[0].findings
     for limit in (1, whole.tried - 1):
@@ -212,7 +212,7 @@ def a_budget_of_instances_iskept(name: str, phase: str) -> None:
 
 
 @check(phase=PHASES)
-def a_budget_of_findings_iskept(name: str, phase: str) -> None:
+def a_budget_of_findings_is_kept(name: str, phase: str) -> None:
     """The search ends with so many findings."""
     whole = kept(name, "people", phase)[0].findings
     assert len(whole) > 2
@@ -223,7 +223,7 @@ def a_budget_of_findings_iskept(name: str, phase: str) -> None:
 
 
 @check(phase=PHASES, limit=(1, 3))
-def a_budget_of_findings_per_seed_iskept(name: str, phase: str, limit: int) -> None:
+def a_budget_of_findings_per_seed_is_kept(name: str, phase: str, limit: int) -> None:
     """A walker retires with its last finding."""
     _, spy = explore(name, "people", phase, Budget(STEPS, findings_per_seed=limit))
     for origin in range(WALKERS):

@@ -24,7 +24,7 @@ from neuronfair.verdict.about import Origin, about_data, about_model, replay_opt
 from neuronfair.verdict.checks import Checks, Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
-from neuronfair.verdict.inquiry import Case, Inquiry, Progress
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.report import SCHEMA, DecisionReport, Report, Seconds
 from neuronfair.verdict.sentences import verdict
@@ -106,7 +106,7 @@ def run(
 
     Checks that could not be judged do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
     """
-    origin, ready, show = origin or Origin(), ready or Ready(), progress or _silent
+    origin, ready, show = origin or Origin(), ready or Ready(), progress or silent
     data = data.to(opened.model.encoding.device)
     choices = attribute_sets(data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
@@ -271,7 +271,3 @@ def _labelled(show: Progress, names: Sequence[str]) -> Progress:
         show(label + what, done, total, note)
 
     return labelled
-
-
-def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
-    pass

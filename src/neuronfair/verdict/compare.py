@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,13 +18,12 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.severity import severity
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import find
+from neuronfair.search.campaign import Progress, find
 from neuronfair.search.methods import METHODS, check_method
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 
 Phase = Literal["both", "global", "local"]
-Progress = Callable[[str, int, int, int], None]
 
 MIX_SEEDS = 10  # times as many seeds as asked for start each method's global phase, whose findings are then mixed
 MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and judged for the rate beside the methods

@@ -14,7 +14,7 @@ from torch import nn
 from neuronfair.domain.data import UNKNOWN, Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
-from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.errors import DataError, ModelError, NeuronFairError
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -30,7 +30,7 @@ from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
 from neuronfair.verdict.gate import Limit, people_needed
-from neuronfair.verdict.inquiry import Case, Inquiry, search
+from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.report import CorpusReport
 from neuronfair.verdict.words import importance
 from neuronfair.words import listed, percent, plain
@@ -155,8 +155,8 @@ class Fairness:
             replay=replay_options(opened, Origin()) or (),
         )
         found = Inquiry.of(data.domain)
-        search(case, found, _silent)
-        describe(case, found, _silent)
+        search(case, found, silent)
+        describe(case, found, silent)
         if not found.report.worst:
             return []
         worst = found.report.worst[0]
@@ -170,10 +170,6 @@ def _decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     parts = torch.split(people, model.encoding.rows_per_pass)
     return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
-
-
-def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
-    """Show nothing: a test has no terminal."""
 
 
 def _too_many(rate: Rate, limit: Limit, domain: TableDomain) -> list[str]:
@@ -257,7 +253,12 @@ def _plain_copy(module: nn.Module, domain: TableDomain) -> nn.Sequential | None:
     for own, theirs in zip(ours, linears, strict=True):
         if own.weight.shape != theirs.weight.shape:
             return None
-        own.load_state_dict(theirs.state_dict())
+        with torch.no_grad():
+            own.weight.copy_(theirs.weight)
+            own.bias.copy_(theirs.bias)
     rows = domain.sample(ROWS, torch.Generator().manual_seed(0))
-    same = torch.equal(*(Network(each, domain, layers=()).scores(rows) for each in (module, copied)))
+    try:
+        same = torch.equal(*(Network(each, domain, layers=()).scores(rows) for each in (module, copied)))
+    except ModelError:  # it takes other numbers than those of the domain, or its first layer not all of them
+        return None
     return copied.eval() if same else None

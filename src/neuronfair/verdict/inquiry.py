@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
+from neuronfair.repair.run import Progress as Progress
 from neuronfair.search.campaign import find
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
@@ -37,11 +38,8 @@ POINTS = 101  # of an AS curve, at most
 LOOK = 20_000  # findings that rules for groups are learned from, at most
 
 
-class Progress(Protocol):
-    """Shows how far a stage is: what it does, how much is done of how much, and a note."""
-
-    def __call__(self, what: str, done: int, total: int | None, note: str = "") -> None:
-        """Show it."""
+def silent(what: str, done: int, total: int | None, note: str = "") -> None:
+    """Show nothing."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.atomic import replacing
 from neuronfair.domain.files import read_sheet
 from neuronfair.errors import DataError, did_you_mean, needs, repeated
 from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read_bytes, read_member
@@ -200,7 +201,8 @@ def _decoded(
     read: Read, files: Sequence[str], side: int, cache: Path | None, source: Path
 ) -> tuple[Tensor, list[bool], list[str]]:
     """Return pixels, which files are pictures, and notes; from the cache if it holds exactly these files."""
-    kept = None if cache is None else cache / f"{source.stem}-{side}.npz"
+    # That a file in a folder was changed is not seen by the folder's own date.
+    kept = None if cache is None or source.is_dir() else cache / f"{source.stem}-{side}.npz"
     known = hashlib.sha256("\n".join(files).encode()).hexdigest()
     stamp = f"{source.resolve()} {source.stat().st_mtime_ns} {side} {known}"
     if kept is not None and kept.is_file():
@@ -226,7 +228,8 @@ def _decoded(
     pixels = pixels if all(sound) else pixels[np.array(sound)]
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(kept, pixels=pixels, sound=np.array(sound), notes=np.array(notes, dtype=str), stamp=np.array(stamp))
+        with replacing(kept) as temporary:
+            np.savez(temporary, pixels=pixels, sound=np.array(sound), notes=np.array(notes, str), stamp=np.array(stamp))
     return torch.from_numpy(pixels), sound, notes
 
 

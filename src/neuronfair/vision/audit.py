@@ -13,7 +13,7 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.search.methods import HALVING, picture_methods
 from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.verdict.folder import check_audit_folder, check_same, claim, kept
-from neuronfair.verdict.inquiry import Progress
+from neuronfair.verdict.inquiry import Progress, silent
 from neuronfair.vision.archive import Pictures
 from neuronfair.vision.bodies import Detector
 from neuronfair.vision.detector import (
@@ -59,7 +59,7 @@ def audit_pictures(
     The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
     and so is what each search finds: after a kill the same audit goes on from there.
     """
-    settings, show = settings or PictureSettings(), progress or (lambda what, done, total, note="": None)
+    settings, show = settings or PictureSettings(), progress or silent
     split, (classes, _) = Split.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
     given = None if detector is None else _loaded(detector, split)
     manifest = {

@@ -25,10 +25,10 @@ from neuronfair.model.train import train
 from neuronfair.model.weights import read_safetensors
 from neuronfair.model.zoo import fully_connected
 from neuronfair.vision.bodies import BODIES, Detector, build
+from neuronfair.vision.encoding import PASS
 
 FACE = 1  # the class; 0 is anything else
 BATCH = 128
-PASS = 256  # pictures per forward pass where no gradient is needed
 SHIFT = 4  # pixels that training pictures are moved by at most
 HEAD_SETTINGS = TrainingSettings(epochs=40, batch=256, patience=8, restarts=1)
 CARD_KEY = "neuronfair-detector"

@@ -47,7 +47,8 @@ def search_once(
     folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], PictureSearch]
 ) -> PictureSearch:
     """Return what a search has found, from the folder or now."""
-    file = f"found-{re.sub('[^a-z]+', '-', name)}.safetensors"
+    name = re.sub(r"\W+", "-", name)
+    file = f"found-{name}.safetensors"
     return once(folder, file, make, _save, lambda path: _load(path, domain))
 
 

@@ -16,6 +16,7 @@ from neuronfair.atomic import replacing, write_text
 from neuronfair.render.page.template import rendered
 from neuronfair.search.findings import Findings
 from neuronfair.search.methods import HALVING
+from neuronfair.store.files import writing
 from neuronfair.vision.archive import decoder
 from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import FLAG, SEED, ImageDomain
@@ -71,10 +72,10 @@ def picture_page(audit: PictureAudit) -> str:
 def write_results(folder: Path, audit: PictureAudit) -> None:
     """Write the figures of an audit, its page, and all pairs that halving has found as 8-bit pictures."""
     findings, domain = audit.found[HALVING].findings, audit.subject.domain
-    write_text(folder / FIGURES, audit.report.to_json())
-    write_text(folder / PAGE, picture_page(audit))
     pictures, twins = finding_pictures(domain, findings).cpu().chunk(2)
-    with replacing(folder / PAIRS) as temporary:
+    with writing(folder), replacing(folder / PAIRS) as temporary:
+        write_text(folder / FIGURES, audit.report.to_json())
+        write_text(folder / PAGE, picture_page(audit))
         np.savez_compressed(
             temporary,
             pictures=pictures.numpy(),

@@ -47,6 +47,8 @@ class Split:
         known = int(split.known.sum())
         if known < FEW:
             raise DataError(f"{pictures.name}: {known} faces have a '{sensitive}'. At least {FEW} are needed")
+        if not bool((split.known & split.held).any()):
+            raise DataError(f"{pictures.name}: no face with a '{sensitive}' is held out. Try another --seed")
         return split
 
     @property

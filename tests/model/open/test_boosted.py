@@ -60,6 +60,21 @@ def test_trees_without_names_read_the_encoding(crowd, tmp_path):
     check_black_box(found, crowd.rows, booster.predict(data), "numbers of the domain's encoding")
 
 
+def test_numbers_as_categories(crowd, tmp_path):
+    """XGBoost keeps categories that are numbers without offsets."""
+    pandas = pytest.importorskip("pandas")
+    table = Frames(crowd.domain).of_rows(crowd.rows)
+    for name in ("sex", "relationship", "marital", "race"):
+        table[name] = table[name].astype("category")
+    numbers = [name for name in table if str(table[name].dtype) != "category"]
+    table[numbers[0]] = pandas.Categorical(table[numbers[0]])
+    data = xgboost.DMatrix(table, label=crowd.labels.numpy(), enable_categorical=True)
+    booster = xgboost.train({"objective": "binary:logistic", "max_depth": 3, "nthread": 1}, data, 5)
+    booster.save_model(tmp_path / "trees.ubj")
+    found = open_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows)
+    check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
+
+
 def test_damaged_files_do_not_crash(crowd, tmp_path):
     """XGBoost's own reader ends the process on some of these."""
     booster, _ = trees(crowd)

@@ -18,7 +18,7 @@ Json = dict[str, Any]  # a part of what XGBoost writes
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read trees that XGBoost has saved."""
     xgboost = needs("xgboost", "xgboost")
     content, learner = _checked(request)
@@ -26,7 +26,12 @@ def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function
     objective = learner["objective"]["name"]
     margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
 
+    numbers = _numbers(learner)
+
     def ask(table: Any) -> np.ndarray:
+        if numbers and hasattr(table, "assign"):  # else XGBoost would take a number for the place of a category
+            kind = needs("pandas", "xgboost").Categorical
+            table = table.assign(**{name: kind(table[name], values) for name, values in numbers.items()})
         return np.asarray(booster.predict(xgboost.DMatrix(table, enable_categorical=True), output_margin=margin))
 
     inputs = SimpleNamespace(n_features_in_=booster.num_features(), categories_=_categories(learner))
@@ -62,10 +67,16 @@ def _categories(learner: Json) -> list[list[str]]:
     known = _model(learner).get("cats", {}).get("enc", [])
     return [
         [bytes(entry["values"][start:end]).decode() for start, end in pairwise(entry["offsets"])]
-        if entry["offsets"] and "type" not in entry
+        if entry.get("offsets") and "type" not in entry
         else []
         for entry in known
     ]
+
+
+def _numbers(learner: Json) -> dict[str, list[float]]:
+    """Return the categories that are numbers, by the name of their column."""
+    known, names = _model(learner).get("cats", {}).get("enc", []), learner.get("feature_names", [])
+    return {name: entry["values"] for name, entry in zip(names, known, strict=False) if "type" in entry}
 
 
 # XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.

@@ -51,7 +51,7 @@ _PLAIN = {"as_int": int, "as_bool": bool, "as_string": str}
 _CONTIGUOUS = 1  # the number of the one memory format that matters, before a view
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read an exported program with one input, whose batch size must be free."""
     try:
         graph = _read(request)

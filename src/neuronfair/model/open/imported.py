@@ -26,7 +26,7 @@ from neuronfair.model.weights import fingerprint, read_safetensors
 DIGITS = 6  # of the answers that a function is known by
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Import `package.module:name` and take what it is: a module or something that makes one, a model, a function."""
     found = _import(request)
     if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module) and _takes_nothing(found)):

@@ -26,7 +26,7 @@ _NUMBERS = 1 << 26
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras archive, besides the folder assets
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
     model = _load(request)
     try:

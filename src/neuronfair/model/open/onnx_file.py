@@ -26,7 +26,7 @@ OLDEST = 9  # the first version of the standard whose operators are those known 
 _FLOATS = {1: torch.float32, 11: torch.float64}
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read an ONNX graph with one input; its scores are its tensor of floating-point numbers."""
     model = read_model(request)
     stored = {tensor.name for tensor in model.graph.initializer}

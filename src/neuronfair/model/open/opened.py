@@ -54,7 +54,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of `open_model`; the bridges read it and end with `white_box` or `black_box`."""
+    """What was asked of `open_model`; the readers end with `white_box` or `black_box`."""
 
     source: str
     domain: TableDomain

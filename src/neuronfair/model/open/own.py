@@ -6,6 +6,6 @@ from neuronfair.model.fit import read_model
 from neuronfair.model.open.opened import Opened, Request
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read weights and make sure that they were made for rows of this domain in this encoding."""
     return request.white_box("neuronfair", read_model(request.path, request.domain))

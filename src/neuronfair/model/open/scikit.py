@@ -37,7 +37,7 @@ _PLAIN = {
 }
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each bridge has a function of this name
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read a .skops file, or a pickle if pickles are trusted."""
     needs("sklearn", "sklearn")
     with warnings.catch_warnings(record=True) as said:

@@ -78,6 +78,7 @@ class Methods(UserDict[str, Entry]):
     @cached_property
     def data(self) -> dict[str, Entry]:  # type: ignore[override]
         """All of them; a name of ours stays ours."""
+        self.__dict__["data"] = self._own  # until then: a package that is being imported may look at ours
         return {**self._own, **dict(loaded(Entry, set(self._own)))}
 
 
@@ -104,7 +105,10 @@ def phases(name: str, setting: Setting) -> Phases:
 
 def picture_methods() -> dict[str, str]:
     """Return the methods for pictures: whose global phase each of them walks. Halving walks NeuronFair's."""
-    walks = {entry.pictures: name for name, entry in METHODS.items() if entry.pictures is not None}
+    walks: dict[str, str] = {}
+    for name, entry in METHODS.items():
+        if entry.pictures is not None:
+            walks.setdefault(entry.pictures, name)  # ours come first
     return walks | {HALVING: walks["neuronfair"]}
 
 
