@@ -38,7 +38,7 @@ def main() -> None:
     for reads_cast in (True, False):
         detector = cast_detector(reads_cast=reads_cast)
         under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
-        found = compare(under_test, list(picture_methods()), PictureSettings())
+        found = compare(under_test, list(picture_methods()), PictureSettings(walkers=512))
         walks = {name: walk_report(under_test.attribute, one) for name, one in found.items()}
         shares[reads_cast] = {name: walk.share_of_seeds for name, walk in walks.items()}
         for name, walk in walks.items():

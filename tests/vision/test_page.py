@@ -53,7 +53,12 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     page = picture_page(audited(findings, domain))
     assert page.count("data:image/png;base64,") == 5
     assert "http" not in page
-    for words in ("&lt;gender&gt;", "a&lt;b, AUC", "<td>50\N{NARROW NO-BREAK SPACE}%</td>", "twin: no face"):
+    for words in (
+        "&lt;gender&gt;",
+        "a&lt;b, AUC",
+        'data-label="GSR"><div>50\N{NARROW NO-BREAK SPACE}%<',
+        "twin: no face",
+    ):
         assert words in page
     assert "Nothing was found" in picture_page(audited(findings[:0], domain))
     write_results(tmp_path, audited(findings, domain))

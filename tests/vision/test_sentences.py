@@ -11,8 +11,8 @@ def test_the_sentences_say_what_was_measured():
     assert len(lines) == 5
     assert "a shift of 25.5 grey levels in the mean flips the <gender> of 1 of them, 1 never flip" in lines[1]
     assert sentences(REPAIRED)[5] == (
-        "Retrained with 7 findings: AUC 0.300 to 0.100, detection rate 90 % to 90 %, found again on held-out faces "
-        "4 of 10 to 2 of 10."
+        "Retrained with 7 pairs that halving found: AUC 0.300 to 0.100, detection rate 90 % to 90 %, found again "
+        "on held-out faces 4 of 10 to 2 of 10."
     )
 
 

@@ -59,7 +59,7 @@ def audit_pictures(
     The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
     and so is what each search finds: after a kill the same audit goes on from there.
     """
-    settings, show = settings or PictureSettings(), progress or _silent
+    settings, show = settings or PictureSettings(), progress or (lambda what, done, total, note="": None)
     split, (classes, _) = Split.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
     given = None if detector is None else _loaded(detector, split)
     manifest = {
@@ -115,10 +115,6 @@ def audit_pictures(
     )
     files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
     return PictureAudit(report, under_test, found, card.classes, files)
-
-
-def _silent(what: str, done: int, total: int | None, note: str = "") -> None:
-    """Show nothing."""
 
 
 def _trained(split: Split, settings: PictureSettings, show: Progress) -> tuple[Detector, DetectorCard]:

@@ -65,7 +65,7 @@ def picture_page(audit: PictureAudit) -> str:
         [(_png(picture), text) for picture, text in row] for row in panels(audit.subject.domain, shown, audit.classes)
     ]
     report = audit.report
-    return rendered("pictures.html", style="pictures.css", report=report, lines=sentences(report), pairs=pairs)
+    return rendered("pictures.html", style="page.css", report=report, lines=sentences(report), pairs=pairs)
 
 
 def write_results(folder: Path, audit: PictureAudit) -> None:

@@ -25,7 +25,7 @@ def sentences(report: PictureReport) -> list[str]:
         f"its seeds; with a random shift of equal size instead of the attribute from {percent(random.share_of_seeds)}.",
         f"With steps that are halved at the boundary it finds {close.findings:,} pairs, from "
         f"{percent(close.share_of_seeds)} of the seeds (GSR {percent(close.gsr)}), and with the random shift from "
-        f"{percent(close_random.share_of_seeds)}. These pairs are shown and used for retraining.",
+        f"{percent(close_random.share_of_seeds)}.",
         f"The shift moves the scores by {shift.score_gap:.3f} in the mean, a random shift of equal size by "
         f"{shift.score_gap_random_shift:.3f}. Most biased layer: {report.worst_layer}, AUC {report.auc:.3f}.",
     ]
@@ -35,8 +35,9 @@ def sentences(report: PictureReport) -> list[str]:
     if report.improvement is not None:
         before, after = report.improvement.before, report.improvement.after
         lines.append(
-            f"Retrained with {after.used:,} findings: AUC {before.auc:.3f} to {after.auc:.3f}, detection rate "
-            f"{percent(before.detection_rate)} to {percent(after.detection_rate)}, found again on held-out faces "
-            f"{before.found_again:,} of {before.seeds_again:,} to {after.found_again:,} of {after.seeds_again:,}."
+            f"Retrained with {after.used:,} pairs that halving found: AUC {before.auc:.3f} to {after.auc:.3f}, "
+            f"detection rate {percent(before.detection_rate)} to {percent(after.detection_rate)}, "
+            f"found again on held-out faces {before.found_again:,} of {before.seeds_again:,} to "
+            f"{after.found_again:,} of {after.seeds_again:,}."
         )
     return lines
