@@ -7,27 +7,10 @@ from torch import Tensor, nn
 
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.testing.cases import (  # what the checks of methods need, too
-    domain as domain,
-)
-from neuronfair.testing.cases import (
-    linear as linear,
-)
-from neuronfair.testing.cases import (
-    network as network,
-)
-from neuronfair.testing.cases import (
-    one_biased_neuron as one_biased_neuron,
-)
-from neuronfair.testing.cases import (
-    random_module as random_module,
-)
-from neuronfair.testing.cases import (
-    uniform_rows as uniform_rows,
-)
-from neuronfair.testing.cases import (
-    world as world,
-)
+from neuronfair.testing.cases import domain, linear, network, one_biased_neuron, random_module, uniform_rows, world
+
+# What the checks of methods need, too, and tests take from here.
+__all__ = ["domain", "linear", "network", "one_biased_neuron", "random_module", "uniform_rows", "world"]
 
 MIDDLE = 494.5  # half of the largest sum of `large_domain`
 

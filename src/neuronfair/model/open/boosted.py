@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from neuronfair.apart import Unreadable, read_apart
+from neuronfair.errors import needs, one_line
 from neuronfair.limits import check_size
-from neuronfair.model.open.opened import TRIED, Opened, Request, needs, one_line
+from neuronfair.model.open.opened import TRIED, Opened, Request
 from neuronfair.model.open.readings import first_that_works, readings
 
 Json = dict[str, Any]  # a part of what XGBoost writes

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import NeuronFairError, one_line
 from neuronfair.limits import TREE, check_archive, check_size, open_archive, read_member
 from neuronfair.model.open.aten import (
     CASTS,
@@ -29,7 +29,7 @@ from neuronfair.model.open.aten import (
     check_arguments,
 )
 from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
-from neuronfair.model.open.opened import Opened, Request, one_line
+from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.overwriting import Makes, without_overwriting
 
 SCHEMA = 8  # the version of the archive's description of a graph that is read here

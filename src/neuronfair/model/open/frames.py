@@ -11,9 +11,8 @@ from torch import Tensor
 from neuronfair.domain.attribute import MISSING_CELLS, Attribute
 from neuronfair.domain.infer import MISSING
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
-from neuronfair.model.open.opened import needs
 
 _TRUTH = {"True": True, "False": False}
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuronfair.errors import did_you_mean
+from neuronfair.errors import did_you_mean, needs, one_line
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import scikit
 from neuronfair.model.open.frames import Frames
-from neuronfair.model.open.opened import Opened, Request, needs, one_line
+from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 DIGITS = 6  # of the answers that a function is known by

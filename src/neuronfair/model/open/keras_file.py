@@ -14,12 +14,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from neuronfair.apart import read_apart
+from neuronfair.errors import needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graph import Unsupported
 from neuronfair.model.open.keras_layers import convert, without_numpy_warning
-from neuronfair.model.open.opened import Opened, Request, needs, one_line
+from neuronfair.model.open.opened import Opened, Request
 
 _ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
 _NUMBERS = 1 << 26

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuronfair.errors import needs
 from neuronfair.model.open.graph import Unsupported
-from neuronfair.model.open.opened import needs
 
 
 def convert(layer: Any) -> dict[str, nn.Module]:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from neuronfair.apart import read_apart
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import VARIABLE, TooLarge, max_bytes
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.classes import by_position, class_order, ordered
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
 from neuronfair.model.open.onnx_model import read_model
-from neuronfair.model.open.opened import Opened, Request, needs, one_line
+from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.operators import activation, operator
 
 OLDEST = 9  # the first version of the standard whose operators are those known here

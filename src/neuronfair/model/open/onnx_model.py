@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from neuronfair.apart import Unreadable, read_apart
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, check_size
-from neuronfair.model.open.opened import Request, needs, one_line
+from neuronfair.model.open.opened import Request
 
 PARTS = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
 NODES = 100_000  # when functions that call each other are written out

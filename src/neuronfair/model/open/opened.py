@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError
-from neuronfair.errors import needs as needs  # the bridges take both from here
-from neuronfair.errors import one_line as one_line
+from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import read_bytes
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import did_you_mean
+from neuronfair.errors import did_you_mean, needs, one_line
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.frames import Column, Frames, cells
-from neuronfair.model.open.opened import Request, needs, one_line
+from neuronfair.model.open.opened import Request
 
 _EMPTY = ("?", "nan", "NaN", "NA", "None")  # how a column of dummies for an empty cell may end
 

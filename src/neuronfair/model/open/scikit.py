@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, check_array, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.classes import by_position, class_order, ordered
-from neuronfair.model.open.opened import Opened, Request, needs, one_line
+from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
 from neuronfair.model.open.readings import Reading, first_that_works, readings
 
