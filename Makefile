@@ -2,6 +2,7 @@
 # make images-demo   500 faces (or drawn pictures, where the archives are not there) -> pairs side by side
 # make docs   a fresh clone -> the documentation as pages, in site/
 # make test   a fresh clone -> style, types and tests
+# make coverage   the tests, and which lines they reach
 # make test-oldest   the tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 # All make .venv and install what they need; a second call does not install again.
 
@@ -14,7 +15,7 @@ export NEURONFAIR_DATA ?= $(abspath ../shared/data)
 export NEURONFAIR_MODELS ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo images-demo docs test test-oldest format clean
+.PHONY: demo images-demo docs test coverage test-oldest format clean
 
 demo: .venv/installed
 	@mkdir -p $(OUT)
@@ -34,6 +35,10 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
+# The same tests, and which lines they reach: slower.
+coverage: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 # What our requirements bring with them is the newest that fits, and may warn of them. OLDEST=torch==2.13.0 takes that
