@@ -14,6 +14,7 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.model.network import Network
 from neuronfair.search.judge import Judgement, judge
 from neuronfair.search.method import World
+from neuronfair.words import listed, percent
 
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
 LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
@@ -55,9 +56,9 @@ def weak_guidance(method: str, sensitive: Sequence[str], share: float, blind: fl
         return None
     return HealthNote(
         "weak-guidance",
-        f"{method} succeeded {share / blind:.2f} times as often as the same walk in random directions ({share:.2%} of "
-        f"the people tried against {blind:.2%}), by {' and '.join(sensitive)}. Its gradients did not help, so what it "
-        "found says how frequent such people are, and little about how far a guided search would get.",
+        f"{method} succeeded {share / blind:.2f} times as often as the same walk in random directions "
+        f"({percent(share)} of the people tried against {percent(blind)}), by {listed(sensitive)}. "
+        "Its gradients did not help, so what it found says how frequent such people are, and little about how far a guided search would get.",
         "Compare methods: neuronfair compare.",
     )
 
