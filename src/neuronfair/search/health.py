@@ -58,7 +58,8 @@ def weak_guidance(method: str, sensitive: Sequence[str], share: float, blind: fl
         "weak-guidance",
         f"{method} succeeded {share / blind:.2f} times as often as the same walk in random directions "
         f"({percent(share)} of the people tried against {percent(blind)}), by {listed(sensitive)}. "
-        "Its gradients did not help, so what it found says how frequent such people are, and little about how far a guided search would get.",
+        "Its gradients did not help, so what it found says how frequent such people are, "
+        "and little about how far a guided search would get.",
         "Compare methods: neuronfair compare.",
     )
 
