@@ -4,7 +4,7 @@ import pytest
 
 from neuronfair import read_domain
 from neuronfair.domain.rules import MAX_CONDITIONS
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import DomainError
 from neuronfair.limits import TooLarge
 from neuronfair.model.encoding import TableEncoding
@@ -137,3 +137,14 @@ def test_rules_that_multiply_are_refused_before_they_do(monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
     with pytest.raises(TooLarge, match="the cases of the rules"):
         parse_domain(text)
+
+
+def test_the_class_that_people_hope_for(people):
+    text = PEOPLE.replace("[attributes]", 'favourable = "high"\n[attributes]', 1)
+    domain = parse_domain(text)
+    assert domain.favourable == "high"
+    assert parse_domain(format_domain(domain)) == domain
+    assert domain.fingerprint == people.fingerprint
+    assert people.favourable is None
+    with pytest.raises(DomainError, match="favourable 'hihg' is not a class of the target"):
+        parse_domain(text.replace('"high"\n', '"hihg"\n'))

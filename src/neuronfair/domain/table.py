@@ -46,6 +46,7 @@ class TableDomain:
     encoding: str = "default"
     description: str = ""
     outside: Outside = "error"
+    favourable: str | None = None  # the class that people hope for
     device: torch.device = _CPU
 
     def __post_init__(self) -> None:
@@ -68,9 +69,9 @@ class TableDomain:
             raise DomainError(
                 f"{self.name}: the sensitive attributes have more than {MAX_TWINS:,} combinations. Use a coarser grid"
             )
+        if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
+            raise DomainError(f"{self.name}: favourable '{self.favourable}' is not a class of the target")
         self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made
-
-    # What the columns are
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -16,7 +16,10 @@ from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import DomainError, did_you_mean
 from neuronfair.limits import read_text
 
-_TOP = ("name", "encoding", "description", "sensitive", "target", "encode", "outside", "attributes", "rules")
+_TOP = (
+    *("name", "encoding", "description", "sensitive", "target", "favourable"),
+    *("encode", "outside", "attributes", "rules"),
+)
 _ATTRIBUTE = ("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra")
 _NUMBERS = ("low", "high", "step", "center", "scale")
 _TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
@@ -56,6 +59,7 @@ def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
         encoding=str(document.get("encoding", "default")),
         description=str(document.get("description", "")),
         outside=_outside(document.get("outside", "error")),
+        favourable=None if document.get("favourable") is None else str(document["favourable"]),
     )
 
 
@@ -66,6 +70,8 @@ def format_domain(domain: TableDomain) -> str:
     if domain.target is not None:
         target = {"column": domain.target.column, "classes": domain.target.classes}
         lines.append(f"target = {_written(target)}")
+    if domain.favourable is not None:
+        lines.append(f"favourable = {_written(domain.favourable)}")
     lines.append("\n[attributes]")
     for a in domain.attributes:
         entry: dict[str, Any] = {"kind": a.kind, "encode": a.encode}
