@@ -53,7 +53,7 @@ class Network:
         self.dtype = next(floats, torch.float32)
         self.rows_forward = 0
         self.rows_backward = 0
-        self._runner = self.module
+        self.runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
         tried = self.encoding.example
@@ -67,14 +67,14 @@ class Network:
     def _find_layers(self, named: Sequence[str] | None) -> None:
         example = self.encoding.example
         if named is not None:
-            self._sites = named_sites(self.module, named, self._inputs(example))
+            self.sites = named_sites(self.module, named, self._inputs(example))
         else:
-            self._sites = activation_sites(self.module, self._inputs(example))
-            if not self._sites:
-                self._runner, self._sites = traced(self.module, self._inputs(example))
-                self._parts = tuple(self._runner.modules())
-        self.layers = tuple(self._sites)
-        self.neurons = {name: math.prod(site.shape) for name, site in self._sites.items()}
+            self.sites = activation_sites(self.module, self._inputs(example))
+            if not self.sites:
+                self.runner, self.sites = traced(self.module, self._inputs(example))
+                self._parts = tuple(self.runner.modules())
+        self.layers = tuple(self.sites)
+        self.neurons = {name: math.prod(site.shape) for name, site in self.sites.items()}
 
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""
@@ -160,7 +160,7 @@ class Network:
             raise ModelError(f"layer '{layer}' has neurons 0 to {size - 1}, got {chosen.tolist()}")
         mask = torch.zeros(size, dtype=torch.bool, device=self.device)
         mask[chosen] = True
-        mask = mask.view(self._sites[layer].shape)
+        mask = mask.view(self.sites[layer].shape)
         outer = self._masks
         self._masks = {**outer, layer: mask | outer[layer] if layer in outer else mask}
         try:
@@ -176,8 +176,8 @@ class Network:
 
     def _check_layers(self, names: Iterable[str]) -> None:
         for name in names:
-            if name not in self._sites:
-                raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self._sites)}")
+            if name not in self.sites:
+                raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self.sites)}")
 
     def _scores(self, result: Tensor, x: Tensor) -> Tensor:
         scores = _as_scores(result, x)
@@ -193,10 +193,10 @@ class Network:
     def _pass(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         if not wanted and not self._masks:
             with evaluating(self._parts):
-                return self._runner(x), {}
+                return self.runner(x), {}
         self._check_layers(wanted)
         masks, missing, seen = self._masks, set(wanted), dict[str, Tensor]()
-        sites = {name: self._sites[name] for name in (*masks, *wanted)}
+        sites = {name: self.sites[name] for name in (*masks, *wanted)}
         names = {(site.module, site.call): name for name, site in sites.items()}
 
         def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
@@ -218,7 +218,7 @@ class Network:
 
         with evaluating(self._parts), hooked({module for module, _ in names}, look):
             try:
-                result = self._runner(x)
+                result = self.runner(x)
             except _LayerReached:
                 return x, seen
         if missing:

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from neuronfair import Network
+from neuronfair.errors import ModelError
+from neuronfair.model.chain import Curve, chain_of
+
+
+class Written(nn.Module):
+    """A network in its own words: functions, a reshape, a batch normalisation, and a leak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+        self.norm.running_mean, self.norm.running_var = torch.arange(5.0), torch.arange(1.0, 6.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(functional.leaky_relu(self.norm(self.first(x)), 0.2).unsqueeze(1).squeeze(1))
+
+
+class Skipping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x + self.act(self.first(x)))
+
+
+@pytest.fixture
+def raw(people):
+    from neuronfair.domain.toml import parse_domain
+    from tests.conftest import PEOPLE
+
+    return parse_domain('encode = "raw"\n' + PEOPLE)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(7, 6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(7, 3), nn.GELU(), nn.Linear(3, 2), nn.Softmax(dim=1)),
+        nn.Sequential(nn.Linear(7, 3), nn.SiLU(), nn.Linear(3, 1), nn.Sigmoid()),
+        nn.Sequential(nn.Linear(7, 3), nn.Sigmoid(), nn.Linear(3, 1), nn.Sigmoid()),
+        Written(),
+    ],
+)
+def test_a_chain_gives_the_scores_of_its_network(raw, module):
+    network = Network(module, raw)
+    chain = chain_of(network)
+    rows = raw.sample(50, torch.Generator().manual_seed(1))
+    x = network.encoding.encode(rows, torch.float64)
+    torch.testing.assert_close(chain.scores(x), network.double().scores(rows), rtol=1e-9, atol=1e-9)
+    assert sum(p.grad is not None for p in module.parameters()) == 0
+    assert not any(part._forward_hooks for part in module.modules())
+
+
+def test_a_chain_knows_its_curves_and_matrices(raw):
+    chain = chain_of(Network(Written(), raw))
+    assert len(chain.curves) == 1
+    assert chain.curves[0].name == "leaky_relu"
+    assert chain.curves[0].leak == pytest.approx(0.2)
+    module = nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(dim=1))
+    chain = chain_of(Network(module, raw))
+    torch.testing.assert_close(chain.affines[1].weight, module[2].weight.detach().double())
+    assert chain.curves == (Curve("relu"),)
+    assert chain.end == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (Skipping(), "is not an affine map of it alone"),
+        (nn.Sequential(nn.Linear(7, 3), nn.Mish(), nn.Linear(3, 2)), "Mish is not known"),
+        (nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.LayerNorm(3), nn.Linear(3, 2)), "not an affine map"),
+    ],
+)
+def test_what_is_no_chain_is_refused(raw, module, why):
+    with pytest.raises(ModelError, match=why):
+        chain_of(Network(module, raw))
