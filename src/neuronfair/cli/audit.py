@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neuronfair.model.open import Opened
     from neuronfair.model.weights import Card
     from neuronfair.verdict.checks import Ready
+    from neuronfair.verdict.playground import Playground
     from neuronfair.verdict.report import Report
     from neuronfair.verdict.settings import AuditSettings
 
@@ -47,6 +48,10 @@ def audit(
     ),
     json_file: options.JsonOption = None,
     html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: report.html in --out.")] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", help="Put the model into the page, to try it there; who has the page has it."),
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look: smaller searches, and no repair unless asked.")
     ] = False,
@@ -96,6 +101,7 @@ def audit(
     from neuronfair.verdict.audit import run
     from neuronfair.verdict.checks import Checks
     from neuronfair.verdict.folder import PAGE, check_audit_folder
+    from neuronfair.verdict.playground import playground
     from neuronfair.verdict.settings import AuditSettings
 
     check_audit_folder(out)
@@ -113,6 +119,7 @@ def audit(
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     source = options.Source(model, weights, trust_pickle, decision, device)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
+    game = playground(opened, table) if interactive else None
     origin = Origin(
         command=shlex.join(["neuronfair", *sys.argv[1:]]),
         card=card,
@@ -134,7 +141,7 @@ def audit(
             progress=lambda what, done, total, note="": show(done, total, note, what=what),
         )
     report = result.report
-    outputs.write(report)
+    outputs.write(report, game)
     if result.failure is not None:
         raise result.failure
     ready.extend(report)
@@ -184,14 +191,14 @@ class _Outputs:
             if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
                 options.check_out(path)
 
-    def write(self, report: Report) -> None:
+    def write(self, report: Report, game: Playground | None) -> None:
         """Write them all but audit.json, which the audit has written."""
         from neuronfair.render.junit import junit
         from neuronfair.render.markdown import markdown
         from neuronfair.render.page import audit_page
         from neuronfair.verdict.folder import FIGURES
 
-        options.write_file(self.html, audit_page(report))
+        options.write_file(self.html, audit_page(report, game))
         if self.junit is not None:
             options.write_file(self.junit, junit(report))
         if self.markdown is not None:

@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -93,7 +94,7 @@ def chain_of(network: Network) -> Chain:
     exact = Network(copy.deepcopy(network.module).double(), network.encoding, layers=None if layers else ())
     sites = [*exact.sites.values()]
     widths = [network.encoding.shape[0], *(math.prod(site.shape) for site in sites), network.outputs]
-    if sum(a * b for a, b in zip(widths, widths[1:], strict=False)) > MOST:
+    if sum(a * b for a, b in pairwise(widths)) > MOST:
         raise ModelError(f"its matrices have more than {MOST:,} numbers")
     asked = _Asked(exact, sites)
     affines = tuple(asked.affine(number, widths[number]) for number in range(len(sites) + 1))
@@ -125,7 +126,9 @@ class _Asked:
         zero = torch.zeros(1, width, dtype=torch.float64, device=self._network.device)
         units = torch.eye(width, dtype=torch.float64, device=self._network.device)
         bias = self._ask(number, zero)[0]
-        affine = Affine(torch.cat([self._ask(number, part) for part in units.split(512)]).T - bias[:, None], bias)
+        affine = Affine(
+            torch.cat([self._ask(number, part) for part in torch.split(units, 512)]).T - bias[:, None], bias
+        )
         x = self.noise(TRIED, width)
         image = affine(x)
         near = TOLERANCE * (x.abs() @ affine.weight.abs().T + bias.abs() + 1)

@@ -74,7 +74,8 @@ class TableEncoding:
     def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
         blocks = [a.encode == "onehot" for a in attributes]
         widths = [a.size if block else 1 for a, block in zip(attributes, blocks, strict=True)]
-        factor, shift = zip(*(_line(a) for a in attributes), strict=True)
+        self.lines = [_line(a) for a in attributes]  # factor and shift by which a code becomes a number
+        factor, shift = zip(*self.lines, strict=True)
         self.attributes, self.device = tuple(attributes), device
         self.width = sum(widths)
         self.shape = (self.width,)

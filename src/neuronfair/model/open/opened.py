@@ -19,6 +19,7 @@ from neuronfair.limits import read_bytes
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
 
@@ -43,6 +44,7 @@ class Opened:
     note: str
     fingerprint: str
     module: nn.Module | None
+    forest: Forest | None = None  # the trees of a black box, where they are known
 
     @property
     def white_box(self) -> bool:

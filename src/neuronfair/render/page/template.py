@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 from neuronfair import words
@@ -24,11 +26,11 @@ from neuronfair.verdict.report import Seconds
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
 
 
-def rendered(template: str, *, style: str, script: str | None = None, **values: Any) -> str:
-    """Return a page from a template and the files of its style and script; no name in it can hide."""
+def rendered(template: str, *, style: str, scripts: Sequence[str] = (), **values: Any) -> str:
+    """Return a page from a template and the files of its style and scripts; no name in it can hide."""
     place = Path(__file__).parent
     values["style"] = (place / style).read_text(encoding="utf-8")
-    values["script"] = script and (place / script).read_text(encoding="utf-8")
+    values["script"] = "".join((place / script).read_text(encoding="utf-8") for script in scripts)
     return visible(_environment().get_template(template).render(values), keep="\n\r\t")
 
 
@@ -124,6 +126,7 @@ def _environment() -> Environment:
         "best_search": _best_search,
         "digest": _digest,
         "duration": _united(words.duration),
+        "game_json": lambda game: htmlsafe_json_dumps(msgspec.to_builtins(game), separators=(",", ":")),
         "headline": _headline,
         "layers": _layers,
         "maps": layer_maps,

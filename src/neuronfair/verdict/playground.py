@@ -1,0 +1,185 @@
+"""What a page needs to let its reader try the model: the model itself, the attributes, and people to begin with."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.data import Data
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.model.chain import Chain, chain_of
+from neuronfair.model.decision import DecisionKind
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.forest import Forest, Link
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+
+PEOPLE = 200  # of the table, at most
+LARGEST = 1 << 20  # bytes of a model
+CLOSE = 1e-5  # what is shown must be as near as this to the model's own scores
+
+
+@dataclass(frozen=True)
+class Field:
+    """An attribute, as far as a page must know it."""
+
+    name: str
+    sensitive: bool
+    values: tuple[str, ...]  # labels; else numbers:
+    low: float
+    step: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """float32 numbers, row by row, in base64."""
+
+    rows: int
+    columns: int
+    numbers: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An affine map, and the curve behind it; none behind the last."""
+
+    weight: Matrix
+    bias: tuple[float, ...]
+    curve: str | None = None
+    leak: float = 0.0
+
+
+@dataclass(frozen=True)
+class Input:
+    """How an attribute becomes numbers: one, factor · code + shift, or a block with a 1 at its code."""
+
+    offset: int
+    block: bool
+    factor: float
+    shift: float
+
+
+@dataclass(frozen=True)
+class Trees:
+    """All nodes; a leaf has attribute -1. `sides` are strings of 0 and 1, one for each code: 1 goes left."""
+
+    roots: tuple[int, ...]
+    attribute: tuple[int, ...]
+    side: tuple[int, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    value: tuple[tuple[float, ...], ...]
+    sides: tuple[str, ...]
+    base: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Playground:
+    """Everything that the page's script reads."""
+
+    fields: tuple[Field, ...]
+    classes: tuple[str, ...]
+    decision: DecisionKind
+    limit: float  # the threshold, or the tolerance
+    shown: int  # the class whose probability is shown: the favourable one, or the last
+    people: tuple[tuple[int, ...], ...]  # rows of the table, as codes
+    link: Link  # from the model's last numbers to its scores
+    inputs: tuple[Input, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    trees: Trees | None = None
+
+
+def playground(opened: Opened, data: Data, *, seed: int = 0) -> Playground:
+    """Return what lets a page compute the model's scores; a model that no page can hold is refused with the reason."""
+    domain, model = data.domain.to("cpu"), opened.model
+    try:
+        trees: Trees | None = None
+        inputs: tuple[Input, ...] = ()
+        layers: tuple[Layer, ...] = ()
+        if isinstance(model, Network) and isinstance(model.encoding, TableEncoding):
+            chain = chain_of(model)
+            link: Link = chain.end
+            inputs, layers = _inputs(model.encoding), _layers(chain)
+            size = sum(len(layer.weight.numbers) for layer in layers)
+        elif opened.forest is not None:
+            link, trees = opened.forest.link, _trees(opened.forest, domain)
+            size = 12 * len(trees.attribute)
+        else:
+            raise ModelError("it is neither a network nor trees whose nodes are known")
+        if size > LARGEST:
+            raise ModelError(f"it takes {size / 2**20:.1f} MB, and a page may hold a model of 1 MB")
+    except ModelError as error:
+        raise ModelError(f"--interactive: the model cannot be put into the page: {error}") from error
+    classes = domain.target.classes if domain.target is not None else ()
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:PEOPLE]
+    people = domain.clip(data.rows[order.to(data.rows.device)].cpu().long())
+    return Playground(
+        fields=_fields(domain),
+        classes=classes,
+        decision=opened.decision.kind,
+        limit=opened.decision.value,
+        shown=classes.index(domain.favourable) if domain.favourable else max(1, len(classes) - 1),
+        people=tuple(map(tuple, people.tolist())),
+        link=link,
+        inputs=inputs,
+        layers=layers,
+        trees=trees,
+    )
+
+
+def _fields(domain: TableDomain) -> tuple[Field, ...]:
+    return tuple(
+        Field(a.name, a.name in domain.sensitive, a.values, float(a.low), float(a.step), a.size)
+        for a in domain.attributes
+    )
+
+
+def _inputs(encoding: TableEncoding) -> tuple[Input, ...]:
+    return tuple(
+        Input(int(offset), bool(block), float(factor), float(shift))
+        for offset, block, (factor, shift) in zip(
+            encoding.offset.tolist(), encoding.is_block.tolist(), encoding.lines, strict=True
+        )
+    )
+
+
+def _layers(chain: Chain) -> tuple[Layer, ...]:
+    return tuple(
+        Layer(
+            _matrix(affine.weight),
+            tuple(affine.bias.tolist()),
+            chain.curves[number].name if number < len(chain.curves) else None,
+            chain.curves[number].leak if number < len(chain.curves) else 0.0,
+        )
+        for number, affine in enumerate(chain.affines)
+    )
+
+
+def _matrix(weight: Tensor) -> Matrix:
+    numbers = weight.to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+    return Matrix(len(weight), weight.shape[1], base64.b64encode(numbers).decode())
+
+
+def _trees(forest: Forest, domain: TableDomain) -> Trees:
+    sizes = [a.size for a in domain.attributes]
+    width = {
+        int(side): sizes[a] for a, side in zip(forest.attribute.tolist(), forest.side.tolist(), strict=True) if a >= 0
+    }
+    return Trees(
+        roots=tuple(forest.roots.tolist()),
+        attribute=tuple(forest.attribute.tolist()),
+        side=tuple(forest.side.tolist()),
+        left=tuple(forest.left.tolist()),
+        right=tuple(forest.right.tolist()),
+        value=tuple(map(tuple, forest.value.tolist())),
+        sides=tuple(
+            "".join("1" if code else "0" for code in side[: width.get(number, 0)].tolist())
+            for number, side in enumerate(forest.sides)
+        ),
+        base=tuple(forest.base.tolist()),
+    )

@@ -1,0 +1,119 @@
+"""The model inside the page: what the browser computes is what the model says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from neuronfair import Decision, load, open_model
+from neuronfair.errors import ModelError
+from neuronfair.render.page import audit_page
+from neuronfair.verdict import playground as playgrounds
+from neuronfair.verdict.playground import playground
+from tests import reports
+from tests.render.chromium import BROWSER, Browser
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def german():
+    return load("german")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+def network(data, *parts):
+    from neuronfair import TableEncoding
+
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(TableEncoding.of(data.domain).width, 6), *parts)
+
+
+def shown(browser, tmp_path, game):
+    path = tmp_path / "report.html"
+    path.write_text(audit_page(reports.adult(), game), encoding="utf-8")
+    browser.media()
+    browser.width(1280)
+    browser.open(path)
+    return browser
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("parts", "decision"),
+    [
+        ((nn.ReLU(), nn.Linear(6, 2)), None),
+        ((nn.GELU(), nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 2), nn.Softmax(dim=1)), None),
+        ((nn.SiLU(), nn.Linear(6, 3), nn.LeakyReLU(0.3), nn.Linear(3, 1), nn.Sigmoid()), None),
+        ((nn.Softplus(), nn.Linear(6, 1)), Decision("tolerance", 0.01)),
+    ],
+)
+def test_the_browser_computes_the_scores_of_the_network(browser, tmp_path, german, parts, decision):
+    opened = open_model(network(german, *parts), german.domain, german.rows, decision=decision)
+    game = playground(opened, german)
+    page = shown(browser, tmp_path, game)
+    rows = torch.tensor(game.people[:40])
+    seen = page.eval(f"{json.dumps(rows.tolist())}.map(document.getElementById('playground').scores)")
+    torch.testing.assert_close(
+        torch.tensor(seen, dtype=torch.float64), opened.model.double().scores(rows), rtol=0, atol=1e-5
+    )
+    assert page.errors == []
+
+
+@needs_browser
+def test_a_reader_changes_a_person_and_sees_the_decision_flip(browser, tmp_path, german):
+    """The planted network decides by sex alone: every twin flips; with the sex changed, it is another person."""
+    from neuronfair import TableEncoding
+
+    encoding = TableEncoding.of(german.domain)
+    module = nn.Sequential(nn.Linear(encoding.width, 1), nn.ReLU(), nn.Linear(1, 2))
+    sex = german.domain.column("sex")
+    with torch.no_grad():
+        module[0].weight.zero_()
+        module[0].bias.zero_()
+        module[0].weight[0, encoding.offset[sex]] = 10.0
+        module[2].weight.copy_(torch.tensor([[0.0], [1.0]]))
+        module[2].bias.copy_(torch.tensor([5.0, 0.0]))
+    game = playground(open_model(module, german.domain, german.rows), german)
+    page = shown(browser, tmp_path, game)
+    said = "document.querySelector('#playground .said').textContent"
+    assert page.eval(said) == "The decision flips for 1 of 1 twins."
+    lines = "[...document.querySelectorAll('#playground tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+    one, other = page.eval(lines)
+    assert [one[1], other[1]] == ["bad", "good"]  # the favourable class is good: e^5 against 1, and 1 against e^5
+    assert [one[2], other[2]] == ["0.7 %", "99.3 %"]
+    before = page.eval(lines)
+    page.eval(
+        f"(() => {{ const control = document.querySelectorAll('#playground .fields label')[{sex}].lastChild;"
+        "control.value = 1 - control.value; control.dispatchEvent(new Event('input')); })()"
+    )
+    after = page.eval(lines)
+    assert [line[3] for line in after] == [line[3] for line in before][::-1]
+    assert page.errors == []
+
+
+def test_what_a_page_cannot_hold_is_refused_before_anything_is_searched(german, monkeypatch):
+    opened = open_model(lambda table: [0.3] * len(table), german.domain, german.rows)
+    with pytest.raises(ModelError, match=r"--interactive.*neither a network nor trees"):
+        playground(opened, german)
+    opened = open_model(network(german, nn.ReLU(), nn.Linear(6, 2)), german.domain, german.rows)
+    monkeypatch.setattr(playgrounds, "LARGEST", 100)
+    with pytest.raises(ModelError, match="a page may hold a model of 1 MB"):
+        playground(opened, german)
+
+
+def test_a_page_without_a_playground_holds_no_model(german):
+    game = playground(open_model(network(german, nn.ReLU(), nn.Linear(6, 2)), german.domain, german.rows), german)
+    assert 'id="playground"' not in audit_page(reports.adult())
+    evil = replace(game, fields=(replace(game.fields[0], name="</script><b>"), *game.fields[1:]))
+    assert "</script><b>" not in audit_page(reports.adult(), evil)
