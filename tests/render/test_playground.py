@@ -117,3 +117,25 @@ def test_a_page_without_a_playground_holds_no_model(german):
     assert 'id="playground"' not in audit_page(reports.adult())
     evil = replace(game, fields=(replace(game.fields[0], name="</script><b>"), *game.fields[1:]))
     assert "</script><b>" not in audit_page(reports.adult(), evil)
+
+
+@needs_browser
+def test_the_browser_computes_the_scores_of_trees(browser, tmp_path, german):
+    from sklearn.compose import make_column_transformer
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(german.domain.to_table(german.rows))
+    texts = [name for name in table.columns if table[name].dtype.kind not in "if"]
+    before = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), texts), remainder="passthrough")
+    model = make_pipeline(before, RandomForestClassifier(5, max_depth=4, random_state=0))
+    opened = open_model(model.fit(table, german.labels.numpy()), german.domain, german.rows)
+    game = playground(opened, german)
+    assert game.trees is not None
+    page = shown(browser, tmp_path, game)
+    rows = torch.tensor(game.people[:40])
+    seen = page.eval(f"{json.dumps(rows.tolist())}.map(document.getElementById('playground').scores)")
+    torch.testing.assert_close(torch.tensor(seen, dtype=torch.float64), opened.model.scores(rows), rtol=0, atol=1e-5)
+    assert page.errors == []

@@ -1,18 +1,37 @@
 """Trees over codes: every inner node sends some codes of one attribute to its left child and the others to its right.
 
 Trees of all frameworks become this, whatever stands before them: a feature depends on one attribute, which has finitely
-many codes, so a threshold on the feature is a set of codes.
+many codes, so a threshold on the feature is a set of codes. Codes that no node tells apart are one *cell*.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.limits import check_size
+
 Link = Literal["none", "sigmoid", "softmax"]
+Features = Callable[[Tensor], npt.NDArray[np.float64]]  # rows of codes to what the trees compare
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree as its framework tells it. A leaf has feature -1; children are numbers of its own nodes."""
+
+    feature: npt.NDArray[np.int64]
+    left: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]  # (nodes, outputs): what a leaf adds
+    goes_left: Callable[[int, npt.NDArray[np.float64]], npt.NDArray[np.bool_]]  # of a node: which numbers go left
 
 
 @dataclass(frozen=True)
@@ -21,20 +40,128 @@ class Forest:
 
     roots: Tensor  # (trees,) the node at which each begins
     attribute: Tensor  # (nodes,)
-    side: Tensor  # (nodes,) which of `sides` cuts its codes
     left: Tensor  # (nodes,)
     right: Tensor
     value: Tensor  # (nodes, outputs) what a leaf adds, float64
-    sides: Tensor  # (cuts, largest attribute) bool: whether a code goes left
+    side: Tensor  # (nodes, most cells) whether a cell of the node's attribute goes left
+    cells: tuple[Tensor, ...]  # per attribute: (size,) the cell of each code
     base: Tensor  # (outputs,)
     link: Link
     depth: int
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows of codes: (n, outputs)."""
+        cells = torch.stack([cell[rows[:, column]] for column, cell in enumerate(self.cells)], 1)
         node = self.roots.expand(len(rows), -1)
         for _ in range(self.depth):
-            code = rows.gather(1, self.attribute[node].clamp(min=0))
-            node = torch.where(self.sides[self.side[node], code], self.left[node], self.right[node])
+            cell = cells.gather(1, self.attribute[node].clamp(min=0))
+            node = torch.where(self.side[node, cell], self.left[node], self.right[node])
         total = self.value[node].sum(1) + self.base
         return {"none": total, "sigmoid": total.sigmoid(), "softmax": total.softmax(-1)}[self.link]
+
+
+def forest(
+    trees: Sequence[Tree], features: Features, domain: TableDomain, row: Tensor, base: Sequence[float], link: Link
+) -> Forest:
+    """Return trees over features as trees over codes; features that mix attributes are refused.
+
+    `row` is a row of the table, from which one attribute at a time is varied.
+    """
+    domain = domain.to("cpu")
+    numbers, owner = _tables(features, domain, domain.clip(row.cpu()[None])[0])
+    used = sorted({int(f) for tree in trees for f in tree.feature if f >= 0})
+    cuts: dict[int, list[npt.NDArray[np.bool_]]] = {column: [] for column in range(len(domain.attributes))}
+    places, starts = list[tuple[int, int]](), [0]
+    for tree in trees:
+        for node, feature in enumerate(tree.feature.tolist()):
+            if feature < 0 or feature not in owner:  # a feature that never changes sends everybody one way
+                places.append((-1 if feature < 0 else 0, -1))
+                continue
+            column = owner[feature]
+            cuts[column].append(tree.goes_left(node, numbers[column][:, feature]))
+            places.append((column, len(cuts[column]) - 1))
+        starts.append(len(places))
+    check_size(sum(len(sides) * domain.attributes[c].size for c, sides in cuts.items()), "the cuts of the trees")
+    cells, sides = _cells(cuts, domain)
+    most = max(len(side[0]) if side else 1 for side in sides.values())
+    still = numbers[-1][0]
+    count = len(places)
+    side = torch.zeros(count, most, dtype=torch.bool)
+    attribute, left, right = torch.full((count,), -1), torch.arange(count), torch.arange(count)
+    value = torch.zeros(count, len(base), dtype=torch.float64)
+    for start, tree in zip(starts, trees, strict=False):
+        for node, feature in enumerate(tree.feature.tolist()):
+            at = start + node
+            column, number = places[at]
+            if column < 0:
+                value[at] = torch.from_numpy(tree.value[node])
+                continue
+            attribute[at], left[at], right[at] = column, start + int(tree.left[node]), start + int(tree.right[node])
+            if number < 0:
+                side[at] = bool(tree.goes_left(node, still[feature : feature + 1])[0])
+            else:
+                marks = torch.from_numpy(sides[column][number])
+                side[at, : len(marks)] = marks
+    assert not used or max(used) < len(still)
+    return Forest(
+        torch.tensor(starts[:-1]),
+        attribute,
+        left,
+        right,
+        value,
+        side,
+        cells,
+        torch.tensor(base, dtype=torch.float64),
+        link,
+        _depth(torch.tensor(starts[:-1]), left, right),
+    )
+
+
+def _tables(
+    features: Features, domain: TableDomain, base: Tensor
+) -> tuple[list[npt.NDArray[np.float64]], dict[int, int]]:
+    """Return the features of every code of each attribute, then those of the base row; and whose each feature is."""
+    start = features(base[None])
+    tables, owner = list[npt.NDArray[np.float64]](), dict[int, int]()
+    for column, attribute in enumerate(domain.attributes):
+        check_size(attribute.size * start.shape[1], f"the features of '{attribute.name}'", times=16)
+        rows = base.repeat(attribute.size, 1)
+        rows[:, column] = torch.arange(attribute.size)
+        table = features(rows)
+        tables.append(table)
+        moved = ~((table == start) | (np.isnan(table) & np.isnan(start))).all(0)
+        for feature in np.flatnonzero(moved).tolist():
+            if feature in owner:
+                raise ModelError("what stands before its trees mixes attributes")
+            owner[feature] = column
+    return [*tables, start], owner
+
+
+def _cells(
+    cuts: dict[int, list[npt.NDArray[np.bool_]]], domain: TableDomain
+) -> tuple[tuple[Tensor, ...], dict[int, list[npt.NDArray[np.bool_]]]]:
+    """Return the cell of every code, and every cut as a set of cells."""
+    cells, sides = list[Tensor](), dict[int, list[npt.NDArray[np.bool_]]]()
+    for column, marks in cuts.items():
+        size = domain.attributes[column].size
+        cell = np.zeros(size, dtype=np.int64)
+        for mark in {mark.tobytes(): mark for mark in marks}.values():
+            _, cell = np.unique(cell * 2 + mark, return_inverse=True)
+        # Numbered in the order in which they appear, so that the cells of a number are stretches of it.
+        _, first, cell = np.unique(cell, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))
+        cell = rank[cell]
+        cells.append(torch.from_numpy(cell))
+        example = np.sort(first)
+        sides[column] = [mark[example] for mark in marks]
+    return tuple(cells), sides
+
+
+def _depth(roots: Tensor, left: Tensor, right: Tensor) -> int:
+    node, depth = roots, 0
+    while bool((left[node] != node).any()):
+        node = torch.unique(torch.cat([left[node], right[node]]))
+        depth += 1
+        if depth > len(left):
+            raise ModelError("a branch of a tree leads back")
+    return depth

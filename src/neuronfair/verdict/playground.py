@@ -66,15 +66,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Trees:
-    """All nodes; a leaf has attribute -1. `sides` are strings of 0 and 1, one for each code: 1 goes left."""
+    """All nodes; a leaf has attribute -1. `sides` are strings of 0 and 1, one for each cell: 1 goes left."""
 
     roots: tuple[int, ...]
     attribute: tuple[int, ...]
-    side: tuple[int, ...]
     left: tuple[int, ...]
     right: tuple[int, ...]
-    value: tuple[tuple[float, ...], ...]
+    value: tuple[tuple[float, ...], ...]  # empty for an inner node
     sides: tuple[str, ...]
+    cells: tuple[tuple[tuple[int, int], ...], ...]  # per attribute: from which code on which cell, in turn
     base: tuple[float, ...]
 
 
@@ -106,9 +106,10 @@ def playground(opened: Opened, data: Data, *, seed: int = 0) -> Playground:
             link: Link = chain.end
             inputs, layers = _inputs(model.encoding), _layers(chain)
             size = sum(len(layer.weight.numbers) for layer in layers)
-        elif opened.forest is not None:
-            link, trees = opened.forest.link, _trees(opened.forest, domain)
-            size = 12 * len(trees.attribute)
+        elif opened.trees is not None:
+            forest = opened.trees()
+            link, trees = forest.link, _trees(forest)
+            size = sum(map(len, trees.sides)) + 24 * len(trees.sides)
         else:
             raise ModelError("it is neither a network nor trees whose nodes are known")
         if size > LARGEST:
@@ -165,21 +166,25 @@ def _matrix(weight: Tensor) -> Matrix:
     return Matrix(len(weight), weight.shape[1], base64.b64encode(numbers).decode())
 
 
-def _trees(forest: Forest, domain: TableDomain) -> Trees:
-    sizes = [a.size for a in domain.attributes]
-    width = {
-        int(side): sizes[a] for a, side in zip(forest.attribute.tolist(), forest.side.tolist(), strict=True) if a >= 0
-    }
+def _trees(forest: Forest) -> Trees:
+    inner = (forest.attribute >= 0).tolist()
+    counts = [int(cell.max()) + 1 for cell in forest.cells]
     return Trees(
         roots=tuple(forest.roots.tolist()),
         attribute=tuple(forest.attribute.tolist()),
-        side=tuple(forest.side.tolist()),
         left=tuple(forest.left.tolist()),
         right=tuple(forest.right.tolist()),
-        value=tuple(map(tuple, forest.value.tolist())),
+        value=tuple(() if i else tuple(v) for i, v in zip(inner, forest.value.tolist(), strict=True)),
         sides=tuple(
-            "".join("1" if code else "0" for code in side[: width.get(number, 0)].tolist())
-            for number, side in enumerate(forest.sides)
+            "".join("01"[mark] for mark in side[: counts[a]]) if a >= 0 else ""
+            for a, side in zip(forest.attribute.tolist(), forest.side.int().tolist(), strict=True)
         ),
+        cells=tuple(map(_stretches, forest.cells)),
         base=tuple(forest.base.tolist()),
     )
+
+
+def _stretches(cell: Tensor) -> tuple[tuple[int, int], ...]:
+    """Return from which code on which cell follows, where it changes."""
+    begins = torch.cat([torch.ones(1, dtype=torch.bool), cell[1:] != cell[:-1]]).nonzero()[:, 0]
+    return tuple(zip(begins.tolist(), cell[begins].tolist(), strict=True))

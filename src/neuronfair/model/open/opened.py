@@ -44,7 +44,7 @@ class Opened:
     note: str
     fingerprint: str
     module: nn.Module | None
-    forest: Forest | None = None  # the trees of a black box, where they are known
+    trees: Callable[[], Forest] | None = None  # makes the trees of a black box that has some
 
     @property
     def white_box(self) -> bool:

@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, check_array, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.forests import forest_of
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
 from neuronfair.model.open.readings import Reading, first_that_works, readings
@@ -95,9 +97,13 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
         except NotLinear as reason:
             why = str(reason)
     why = "; ".join(filter(None, (why, remark)))
-    return request.black_box(
+    opened = request.black_box(
         kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
     )
+    made = partial(
+        forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
+    )
+    return replace(opened, trees=made)
 
 
 def _read_skops(request: Request) -> Any:
@@ -222,12 +228,18 @@ def _transform(steps: Sequence[Any], reading: Reading) -> Transform:
     """Return what stands before the final estimator as a function of rows."""
 
     def transform(rows: Tensor) -> np.ndarray:
-        features = reading.given(rows)
-        for step in steps:
-            features = _quietly(step.transform, features)
+        features = _before(steps, reading, rows)
         return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
 
     return transform
+
+
+def _before(steps: Sequence[Any], reading: Reading, rows: Tensor) -> Any:
+    """Return what the final estimator is given."""
+    features = reading.given(rows)
+    for step in steps:
+        features = _quietly(step.transform, features)
+    return features
 
 
 def _network(request: Request, transform: Transform, final: Any) -> tuple[TableEncoding, nn.Sequential]:

@@ -59,12 +59,10 @@
   };
   const ofTrees = (codes) => {
     const total = [...trees.base];
+    const cells = trees.cells.map((stretches, i) => stretches.findLast(([start]) => start <= codes[i])[1]);
     trees.roots.forEach((root) => {
       let node = root;
-      while (trees.attribute[node] >= 0) {
-        const left = trees.sides[trees.side[node]][codes[trees.attribute[node]]] === "1";
-        node = left ? trees.left[node] : trees.right[node];
-      }
+      while (trees.attribute[node] >= 0) node = trees.sides[node][cells[trees.attribute[node]]] === "1" ? trees.left[node] : trees.right[node];
       trees.value[node].forEach((value, i) => { total[i] += value; });
     });
     return total;

@@ -1,0 +1,137 @@
+"""Trees over codes give the scores of the models that they were read from, also behind preprocessing and for NaN."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, PolynomialFeatures
+from sklearn.tree import DecisionTreeClassifier
+
+from neuronfair import TableEncoding, parse_domain
+from neuronfair.errors import ModelError
+from neuronfair.model.open.forests import forest_of
+
+DOMAIN = """
+sensitive = ["sex"]
+[attributes]
+age = { kind = "ordinal", low = 18, high = 80 }
+sex = { kind = "flag", values = ["f", "m"] }
+job = { kind = "nominal", values = ["a", "b", "c", "d", "e"], encode = "raw" }
+debt = { kind = "continuous", low = 0, high = 10, step = 0.01 }
+"""
+
+
+@pytest.fixture(scope="module")
+def table():
+    domain = parse_domain(DOMAIN)
+    rows = domain.sample(600, torch.Generator().manual_seed(0))
+    x = TableEncoding.of(domain).encode(rows, torch.float64).numpy()
+    x[:, 3] = np.where(x[:, 3] > 9.5, np.nan, x[:, 3])
+    noise = np.random.default_rng(0).normal(size=600)
+    score = x[:, 0] / 20 + 2 * x[:, 1] - (x[:, 2] == 3) * 2 - np.nan_to_num(x[:, 3]) / 3 + noise
+    return domain, rows, x, score
+
+
+def numbers(domain, *, full=False):
+    encoding = TableEncoding.of(domain)
+
+    def features(rows):
+        x = encoding.encode(rows, torch.float64).numpy()
+        x[:, 3] = np.where((x[:, 3] > 9.5) & (not full), np.nan, x[:, 3])
+        return x
+
+    return features
+
+
+def xgboost(name, **more):
+    return getattr(pytest.importorskip("xgboost"), name)(n_estimators=6, max_depth=3, **more)
+
+
+def lightgbm(name, **more):
+    return getattr(pytest.importorskip("lightgbm"), name)(n_estimators=6, min_child_samples=5, verbose=-1, **more)
+
+
+MODELS = {
+    "tree": (lambda: DecisionTreeClassifier(max_depth=4), 3),
+    "forest": (lambda: RandomForestClassifier(7, max_depth=4, random_state=0), 2),
+    "extra": (lambda: ExtraTreesRegressor(5, max_depth=4, random_state=0), 0),
+    "histogram": (lambda: HistGradientBoostingClassifier(max_iter=5, categorical_features=[2]), 2),
+    "histogram3": (lambda: HistGradientBoostingClassifier(max_iter=5), 3),
+    "xgboost": (lambda: xgboost("XGBClassifier"), 2),
+    "xgboost3": (lambda: xgboost("XGBClassifier"), 3),
+    "xgboost-number": (lambda: xgboost("XGBRegressor"), 0),
+    "lightgbm": (lambda: lightgbm("LGBMClassifier", categorical_feature=[2]), 2),
+    "lightgbm3": (lambda: lightgbm("LGBMClassifier"), 3),
+    "lightgbm-number": (lambda: lightgbm("LGBMRegressor"), 0),
+    "boosted": (lambda: GradientBoostingClassifier(n_estimators=6), 2),
+    "boosted3": (lambda: GradientBoostingClassifier(n_estimators=6), 3),
+    "boosted-number": (lambda: GradientBoostingRegressor(n_estimators=6), 0),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+def test_trees_over_codes_give_the_scores_of_the_model(table, name):
+    domain, rows, x, score = table
+    make, classes = MODELS[name]
+    full = name.startswith("boosted")
+    x = np.nan_to_num(x, nan=9.7) if full else x
+    y = np.digitize(score, np.quantile(score, np.arange(1, classes) / classes)) if classes else score
+    features = numbers(domain, full=full)
+    x = features(rows)
+    model = make().fit(x, y)
+
+    def ask(rows):
+        return (model.predict_proba if classes else model.predict)(features(rows))
+
+    made = forest_of(model, features, ask, domain, rows[:50])
+    fresh = domain.sample(500, torch.Generator().manual_seed(1))
+    expected = torch.from_numpy(np.asarray(ask(fresh), dtype=np.float64).reshape(500, -1))
+    torch.testing.assert_close(made.scores(fresh), expected, rtol=1e-5, atol=1e-5)
+    assert int(made.cells[3].max()) < 200  # of 1,001 codes, those that no node tells apart are one
+
+
+def test_preprocessing_is_found_by_asking(table):
+    domain, rows, x, score = table
+    x = np.nan_to_num(x, nan=1.0)
+    prepare = ColumnTransformer(
+        [("job", OneHotEncoder(), [2]), ("age", KBinsDiscretizer(4), [0])], remainder="passthrough"
+    )
+    pipeline = make_pipeline(prepare, RandomForestClassifier(5, max_depth=4, random_state=0)).fit(x, score > 1)
+    raw = numbers(domain, full=True)
+
+    def features(rows):
+        made = pipeline[0].transform(raw(rows))
+        return np.asarray(made.toarray() if hasattr(made, "toarray") else made)
+
+    made = forest_of(pipeline[-1], features, lambda r: pipeline.predict_proba(raw(r)), domain, rows[:50])
+    fresh = domain.sample(500, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(made.scores(fresh).numpy(), pipeline.predict_proba(raw(fresh)), rtol=1e-6, atol=1e-6)
+
+
+def test_what_are_no_trees_over_codes_is_refused(table):
+    domain, rows, x, score = table
+    x = np.nan_to_num(x, nan=1.0)
+    raw = numbers(domain, full=True)
+    linear = LogisticRegression().fit(x, score > 1)
+    with pytest.raises(ModelError, match="trees of LogisticRegression are not known"):
+        forest_of(linear, raw, lambda r: linear.predict_proba(raw(r)), domain, rows[:50])
+    mixing = make_pipeline(PolynomialFeatures(2), DecisionTreeClassifier(max_depth=3)).fit(x, score > 1)
+    with pytest.raises(ModelError, match="mixes attributes"):
+        forest_of(
+            mixing[-1], lambda r: mixing[0].transform(raw(r)), lambda r: mixing.predict_proba(raw(r)), domain, rows[:50]
+        )
+    other = DecisionTreeClassifier(max_depth=3).fit(x, score > 1)
+    with pytest.raises(ModelError, match="could not be reproduced"):
+        forest_of(other, raw, lambda r: 1 - other.predict_proba(raw(r)) ** 2, domain, rows[:50])
