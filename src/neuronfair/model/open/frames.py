@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from neuronfair.domain.attribute import MISSING_CELLS, Attribute
-from neuronfair.domain.infer import MISSING
+from neuronfair.domain.attribute import MISSING, MISSING_CELLS, Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
@@ -129,7 +128,8 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     """
     if not attribute.values:
         check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
-        return {code: attribute.value(code) for code in range(attribute.size)}
+        numbers: dict[int, Any] = {code: attribute.value(code) for code in range(attribute.points)}
+        return numbers if attribute.empty is None else numbers | {attribute.empty: np.nan}
     spelled: dict[str, Any] = {text.strip(): text for text in known if isinstance(text, str)}
     labels: dict[int, str] = dict(enumerate(attribute.values))
     labels |= {code: label for label, code in attribute.extra.items() if code not in labels}

@@ -201,6 +201,9 @@ def _question(request: Request, estimator: Any, final: Any) -> tuple[Callable[[A
     if name is not None:
         method = getattr(estimator, name)
         return lambda table: ordered(np.asarray(_quietly(method, table)), order), name == "predict_proba"
+    if framework(final) == "CatBoost" and classes is not None:  # of the general class, whose scores are no shares
+        method = partial(estimator.predict, prediction_type="Probability")
+        return lambda table: ordered(np.asarray(_quietly(method, table)), order), True
     if classes is None:  # a regression: its number stands for the second class from one half on; or bare trees
         return lambda table: np.asarray(_quietly(estimator.predict, table)).reshape(len(table), -1), True
     return _by_predict(request, estimator, final), None
