@@ -63,7 +63,7 @@ class TableDomain:
         if repeated(self.sensitive) is not None:
             raise DomainError(f"{self.name}: a sensitive attribute is named twice: {', '.join(self.sensitive)}")
         if math.prod(self.attributes[c].size for c in self.sensitive_columns) > MAX_TWINS:
-            raise DomainError(f"{me}: the sensitive attributes have over {MAX_TWINS:,} combinations. Use a coarser grid")
+            raise DomainError(f"{me}: over {MAX_TWINS:,} combinations of sensitive values. Use a coarser grid")
         if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
             raise DomainError(f"{self.name}: favourable '{self.favourable}' is not a class of the target")
         self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made

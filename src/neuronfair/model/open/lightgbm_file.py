@@ -27,6 +27,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         raise request.error("not a LightGBM model: it does not begin with the line 'tree'. Other text is no model")
     check_size(len(request.content), request.source, times=TEXT)
     try:
+        _checked(request.content.decode(), request.source)  # first: LightGBM would walk in circles
         text = read_apart("leaves", request.content, request.source).decode()
         trees, rest = _checked(text, request.source)
         categories = _categories(rest)
@@ -75,7 +76,7 @@ def _entries(text: str) -> dict[str, str]:
 
 def _check_tree(tree: dict[str, str], columns: int) -> None:
     """Refuse a tree whose branches lead nowhere or back, or that asks for what does not exist."""
-    leaves, kinds = int(tree["num_leaves"]), int(tree["num_cat"])
+    leaves, kinds = int(tree["num_leaves"]), int(tree.get("num_cat", 0))
     lengths = [len(tree["leaf_value"].split())]
     if tree.get("is_linear", "0") != "0":
         counts, used = _numbers(tree, "num_features"), _numbers(tree, "leaf_features")
