@@ -22,6 +22,22 @@ def test_trees_are_written_again_as_json():
         trees.read(content[:200], PLENTY)
 
 
+def test_trees_of_lightgbm_and_catboost_are_written_again():
+    pytest.importorskip("lightgbm", reason="the package lightgbm is not installed")
+    pytest.importorskip("catboost", reason="the package catboost is not installed")
+    from benchmarks.fuzzing import models
+    from neuronfair.apart import leaves, oblivious
+
+    for files in models.lightgbm():
+        assert leaves.read(files["model.txt"], PLENTY).startswith(b"tree\nversion=v4")
+    for files in models.catboost():
+        again = oblivious.read(files["model.cbm"], PLENTY)
+        assert oblivious.read(again, PLENTY) == again
+    oblivious._check_steps([(1, 2), (0, 0), (0, 0)])
+    with pytest.raises(ValueError, match="leads nowhere"):
+        oblivious._check_steps([(1, 3), (0, 0), (0, 0)])
+
+
 def test_links_of_hdf5_that_lead_away_are_refused():
     h5py = pytest.importorskip("h5py", reason="the package h5py is not installed")
     from neuronfair.apart import hdf5

@@ -122,17 +122,50 @@ def xgboost_json() -> list[Files]:
     return _boosted(".json")
 
 
-def _boosted(suffix: str) -> list[Files]:
+def _categories() -> Any:
     import pandas
-    import xgboost
 
     cells = domain().to_table(people().rows)
-    table = pandas.DataFrame(cells).astype(dict.fromkeys(("sex", "race", "job"), "category"))
+    return pandas.DataFrame(cells).astype(dict.fromkeys(("sex", "race", "job"), "category"))
+
+
+def _boosted(suffix: str) -> list[Files]:
+    import xgboost
+
     labels = people().labels.numpy()
     models = []
-    for data in (xgboost.DMatrix(table, labels, enable_categorical=True), xgboost.DMatrix(_encoded(), labels)):
+    for data in (xgboost.DMatrix(_categories(), labels, enable_categorical=True), xgboost.DMatrix(_encoded(), labels)):
         trees = xgboost.train({"objective": "binary:logistic", "max_depth": 2, "nthread": 1}, data, 2)
         models.append({f"model{suffix}": written(trees.save_model, suffix)})
+    return models
+
+
+def lightgbm() -> list[Files]:
+    import lightgbm
+
+    settings, labels = (
+        {"verbose": -1, "num_threads": 1, "num_leaves": 4, "min_data_in_leaf": 2},
+        people().labels.numpy(),
+    )
+    models = []
+    for data, more in ((_categories(), {"objective": "binary"}), (_encoded(), {"linear_tree": True})):
+        trees = lightgbm.train(settings | more, lightgbm.Dataset(data, labels, params=settings | more), 2)
+        models.append({"model.txt": trees.model_to_string().encode()})
+    return models
+
+
+def catboost() -> list[Files]:
+    import catboost
+
+    cells = _categories().astype(dict.fromkeys(("sex", "race", "job"), str))
+    settings = {"iterations": 2, "depth": 2, "verbose": False, "allow_writing_files": False, "thread_count": 1}
+    models = []
+    for grown in ("SymmetricTree", "Lossguide"):
+        trees = catboost.CatBoostClassifier(grow_policy=grown, cat_features=["sex", "race", "job"], **settings)
+        trees.fit(cells, people().labels.numpy())
+        for chance in ("train_finish_time", "model_guid"):
+            trees.get_metadata()[chance] = ""
+        models.append({"model.cbm": bytes(trees._serialize_model())})
     return models
 
 

@@ -115,9 +115,9 @@ def audit(
     given |= {"seed": seed, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    table, text = options.load_data(data, encoding, domain, sensitive, target)
-    ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     source = options.Source(model, weights, trust_pickle, decision, device)
+    table, text = options.load_data(data, encoding, domain, sensitive, target, source)
+    ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     game = playground(opened, table) if interactive else None
     origin = Origin(

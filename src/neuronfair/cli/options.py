@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import shlex
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.errors import DataError, NeuronFairError, RunError, did_you_mean
+from neuronfair.errors import DataError, ModelError, NeuronFairError, did_you_mean
 from neuronfair.shown import visible
 from neuronfair.words import percent
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from neuronfair.model.descent import TrainingSettings
     from neuronfair.model.open import Opened
     from neuronfair.model.weights import Card
-    from neuronfair.store.run import Run
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
@@ -51,7 +49,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         metavar="SOURCE",
-        help="A model file (.safetensors, .npz, .onnx, .pt2, .keras, .h5, .skops, …), or package.module:name. "
+        help="A model file (.safetensors, .onnx, .pt2, .keras, .skops, .ubj, .txt, .cbm, …), or package.module:name. "
         "Default: train one now.",
     ),
 ]
@@ -73,6 +71,9 @@ SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables; errors only.")]
 
 
+_READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
+
+
 def names(text: str | None) -> list[str] | None:
     """Return the names in a list with commas; None where none was given."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
@@ -90,9 +91,18 @@ def sizes(text: str | None) -> list[int] | None:
 
 
 def load_data(
-    name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None
+    name: str,
+    encoding: str,
+    domain: Path | None,
+    sensitive: str | None,
+    target: str | None,
+    source: Source | None = None,
 ) -> tuple[Data, str | None]:
-    """Return a data set of the paper, or a user's table and the text of its domain, of a file or inferred."""
+    """Return a data set of the paper, or a user's table and the text of its domain, of a file or inferred.
+
+    The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
+    among numbers, as trees do, is given empty cells and not the median.
+    """
     from neuronfair.domain.data import DATASETS, load, read_table
     from neuronfair.domain.files import read_sheet
     from neuronfair.domain.infer import infer_domain
@@ -115,8 +125,15 @@ def load_data(
         described, text, table = read_domain(domain), domain.read_text(encoding="utf-8"), read_sheet(path)
     elif target is not None and chosen:
         table = read_sheet(path)
-        text = infer_domain(table, sensitive=chosen, target=target)
+        decision = None if source is None else read_decision(source.decision)
+        regression = decision is not None and decision.kind == "tolerance"
+        infer = partial(infer_domain, table, sensitive=chosen, target=target, regression=regression)
+        text = infer(keep_missing=source is not None and source.model is not None)
         described = parse_domain(text, default_name=path.stem)
+        if source is not None and any(a.empty is not None for a in described.attributes):
+            filled = parse_domain(infer(), default_name=path.stem)
+            if not source.reads_empty_cells(*(read_table(table, each) for each in (described, filled))):
+                text, described = infer(), filled
     else:
         raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
     return read_table(table, described.with_sensitive(*chosen) if chosen else described), text
@@ -192,6 +209,13 @@ class Source:
             decision=read_decision(self.decision),
         )
 
+    def reads_empty_cells(self, data: Data, filled: Data) -> bool:
+        """Return whether the model reads cells, also empty ones, and is no white box either if these are filled."""
+        try:
+            return self.open(data).kind in _READ_CELLS and not self.open(filled).white_box
+        except ModelError:  # which will be raised again, if that was not the reason
+            return False
+
     def train(
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[Opened, Card]:
@@ -209,34 +233,6 @@ class Source:
         """Return the model, the table on its device, and the card of one trained just now."""
         opened, card = (self.open(data), None) if self.model is not None else self.train(data, console, seed)
         return opened, data.to(self.device), card
-
-
-def own_model(run: Run) -> str:
-    """Return the file of the model that a run was made with, if it is still the same to the bit.
-
-    A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
-    pickles and other files must be named by the user.
-    """
-    from neuronfair.model.weights import PICKLE_SUFFIXES
-    from neuronfair.store.files import sha256
-
-    source = run.model
-    path, say = Path(source), f"say --model {shlex.quote(source)}"
-    if not path.is_file() and re.fullmatch(r"[\w.]+:[\w.]+", source):
-        raise RunError(
-            f"{run.folder}: its model is Python code, {source}, which is not imported just because a run folder names "
-            f"it. If you know that code, {say}"
-        )
-    if not path.is_file():
-        raise RunError(f"{source}: there is no such file. {run.folder} was made with it; name a model with --model")
-    if path.suffix.lower() in PICKLE_SUFFIXES:
-        raise RunError(
-            f"{run.folder}: its model is a pickle, {source}, which is not opened just because a run folder names it: "
-            f"that runs any program hidden in it. If you trust it, {say} --trust-pickle"
-        )
-    if sha256(path) != run.model_digest:
-        raise RunError(f"{source}: is not the file that {run.folder} was made with. To open it all the same, {say}")
-    return source
 
 
 def check_device(device: str) -> None:

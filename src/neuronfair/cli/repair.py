@@ -10,6 +10,7 @@ import typer
 
 from neuronfair.cli import options
 from neuronfair.cli.app import app
+from neuronfair.cli.own import own_model
 from neuronfair.errors import DataError, ModelError
 
 OWN = (".safetensors", ".npz")  # weights that can be trained again and saved
@@ -84,7 +85,7 @@ def repair(
             "run to the training data of yours, both people of a pair with the same label, and train it again"
         )
     if model is None:
-        options.own_model(run)  # refuses one that is not that of the run
+        own_model(run)  # refuses one that is not that of the run
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = searched_table(run, data)

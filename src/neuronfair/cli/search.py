@@ -11,6 +11,7 @@ import typer
 
 from neuronfair.cli import options
 from neuronfair.cli.app import app
+from neuronfair.cli.own import own_model
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.search.plugins import registered
 
@@ -82,8 +83,8 @@ def search(
     refuse_links(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
     source = options.Source(model or _trained(out), weights, trust_pickle, decision, device)
+    table, _ = options.load_data(data, encoding, domain, sensitive, target, source)
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)
@@ -149,7 +150,7 @@ def replay(
     findings = run.findings()
     if number >= len(findings):
         raise RunError(f"{run_folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
-    source = model or options.own_model(run)
+    source = model or own_model(run)
     opened = open_model(
         source,
         run.domain,
@@ -175,7 +176,7 @@ def _trained(out: Path) -> str | None:
 
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
-    return options.own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
+    return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:

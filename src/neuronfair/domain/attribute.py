@@ -17,9 +17,11 @@ Kind = Literal["ordinal", "nominal", "flag", "continuous"]
 Encoding = Literal["raw", "scaled", "onehot"]
 Outside = Literal["error", "keep"]
 
+MISSING = "missing"  # what an empty cell is called
 MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
 MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
 MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one network input per value
+KEEP = "keep"  # what `missing` says of a number whose empty cell is a value of its own
 GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point and still be that point
 
 
@@ -29,7 +31,8 @@ class Attribute:
 
     A value is held as a code 0, 1, …, size - 1. Numbers have `low`, `high` and `step`, and their code c stands
     for low + step · c; labels have `values`, and their code is the position in it. A code outside this range can
-    be held (published data contain such cells) but is not valid.
+    be held (published data contain such cells) but is not valid. `missing` is the value that an empty cell stands for;
+    with "keep" an empty cell among numbers is a value of its own, which has the last code and no neighbours.
 
     >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
     array([ 0, 22])
@@ -73,7 +76,7 @@ class Attribute:
             raise self._error(f"{self.size:,} values are too many for a one-hot block. Use a larger step or 'scaled'")
         if not (_is_finite(self.center) and _is_finite(self.scale) and self.scale > 0):
             raise self._error(f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}")
-        if self.missing is not None:
+        if self.missing is not None and self.empty is None:
             self._missing_code()
 
     def _error(self, what: str) -> DomainError:
@@ -82,9 +85,19 @@ class Attribute:
     @cached_property
     def size(self) -> int:
         """How many values the attribute may take."""
+        return self.points + (self.missing == KEEP and not self.values)
+
+    @cached_property
+    def points(self) -> int:
+        """How many values are labels or numbers: all but an empty cell that is a value of its own."""
         if self.values:
             return len(self.values)
         return int(np.floor((self.high - self.low) / self.step + GRID_TOLERANCE)) + 1
+
+    @property
+    def empty(self) -> int | None:
+        """The code of an empty cell that is a value of its own; None where it stands for another, or is refused."""
+        return self.points if self.points < self.size else None
 
     @property
     def ordered(self) -> bool:
@@ -99,9 +112,16 @@ class Attribute:
             if self.missing == code:
                 return "missing"
             return next((label for label, extra in self.extra.items() if extra == code), f"code {code}")
-        # Fifteen digits hide the rounding of low + step * code (0.1 * 3) and keep every sensible grid apart.
-        number = float(f"{self.low + self.step * code:.15g}")
-        return int(number) if number.is_integer() else number
+        if code == self.empty:
+            return MISSING
+        number = round(self.low + self.step * code, self._decimals)
+        return int(number) if float(number).is_integer() else number
+
+    @cached_property
+    def _decimals(self) -> int:
+        """How many decimals hide the rounding of low + step * code (0.1 * 3) and keep every sensible grid apart."""
+        largest = max(abs(self.low), abs(self.high), self.step)
+        return max(14 - math.floor(math.log10(largest)), 1 - math.floor(math.log10(self.step)))
 
     def codes(self, cells: Sequence[Any] | npt.NDArray[Any], *, outside: Outside = "error") -> npt.NDArray[np.int64]:
         """Turn cells of a table (labels or numbers, as text or not) into codes.
@@ -128,7 +148,9 @@ class Attribute:
             code = self._label_codes.get(text)
             if code is not None:
                 return code
-        if text.casefold() in MISSING_CELLS:
+        if text.casefold() in MISSING_CELLS or (self.empty is not None and text == MISSING):
+            if self.empty is not None:
+                return self.empty
             if self.missing is None:
                 raise self._error("the cell is empty. Fill it, or declare what an empty cell means: missing = …")
             return self._missing_code()
@@ -154,7 +176,9 @@ class Attribute:
         code = round(place)
         if self.kind != "continuous" and abs(place - code) > GRID_TOLERANCE:
             raise self._error(f"{text} is not on the grid {self.low:g}, {self.low + self.step:g}, …")
-        if outside == "error" and not 0 <= code < self.size:
+        if self.empty is not None and code >= self.points:  # such a code is taken
+            outside = "error"
+        if outside == "error" and not 0 <= code < self.points:
             raise self._error(f"{text} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
         return code
 

@@ -48,6 +48,10 @@ class Domain(Protocol):
         """How many values each code may take: (d,)."""
 
     @property
+    def points(self) -> Tensor:
+        """How many values of each code one can step to; what comes after them has no neighbours: (d,)."""
+
+    @property
     def ordered(self) -> Tensor:
         """Which codes have an order: bool, (d,)."""
 

@@ -27,7 +27,7 @@ class Data:
     """Rows of a domain with their labels.
 
     `rows` are the codes, (n, d) int64; `labels` are the numbers of the classes in the order of the domain's target,
-    (n,) int64, or -1 throughout where the table has no target column.
+    (n,) int64, or -1 throughout where the table has no target column or the target is a quantity.
     """
 
     name: str
@@ -114,7 +114,7 @@ def read_table(path: str | Path | Sheet, domain: TableDomain) -> Data:
 
 def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Tensor:
     target = domain.target
-    if target is None or target.column not in columns:
+    if target is None or not target.classes or target.column not in columns:
         return torch.full((len(columns[domain.names[0]]),), UNKNOWN)
     number = {label: i for i, label in enumerate(target.classes)}
     cells = columns[target.column]

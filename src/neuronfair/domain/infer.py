@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.attribute import MISSING_CELLS
+from neuronfair.domain.attribute import KEEP, MISSING, MISSING_CELLS
 from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.toml import quoted
 from neuronfair.errors import DataError, DomainError, did_you_mean
@@ -19,7 +19,7 @@ from neuronfair.shown import visible
 MAX_LABELS = 500  # a text column with more different cells is taken for names or free text
 MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
 FEW = 5  # fewer different numbers may have a common step by chance
-MISSING = "missing"  # the label given to an empty cell
+MAX_CLASSES = 50  # a target of more different numbers is a quantity
 
 _HEAD = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:
@@ -29,7 +29,7 @@ _HEAD = """\
 # - rules at the end: combinations that no real person has; nothing is tested that breaks one
 name = {name}
 sensitive = {sensitive}
-target = {{ column = {target}, classes = {classes} }}
+target = {{ column = {target}{classes} }}
 
 [attributes]
 """
@@ -46,10 +46,19 @@ _TAIL = """
 """
 
 
-def infer_domain(path: str | Path | Sheet, *, sensitive: Sequence[str], target: str) -> str:
+def infer_domain(
+    path: str | Path | Sheet,
+    *,
+    sensitive: Sequence[str],
+    target: str,
+    regression: bool = False,
+    keep_missing: bool = False,
+) -> str:
     """Return the text of a commented TOML file that describes a table (CSV or Parquet).
 
-    Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`.
+    Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`. With `regression` the target is
+    a quantity and has no classes, as it is anyway with more than 50 different numbers. With `keep_missing` an empty
+    cell among numbers is a value of its own, for models that read it as such, and not the median.
     """
     sheet = read_sheet(path)
     path, columns = sheet.path, sheet.columns
@@ -62,9 +71,12 @@ def infer_domain(path: str | Path | Sheet, *, sensitive: Sequence[str], target: 
     if any(_is_missing(cell) for cell in columns[target]):
         where = sheet.where(next(i for i, cell in enumerate(columns[target]) if _is_missing(cell)))
         raise DataError(f"{path}: {where}: the target '{target}' is empty. Remove such rows or fill the cell")
-    if not 2 <= len(classes) <= 50:
+    if _numbers(dict.fromkeys(classes, 1)) is not None and (regression or len(classes) > MAX_CLASSES):
+        classes = []
+    elif not 2 <= len(classes) <= MAX_CLASSES:
         raise DataError(
-            f"{path}: the target '{target}' has {len(classes)} different values; 2 to 50 classes are expected"
+            f"{path}: the target '{target}' has {len(classes)} different values; 2 to {MAX_CLASSES} classes are "
+            "expected, or numbers"
         )
     for name in sensitive:
         if len(set(columns[name])) == 1:
@@ -72,19 +84,19 @@ def infer_domain(path: str | Path | Sheet, *, sensitive: Sequence[str], target: 
                 f"{path}: the sensitive attribute '{name}' is {columns[name][0]!r} in every row. To compare people, a "
                 "second value is needed: use more rows, or write the domain file by hand"
             )
-    lines = [_line(name, cells, name in sensitive) for name, cells in columns.items() if name != target]
+    lines = [_line(name, cells, name in sensitive, keep_missing) for name, cells in columns.items() if name != target]
     head = _HEAD.format(
         file=visible(path.name),
         rows=len(columns[target]),
         name=quoted(path.stem),
         sensitive=_quotes(sensitive),
         target=quoted(target),
-        classes=_quotes(classes),
+        classes=f", classes = {_quotes(classes)}" if classes else "",
     )
     return head + "\n".join(lines) + "\n" + _TAIL
 
 
-def _line(name: str, cells: Sequence[str], keep: bool) -> str:
+def _line(name: str, cells: Sequence[str], keep: bool, keep_missing: bool) -> str:
     present = [cell for cell in cells if not _is_missing(cell)]
     counts = Counter(present)
     empty = len(cells) - len(present)
@@ -107,6 +119,8 @@ def _line(name: str, cells: Sequence[str], keep: bool) -> str:
         entry = _labels(counts, empty)
     else:
         entry = _grid(numbers, np.asarray(list(counts.values())), empty)
+        if empty and keep_missing:
+            entry["missing"] = quoted(KEEP)
     if entry is None:
         return f"# {quoted(name)}: left out, {len(counts):,} different texts: names or free text?"
     parts = ", ".join(f"{key} = {value}" for key, value in entry.items())

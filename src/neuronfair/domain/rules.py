@@ -223,7 +223,8 @@ class RuleBook:
         nearest = []
         for j, column in enumerate(group.columns):
             code = rows[:, column]
-            target, way = _nearest(group.class_of[j].to(rows.device), code, len(group.counts[j]))
+            class_of, empty = group.class_of[j].to(rows.device), self._attributes[column].empty
+            target, way = _nearest(class_of, code, len(group.counts[j]), empty)
             nearest.append(target)
             # Ties between equally many changes go to the shorter way, scaled so that it never outweighs a change.
             ordered = self._attributes[column].ordered
@@ -239,16 +240,23 @@ class RuleBook:
         return rows
 
 
-def _nearest(class_of: Tensor, code: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return for each code and each class the nearest member and the distance to it: (n, classes) each."""
+def _nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | None) -> tuple[Tensor, Tensor]:
+    """Return for each code and each class the nearest member and the distance to it: (n, classes) each.
+
+    The code of an empty cell is near to none: it is taken where it is there already, or the only one.
+    """
     distinct, inverse = torch.unique(code, return_inverse=True)
     target = torch.empty(len(distinct), classes, dtype=torch.int64, device=code.device)
     for c in range(classes):
         members = (class_of == c).nonzero()[:, 0]  # ascending
+        stays = members[-1] == empty  # which is the last
+        members = members[:-1] if stays and len(members) > 1 else members
         right = torch.searchsorted(members, distinct).clamp(max=len(members) - 1)
         left = (right - 1).clamp(min=0)
         nearer = (members[left] - distinct).abs() <= (members[right] - distinct).abs()
         target[:, c] = torch.where(nearer, members[left], members[right])
+        if stays:
+            target[distinct == empty, c] = distinct[distinct == empty]
     way = (target - distinct[:, None]).abs()
     return target[inverse], way[inverse]
 
@@ -267,7 +275,9 @@ def _meets(attribute: Attribute, condition: Condition) -> Tensor:
             raise DomainError(f"attribute '{attribute.name}' has labels, not numbers. List the labels that are meant")
         numbers = float(attribute.low) + float(attribute.step) * torch.arange(attribute.size, dtype=torch.float64)
         slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
-        return (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
+        met = (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
+        met[attribute.points :] = False  # an empty cell is neither much nor little
+        return met
     meets = torch.zeros(attribute.size, dtype=torch.bool)
     codes = torch.from_numpy(attribute.codes(condition))
     if bool(((codes < 0) | (codes >= attribute.size)).any()):  # an extra label, or an empty cell

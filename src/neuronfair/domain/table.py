@@ -25,7 +25,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Target:
-    """The column to predict and its classes in the order of the network's outputs."""
+    """The column to predict and its classes in the order of the network's outputs; a quantity has none."""
 
     column: str
     classes: tuple[str, ...]
@@ -50,25 +50,20 @@ class TableDomain:
     device: torch.device = _CPU
 
     def __post_init__(self) -> None:
-        names = self.names
-        twice = repeated(names)
-        if twice is not None:
-            raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
+        names, me = self.names, self.name
+        if (twice := repeated(names)) is not None:
+            raise DomainError(f"{me}: attribute '{twice}' is declared twice")
         if not self.sensitive:
             raise DomainError(f"{self.name}: no sensitive attribute is named. {did_you_mean('', names)}")
         for name in self.sensitive:
             if name not in self._columns:
-                raise DomainError(
-                    f"{self.name}: sensitive attribute '{name}' is not a column. {did_you_mean(name, names)}"
-                )
+                raise DomainError(f"{me}: sensitive attribute '{name}' is not a column. {did_you_mean(name, names)}")
             if self.attributes[self.column(name)].size < 2:
                 raise DomainError(f"{self.name}: sensitive attribute '{name}' has one value only, so nobody has a twin")
         if repeated(self.sensitive) is not None:
             raise DomainError(f"{self.name}: a sensitive attribute is named twice: {', '.join(self.sensitive)}")
         if math.prod(self.attributes[c].size for c in self.sensitive_columns) > MAX_TWINS:
-            raise DomainError(
-                f"{self.name}: the sensitive attributes have more than {MAX_TWINS:,} combinations. Use a coarser grid"
-            )
+            raise DomainError(f"{me}: over {MAX_TWINS:,} combinations of sensitive values. Use a coarser grid")
         if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
             raise DomainError(f"{self.name}: favourable '{self.favourable}' is not a class of the target")
         self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made
@@ -97,6 +92,11 @@ class TableDomain:
     def sizes(self) -> Tensor:
         """How many values each attribute may take: (d,)."""
         return torch.tensor([a.size for a in self.attributes], device=self.device)
+
+    @cached_property
+    def points(self) -> Tensor:
+        """How many values of each attribute one can step to, all but an empty cell that is one of its own: (d,)."""
+        return torch.tensor([a.points for a in self.attributes], device=self.device)
 
     @cached_property
     def compact(self) -> torch.dtype:
@@ -196,14 +196,15 @@ class TableDomain:
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each.
 
-        An ordered attribute goes one step up or down, at a bound inwards; a nominal one to any other value.
+        An ordered one goes one step up or down, at a bound inwards; a nominal one, or an empty cell, anywhere else.
         """
-        sizes = self.sizes
+        sizes, points = self.sizes, self.points
         step = torch.where(u < 0.5, -1, 1)
-        outside = (rows + step < 0) | (rows + step >= sizes)
+        outside = (rows + step < 0) | (rows + step >= points)
         near = torch.where(outside, rows - step, rows + step)
         other = (rows + 1 + (u * (sizes - 1)).long()) % sizes
-        return torch.where(sizes == 1, rows, torch.where(self.ordered, near, other))
+        steps = self.ordered & (points > 1) & ((rows < points) | (points == sizes))
+        return torch.where(sizes == 1, rows, torch.where(steps, near, other))
 
     @cached_property
     def ordered(self) -> Tensor:
@@ -235,10 +236,9 @@ class TableDomain:
         that the row itself breaks already does not count against its twin.
         """
         twins = self.combinations.ahead(rows, self.combinations.others)
-        k = twins.shape[1]
-        valid = torch.ones(len(rows), k, dtype=torch.bool, device=rows.device)
+        valid = torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device)
         if self._rulebook.columns & set(self.sensitive_columns):
-            newly = self.broken(twins.flatten(0, 1)).view(len(rows), k, len(self.rules)) & ~self.broken(rows)[:, None]
+            newly = self.broken(twins.flatten(0, 1)).view(*valid.shape, len(self.rules)) & ~self.broken(rows)[:, None]
             valid = ~newly.any(-1)
         return Twins(twins, valid)
 

@@ -68,8 +68,8 @@ def format_domain(domain: TableDomain) -> str:
     lines = [f"{key} = {_written(getattr(domain, key))}" for key in ("name", "encoding", "description", "outside")]
     lines.append(f"sensitive = {_written(domain.sensitive)}")
     if domain.target is not None:
-        target = {"column": domain.target.column, "classes": domain.target.classes}
-        lines.append(f"target = {_written(target)}")
+        classes = {"classes": domain.target.classes} if domain.target.classes else {}
+        lines.append(f"target = {_written({'column': domain.target.column} | classes)}")
     if domain.favourable is not None:
         lines.append(f"favourable = {_written(domain.favourable)}")
     lines.append("\n[attributes]")
@@ -170,8 +170,10 @@ def _target(entry: Any) -> Target | None:
         return None
     entry = _table("target", entry)
     _check_keys("target", entry, ("column", "classes"))
-    if not {"column", "classes"} <= set(entry):
-        raise DomainError('target: write target = { column = "…", classes = ["…", "…"] }')
+    if "column" not in entry:
+        raise DomainError('target: write target = { column = "…", classes = ["…", "…"] }, or no classes for a quantity')
+    if "classes" not in entry:
+        return Target(str(entry["column"]), ())
     classes = tuple(str(c) for c in _list("target: classes", entry["classes"]))
     if len(set(classes)) < 2:
         raise DomainError(f"target '{entry['column']}': needs at least two different classes, has {list(classes)}")

@@ -98,6 +98,8 @@ def interpret(
 
     The mean runs over all pairs of a row and a valid twin. Memory does not grow with the number of rows.
     """
+    if not network.layers:
+        raise ModelError("the network has no hidden layer, so there is nothing inside to look at")
     sums = {name: torch.zeros(network.neurons[name], dtype=torch.float64) for name in network.layers}
     pairs = done = 0
     for (part,) in zip(*families(network.encoding, domain, rows), strict=True):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.attribute import MISSING, Attribute
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import Rate, discrimination_rate
@@ -149,11 +149,16 @@ def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut
     """Return the single conditions to build rules from."""
     cuts = []
     for column in domain.free.nonzero()[:, 0].tolist():
-        size = domain.attributes[column].size
-        if not 2 <= size <= MAX_SIZE:
+        attribute = domain.attributes[column]
+        if not 2 <= attribute.size <= MAX_SIZE:
             continue
-        tables = _ranges if bool(domain.ordered[column]) else _sets
-        cuts += [Cut(column, table) for table in tables(wanted[:, column], others[:, column], size)]
+        tables = _ranges if attribute.ordered else _sets
+        found = tables(wanted[:, column], others[:, column], attribute.size)
+        if attribute.empty is not None:  # it is no number: whoever lacks one is a group of its own
+            number = torch.arange(attribute.size, device=wanted.device) != attribute.empty
+            found = [table & number for table in found if 0 < int((table & number).sum()) < attribute.points]
+            found.append(~number)
+        cuts += [Cut(column, table) for table in found]
     return cuts
 
 
@@ -207,7 +212,10 @@ def _outside(attribute: Attribute, table: Tensor) -> list[Condition]:
     """Return conditions, one of which everybody meets who does not meet this one."""
     if attribute.values:
         return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]
+    if bool(table[attribute.points :].any()):  # an empty cell, which no number meets
+        return [Span()]
     low, high = (attribute.low + attribute.step * int(table.nonzero()[end, 0]) for end in (0, -1))
     half = attribute.step / 2  # between two points of the grid, whatever rounding does
     ends = [Span(high=low - half), Span(low=high + half)]
-    return [end for end in ends if end.high >= attribute.low and end.low <= attribute.high]
+    empty: list[Condition] = [] if attribute.empty is None else [(MISSING,)]
+    return [*(end for end in ends if end.high >= attribute.low and end.low <= attribute.high), *empty]

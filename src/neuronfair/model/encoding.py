@@ -64,7 +64,8 @@ class TableEncoding:
     """A fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks.
 
     It is linear in every number and a table lookup in every block, so the first-order effect of moving one attribute
-    to another value is exact in the gradient: `effects`.
+    to another value is exact in the gradient: `effects`. An empty cell that is a value of its own is the attribute's
+    `center` here, if that lies within its bounds, and otherwise their middle: a network reads no NaN.
 
     >>> from neuronfair.domain.data import catalog_domain
     >>> TableEncoding.of(catalog_domain("adult", "paper")).width
@@ -84,6 +85,11 @@ class TableEncoding:
         self.is_block = torch.tensor(blocks, device=device)
         self.offset = torch.tensor([0, *accumulate(widths[:-1])], device=device)
         self.size = torch.tensor([a.size for a in attributes], device=device)
+        self._empty = [
+            (column, a.empty, _middle(a))
+            for column, a in enumerate(attributes)
+            if a.empty is not None and not blocks[column]  # a block has a place for it
+        ]
         self._factor = torch.tensor(factor, dtype=torch.float64, device=device)
         self._shift = torch.tensor(shift, dtype=torch.float64, device=device)
         self._numbers = (~self.is_block).nonzero()[:, 0]
@@ -111,12 +117,13 @@ class TableEncoding:
         A code outside a one-hot block leaves the block empty.
         """
         factor, shift = self._factor.to(dtype), self._shift.to(dtype)
+        rows = self._placed(rows)
         if len(self._blocks) == 0:
             return rows.to(dtype) * factor + shift
         x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
         numbers, blocks = self._numbers, self._blocks
         x[..., self.offset[numbers]] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
-        code = rows[..., blocks]
+        code = rows[..., blocks].long()
         inside = (code >= 0) & (code < self.size[blocks])
         place = self.offset[blocks] + torch.where(inside, code, 0)
         return x.scatter_add_(-1, place, inside.to(dtype))
@@ -129,10 +136,14 @@ class TableEncoding:
         """
         now = rows.gather(1, columns)
         block = self.is_block[columns]
+        way = codes - now
+        for column, empty, middle in self._empty:
+            placed = [torch.where(part == empty, middle, part.double()) for part in (codes, now)]
+            way = torch.where(columns == column, placed[0] - placed[1], way).to(gradient.dtype)
         offset = self.offset[columns]
         there = gradient.gather(1, offset + torch.where(block, codes, 0))
         here = gradient.gather(1, offset + torch.where(block, now, 0))
-        line = here * self._factor.to(gradient.dtype)[columns] * (codes - now)
+        line = here * self._factor.to(gradient.dtype)[columns] * way
         return torch.where(block, there - here, line)
 
     def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
@@ -142,6 +153,8 @@ class TableEncoding:
         Where no step gains anything the code stays.
         """
         codes = rows + (gradient[:, self.offset] * self._factor.to(gradient.dtype)).sign().long()
+        for column, empty, _ in self._empty:  # no step leads to an empty cell or away from it
+            codes[:, column] = torch.where(rows[:, column] == empty, empty, codes[:, column].clamp(max=empty - 1))
         if len(self._blocks):
             effects = self._block_effects(gradient, rows)
             best = effects.max(2)
@@ -161,6 +174,15 @@ class TableEncoding:
             size[:, self._blocks] = effects.masked_fill(~self._exists, 0.0).abs().amax(2)
         return size
 
+    def _placed(self, rows: Tensor) -> Tensor:
+        """Return the codes with those of empty cells in the middle of their attribute."""
+        if not self._empty:
+            return rows
+        rows = rows.double()
+        for column, empty, middle in self._empty:
+            rows[..., column] = torch.where(rows[..., column] == empty, middle, rows[..., column])
+        return rows
+
     def _block_effects(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the effect of moving each block to each of its values: (n, blocks, values of the largest block)."""
         per_value = gradient[:, self._inputs]
@@ -174,3 +196,9 @@ def _line(attribute: Attribute) -> tuple[float, float]:
     if attribute.encode == "scaled":
         return step / attribute.scale, (low - attribute.center) / attribute.scale
     return step, low
+
+
+def _middle(attribute: Attribute) -> float:
+    """Return where among the codes of its numbers an empty cell is put: at the center, or in the middle."""
+    center = (attribute.center - attribute.low) / attribute.step
+    return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2

@@ -35,6 +35,8 @@ def fit(
     """
     domain = data.domain
     encoding = TableEncoding.of(domain)
+    if domain.target is not None and not domain.target.classes:
+        raise DataError(f"{data.name}: the target is a quantity; only classifiers are trained here. Name a --model")
     if domain.target is None or not data.labelled:
         raise DataError(f"{data.name}: the rows have no labels, so there is nothing to learn. Give the target column")
     if len(data) < MIN_ROWS:

@@ -65,7 +65,7 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
             for part in ("train", "validation", "test")
         ),
     ]
-    positive = domain.target.classes[-1] if domain.target is not None else "the last class"
+    positive = domain.target.classes[-1] if domain.target and domain.target.classes else "the last class"
     largest = sorted(range(len(before.groups)), key=lambda i: -before.groups[i].rows)[:GROUPS]
     for i in sorted(largest):
         label = f"{positive} if {_who(before.groups[i], domain)}"

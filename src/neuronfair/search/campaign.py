@@ -77,7 +77,7 @@ def find(
     check_method(plan.method, network, plan.decision)
     if not bool(domain.free.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
-    if profile is None and isinstance(network, Network):
+    if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, domain, rows)
     world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
     if seeds is None:

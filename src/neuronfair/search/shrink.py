@@ -72,7 +72,9 @@ def _given_back(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds)
 def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
     """Move ordered attributes towards the goal, column by column, as far as bisection finds the row to hold."""
     for column in domain.ordered.nonzero()[:, 0].tolist():
-        fails = goals[:, column].clone()
+        # There is nothing between a number and an empty cell.
+        whole = torch.maximum(rows[:, column], goals[:, column]) < domain.points[column]
+        fails = torch.where(whole, goals[:, column], rows[:, column])
         while bool(((rows[:, column] - fails).abs() > 1).any()):
             middle = torch.div(rows[:, column] + fails, 2, rounding_mode="floor")
             apart = (rows[:, column] - fails).abs() > 1

@@ -84,12 +84,14 @@ def _values(attribute: Attribute, codes: Tensor) -> pa.Array:
     distinct, inverse = np.unique(codes.numpy(), return_inverse=True)
     # One type for all parts of a run, whatever numbers a part holds: readers of several files insist on it.
     whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
-    numbers = np.asarray([attribute.value(int(c)) for c in distinct], dtype=np.int64 if whole else np.float64)
-    return pa.array(numbers[inverse])
+    empty = distinct == attribute.empty
+    cells = [0 if none else attribute.value(int(c)) for c, none in zip(distinct, empty, strict=True)]
+    numbers = np.asarray(cells, dtype=np.int64 if whole else np.float64)
+    return pa.array(numbers[inverse], mask=empty[inverse] if attribute.empty is not None else None)
 
 
 def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
-    if column.null_count:
+    if column.null_count and attribute.empty is None:
         raise ValueError(f"a cell of '{attribute.name}' is empty")
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
@@ -100,7 +102,10 @@ def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
         codes = np.asarray([known[cell] for cell in cells], dtype=np.int64)
     else:
         codes = attribute.codes(cells)
-    return torch.from_numpy(codes[encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)])
+    if attribute.empty is not None:
+        codes = np.append(codes, attribute.empty)  # the place after the last is for empty cells
+    places = encoded.indices.fill_null(len(cells)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return torch.from_numpy(codes[places])
 
 
 def _scores(table: pa.Table, names: list[str]) -> Tensor:

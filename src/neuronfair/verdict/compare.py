@@ -132,7 +132,9 @@ def compare(
 
 def able(network: Model) -> list[str]:
     """Return the methods that can search this model."""
-    return [name for name, entry in METHODS.items() if isinstance(network, Network) or not entry.gradients]
+    white = isinstance(network, Network)
+    linear = isinstance(network, Network) and not network.layers
+    return [n for n, entry in METHODS.items() if (white or not entry.gradients) and not (linear and entry.neurons)]
 
 
 def figures(outcome: Outcome) -> dict[str, float | None]:

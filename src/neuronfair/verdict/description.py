@@ -126,6 +126,10 @@ def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
     distance = torch.zeros(len(rows), len(table), device=rows.device)
     for column in domain.free.nonzero()[:, 0].tolist():
         apart = rows[:, column, None] - table[None, :, column]
-        span = max(1, domain.attributes[column].size - 1)
-        distance += apart.abs() / span if bool(domain.ordered[column]) else (apart != 0)
+        attribute = domain.attributes[column]
+        step = apart.abs() / max(1, attribute.points - 1) if attribute.ordered else (apart != 0).float()
+        if attribute.empty is not None:  # an empty cell is as far from each number
+            lone = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
+            step = torch.where(lone, 1.0, step)
+        distance += step
     return table[distance.argmin(1)]

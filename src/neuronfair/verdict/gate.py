@@ -177,7 +177,9 @@ def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -
         severity = _known(limit, attribute.severity, f"no gap was measured for {attribute.name}")
         return _Figure(getattr(severity, part))
     why = "a black box has no layers to look into"
-    if report.model.white_box:
+    if report.model.white_box and not report.model.layers:
+        why = "a linear model has no hidden layers to look into"
+    elif report.model.white_box:
         why = "the audit was interrupted before the layers were looked at"
     inside = _known(limit, attribute.interpretation, why)
     worst = _known(limit, inside.worst_auc, "the interpretation names no layer")

@@ -152,15 +152,14 @@ def group_figures(model: Model, data: Data, decision: Decision) -> tuple[Group, 
 
 
 def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Look which layers and neurons react to the sensitive attributes; a black box shows nothing."""
-    if not isinstance(case.model, Network):
+    """Look which layers and neurons react to the sensitive attributes; a black box or a linear model shows nothing."""
+    if not isinstance(case.model, Network) or not case.model.layers:
         return
     what = "Comparing rows with their twins"
     inquiry.profile = interpret(
         case.model, case.domain, case.looked_at, progress=lambda done, total: progress(what, done, total)
     )
-    if case.model.layers:
-        inquiry.add(interpretation=_interpretation(inquiry.profile))
+    inquiry.add(interpretation=_interpretation(inquiry.profile))
 
 
 def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.search.methods import check_method
 
 WHITE, BLACK = ("frontier", "neuronfair"), ("aequitas", "uniform")
+LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
 LEAST = {"seeds": 20, "steps": 10, "samples": 2_000}
 
@@ -39,7 +41,8 @@ class AuditSettings:
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""
-        methods = self.methods or (WHITE if opened.white_box else BLACK)
+        linear = isinstance(opened.model, Network) and not opened.model.layers
+        methods = self.methods or (LINEAR if linear else WHITE if opened.white_box else BLACK)
         for method in methods:
             check_method(method, opened.model, opened.decision)
         return methods

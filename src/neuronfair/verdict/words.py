@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
     classes = domain.target.classes if domain.target is not None else ()
     score = float(scores[-1])
     if decision.kind == "tolerance":
-        return f"a score of {score:.3g}"
+        return f"a score of {_as_fine(score, decision.value)}"
     if decision.kind == "threshold":
         reached = score >= decision.value
         return (
@@ -50,6 +51,18 @@ def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
         )
     number = int(scores.argmax())
     return classes[number] if len(classes) == len(scores) else f"class {number}"
+
+
+def _as_fine(number: float, tolerance: float) -> str:
+    """Return a number with a digit more than the tolerance needs, and three digits at least.
+
+    >>> _as_fine(123456.78, 1800), _as_fine(0.25, 0.1)
+    ('123,457', '0.25')
+    """
+    fine = min(9, 1 - math.floor(math.log10(tolerance))) if tolerance > 0 else 3
+    coarse = min(9, 2 - math.floor(math.log10(abs(number)))) if number else 0
+    text = f"{number:,.{max(0, fine, coarse)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, float]:
@@ -124,9 +137,9 @@ def condition(domain: TableDomain, cut: Cut) -> Condition:
     """Return one condition of a subgroup: the labels, or the ends that matter."""
     attribute = domain.attributes[cut.column]
     codes = cut.table.nonzero()[:, 0].tolist()
-    if attribute.values:
+    if attribute.values or codes[0] == attribute.empty:
         return Condition(attribute.name, values=tuple(attribute.value(code) for code in codes))
-    low, high = codes[0] > 0, codes[-1] < attribute.size - 1
+    low, high = codes[0] > 0, codes[-1] < attribute.points - 1
     return Condition(
         attribute.name,
         min=attribute.value(codes[0]) if low else None,
@@ -145,7 +158,7 @@ def _condition_text(attribute: Attribute, cut: Cut) -> str:
         return f"{name} {low}"
     if codes[0] == 0:
         return f"{name} at most {high}"
-    return f"{name} at least {low}" if codes[-1] == attribute.size - 1 else f"{name} {low} to {high}"
+    return f"{name} at least {low}" if codes[-1] == attribute.points - 1 else f"{name} {low} to {high}"
 
 
 def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:

@@ -92,6 +92,11 @@ class ImageDomain:
         sizes[SEED], sizes[FLAG] = len(self.pictures), 2
         return sizes
 
+    @property
+    def points(self) -> Tensor:
+        """How many values of each code one can step to: all of them, (d,)."""
+        return self.sizes
+
     @cached_property
     def free(self) -> Tensor:
         """Which codes a search may change: the pixels, bool (d,)."""

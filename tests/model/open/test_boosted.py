@@ -113,12 +113,13 @@ def test_damaged_files_do_not_crash(crowd, tmp_path):
         open_model(path, crowd.domain, crowd.rows)
 
 
-def test_a_regression_needs_a_decision(crowd, tmp_path):
+def test_a_regression_has_a_tolerance(crowd, tmp_path):
     path = tmp_path / "trees.json"
     booster, data = trees(crowd, crowd.rows[:, 0] + 17, objective="reg:squarederror")
     booster.save_model(path)
-    with pytest.raises(ModelError, match="a regression: say --decision threshold=… or tolerance=…"):
-        open_model(path, crowd.domain, crowd.rows)
+    found = open_model(path, crowd.domain, crowd.rows)
+    assert found.decision.kind == "tolerance"
+    assert "a tenth of their standard deviation on the table" in found.note
     found = open_model(path, crowd.domain, crowd.rows, decision=Decision("tolerance", 5.0))
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
     assert found.decision == Decision("tolerance", 5.0)

@@ -1,4 +1,4 @@
-"""Open any model: our own weights, torch, ONNX, Keras, scikit-learn, XGBoost, or a function."""
+"""Open any model: our own weights, torch, ONNX, Keras, scikit-learn, boosted trees, or a function."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ _READERS = {
     ".pickle": "scikit",
     ".ubj": "boosted",
     ".json": "boosted",
+    ".txt": "lightgbm_file",
+    ".cbm": "catboost_file",
 }
 _IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}

@@ -1,4 +1,4 @@
-"""XGBoost model files (.ubj, .json): black boxes that are given the columns they were trained on."""
+"""XGBoost models (.ubj, .json, boosters): black boxes that are given the columns they were trained on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     """Read trees that XGBoost has saved."""
     xgboost = needs("xgboost", "xgboost")
     content, learner = _checked(request)
-    booster = xgboost.Booster(model_file=bytearray(content))
+    return _opened(request, xgboost.Booster(model_file=bytearray(content)), learner, request.digest)
+
+
+def open_booster(request: Request, booster: Any, print_of: str) -> Opened:
+    """Take trees that are in memory."""
+    return _opened(request, booster, json.loads(booster.save_raw("json"))["learner"], print_of)
+
+
+def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Opened:
+    xgboost = needs("xgboost", "xgboost")
     objective = learner["objective"]["name"]
     margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
 
@@ -40,8 +49,13 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         inputs.feature_names_in_ = booster.feature_names
     reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
     why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note)))
-    probability = objective != "binary:logitraw"
-    return request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
+    return request.black_box(
+        "XGBoost",
+        lambda rows: ask(reading.given(rows)),
+        why,
+        probability=objective != "binary:logitraw",
+        print_of=print_of,
+    )
 
 
 def _checked(request: Request) -> tuple[bytes, Json]:

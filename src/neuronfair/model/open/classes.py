@@ -23,7 +23,9 @@ def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int]
 
 def by_position(domain: TableDomain, classes: Sequence[Any] | None) -> str:
     """Return a remark if the model's classes can be matched to the domain's by their position only, else nothing."""
-    if classes is None or domain.target is None or class_order(domain, classes) is not None:
+    if classes is None or domain.target is None or not domain.target.classes:
+        return ""
+    if class_order(domain, classes) is not None:
         return ""
     own, wanted = _listed(classes), _listed(domain.target.classes)
     if len(classes) != len(domain.target.classes):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from neuronfair.domain.attribute import MISSING_CELLS, Attribute
-from neuronfair.domain.infer import MISSING
+from neuronfair.domain.attribute import MISSING, MISSING_CELLS, Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
@@ -42,12 +41,42 @@ class Column:
         return cells
 
 
+class TypedColumn:
+    """The cells of one attribute as the categories that a model knows, or as texts if it keeps no list of them."""
+
+    def __init__(self, attribute: Attribute, categories: Sequence[Any] | None) -> None:
+        self._pandas, self._attribute = needs("pandas", "sklearn"), attribute
+        texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
+        self._content = cells(attribute, texts if categories is None else categories)
+        self._kind = None if categories is None else self._pandas.CategoricalDtype(list(categories))
+        self._named = {spelling(category): category for category in categories or ()}
+        if self._named and not any(spelling(cell) in self._named for cell in self._content.values()):
+            raise ModelError(
+                f"none of the values of '{attribute.name}' is a category that the model knows. "
+                f"{did_you_mean(str(next(iter(self._content.values()))), map(str, categories or ()))}"
+            )
+
+    def of(self, codes: np.ndarray) -> Any:
+        """Return the cells of codes: what the model has never seen is empty, and an empty text is 'nan'."""
+        distinct, inverse = np.unique(codes, return_inverse=True)
+        values = [self._cell(code) for code in distinct.tolist()]
+        if self._kind is None:
+            return np.array([str(value) for value in values], dtype=object)[inverse]
+        known = [self._named.get(spelling(value), np.nan) for value in values]
+        return self._pandas.Categorical(known, dtype=self._kind).take(inverse)
+
+    def _cell(self, code: int) -> Any:
+        beyond = np.nan if self._attribute.values else self._attribute.value(code)
+        return self._content.get(code, beyond)
+
+
 class Frames:
     """Turns rows of codes into DataFrames with the cells that the table itself held.
 
     Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell becomes empty again.
     `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column: they tell how the
     labels were spelled when they were fitted, if otherwise than in the domain. `categorical` gives text as categories.
+    `typed` are columns that are given as just these categories, or as texts where there is no list of them.
     """
 
     def __init__(
@@ -57,6 +86,7 @@ class Frames:
         known: Mapping[str, Collection[Any]] | None = None,
         *,
         categorical: bool = False,
+        typed: Mapping[str, Sequence[Any] | None] | None = None,
     ) -> None:
         self._pandas = needs("pandas", "sklearn")
         self.columns = tuple(domain.names if columns is None else columns)
@@ -67,9 +97,12 @@ class Frames:
                     f"the model reads a column '{name}', which the domain does not have. Add it to the domain file. "
                     f"{did_you_mean(name, domain.names)}"
                 )
-        self._cells = []
+        self._cells: list[tuple[int, Column | TypedColumn]] = []
         for name in self.columns:
             place = domain.column(name)
+            if typed is not None and name in typed:
+                self._cells.append((place, TypedColumn(domain.attributes[place], typed[name])))
+                continue
             content = cells(domain.attributes[place], (known or {}).get(name, ()))
             lookup = self._pandas.Series(list(content.values()))
             if categorical and lookup.dtype.kind not in "iufb":
@@ -95,7 +128,8 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     """
     if not attribute.values:
         check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
-        return {code: attribute.value(code) for code in range(attribute.size)}
+        numbers: dict[int, Any] = {code: attribute.value(code) for code in range(attribute.points)}
+        return numbers if attribute.empty is None else numbers | {attribute.empty: np.nan}
     spelled: dict[str, Any] = {text.strip(): text for text in known if isinstance(text, str)}
     labels: dict[int, str] = dict(enumerate(attribute.values))
     labels |= {code: label for label, code in attribute.extra.items() if code not in labels}
@@ -113,6 +147,14 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     if isinstance(attribute.missing, (int, float)):  # the code of an empty cell, which may have no label
         found.setdefault(int(attribute.missing), mark)
     return found
+
+
+def spelling(cell: Any) -> str:
+    """Return a cell as text, so that 1, 1.0 and "1" are one."""
+    try:
+        return str(cell) if isinstance(cell, bool) else f"{float(cell):.15g}"
+    except (ValueError, OverflowError):
+        return str(cell).strip()
 
 
 def _as_numbers(labels: Sequence[str]) -> dict[str, int | float]:

@@ -26,6 +26,7 @@ from neuronfair.model.weights import fingerprint
 TRIED = 256  # rows of the table that a model is tried on before it is used
 TOLERANCE = 1e-4  # how far two answers to one question may lie apart
 SHARES = (-0.5, 1.5)  # where the answers of a regression on 0 and 1 lie
+TENTH = 0.1  # of the spread of a regression's answers is the smallest difference that matters, unless said otherwise
 STRAY = 0.05  # but for this part of them: random people can be unlike all those it was fitted to
 
 
@@ -104,11 +105,12 @@ class Request:
         encoding: TableEncoding | None = None,
         note: str = "",
         probability: bool = False,
+        hidden: bool = True,
     ) -> Opened:
-        """Return a torch module ready for an audit; one without hidden activations becomes a black box.
+        """Return a torch module ready for an audit; one whose hidden activations are not found becomes a black box.
 
         `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score
-        is one, even if no sigmoid stands at the end.
+        is one, even if no sigmoid stands at the end. A linear model has nothing `hidden`.
         """
         encoding = encoding or TableEncoding.of(self.domain)
         encoding = TableEncoding(encoding.attributes, torch.device(self.device))
@@ -116,15 +118,17 @@ class Request:
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise self.error(f"the weights '{name}' hold NaN or infinite numbers, so nothing can be computed")
         try:
-            network = Network(module, encoding)
+            network = Network(module, encoding, layers=None if hidden else ())
         except ModelError as error:
             return self._without_layers(kind, module, encoding, error)
         scores = self._steady(network)
-        decision = self._decision(scores, probability or network.ends_in_sigmoid())
+        decision, said = self._decision(scores, probability or network.ends_in_sigmoid())
         decision.check(network.outputs)
         layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
         text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
-        note = f"{text}; {note}." if note else f"{text}."
+        if not hidden:
+            text = "White box: a linear model, a network without hidden layers to look into"
+        note = "; ".join(filter(None, (text, note, said))) + "."
         return Opened(network, decision, self.source, kind, note, fingerprint(module), module)
 
     def _without_layers(self, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError) -> Opened:
@@ -162,9 +166,9 @@ class Request:
         scores = self._steady(model)
         if probability is None:
             probability = bool(((scores >= 0) & (scores <= 1)).all())
-        decision = self._decision(scores, probability)
+        decision, said = self._decision(scores, probability)
         decision.check(model.outputs)
-        note = f"Black box, searched without gradients: {why}."
+        note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, said)))}."
         return Opened(model, decision, self.source, kind, note, print_of or self.digest, None)
 
     def encoded(self, predict: Callable[[np.ndarray], Any]) -> Callable[[Tensor], Any]:
@@ -193,19 +197,25 @@ class Request:
         parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
         return f"The domain '{domain.name}' gives {width} numbers a row{parts}; change encode = … in its file"
 
-    def _decision(self, scores: Tensor, probability: bool) -> Decision:
-        """Return what counts as another decision, if the user has not said it: the largest score, or a threshold."""
+    def _decision(self, scores: Tensor, probability: bool) -> tuple[Decision, str]:
+        """Return what counts as another decision, and a remark on it where it was chosen here for a regression.
+
+        If the user has not said it, it is the largest score, a threshold, or a tolerance for numbers of any size.
+        """
         if self.decision is not None:
-            return self.decision
+            return self.decision, ""
         if scores.shape[1] > 1:
-            return Decision()
+            return Decision(), ""
+        target = self.domain.target
         outside = ((scores < SHARES[0]) | (scores > SHARES[1])).double().mean().item()
-        if probability and outside > STRAY:
-            low, high = scores.min().item(), scores.max().item()
-            raise self.error(
-                f"a regression: say --decision threshold=… or tolerance=…; its answers run from {low:.4g} to {high:.4g}"
-            )
-        return Decision("threshold", 0.5 if probability else 0.0)
+        if (target is None or target.classes) and not (probability and outside > STRAY):
+            return Decision("threshold", 0.5 if probability else 0.0), ""
+        spread = scores[: min(TRIED, len(self.rows))].double().std(correction=0).item()
+        tolerance = float(f"{TENTH * spread:.2g}")
+        return Decision("tolerance", tolerance), (
+            f"a regression: answers that differ by more than {tolerance:g}, a tenth of their standard deviation on the "
+            "table, count as another decision (--decision tolerance=… sets another)"
+        )
 
     def _steady(self, model: Network | BlackBox) -> Tensor:
         """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +14,9 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import did_you_mean, needs, one_line
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import Column, Frames, cells
+from neuronfair.model.open.frames import Column, Frames, TypedColumn, cells
 from neuronfair.model.open.opened import Request
+from neuronfair.model.open.trees import TreeColumns
 
 _EMPTY = ("?", "nan", "NaN", "NA", "None")  # how a column of dummies for an empty cell may end
 
@@ -31,6 +32,8 @@ class Reading:
 def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     """Return the ways that fit what an estimator says of its inputs, the most likely first."""
     domain = request.domain.to("cpu")
+    if isinstance(estimator, TreeColumns):
+        return _of_trees(request, domain, estimator)
     names = _said(estimator, "feature_names_in_")
     if names is not None:
         return _by_name(request, domain, [str(name) for name in names], estimator, bare)
@@ -46,6 +49,20 @@ def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     if bare:
         raise request.error(f"expects {width} inputs. {request.widths()}")
     raise request.error(f"expects {width} columns, but the domain '{domain.name}' has {len(domain.names)}")
+
+
+def _of_trees(request: Request, domain: TableDomain, known: TreeColumns) -> list[Reading]:
+    encoding, names = TableEncoding.of(domain), list(known.names)
+    if known.named:
+        return [_numbers(request, domain, names, known.typed)]
+    if len(names) == len(domain.names):
+        note = "it is given the columns in the domain's order, because it has no column names"
+        typed = {own: known.typed[name] for own, name in zip(domain.names, names, strict=True) if name in known.typed}
+        return [_numbers(request, domain, list(domain.names), typed, note)]
+    if len(names) == encoding.width and not known.typed:
+        note = f"it is given the {len(names)} numbers of the domain's encoding, because it has no column names"
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note)]
+    raise request.error(f"expects {len(names)} inputs. {request.widths()}")
 
 
 def _said(estimator: Any, what: str) -> Any:
@@ -77,7 +94,7 @@ def _by_name(request: Request, domain: TableDomain, names: list[str], estimator:
             return [Reading(frames.of_rows)]
         return [
             Reading(frames.of_rows),
-            _numbers(request, domain, names, "labels are given as their places in the domain"),
+            _numbers(request, domain, names),
         ]
     if not bare:
         missing = next(name for name in names if name not in domain.names)
@@ -85,11 +102,20 @@ def _by_name(request: Request, domain: TableDomain, names: list[str], estimator:
             f"reads a column '{missing}', which the domain does not have. Add it to the domain file. "
             f"{did_you_mean(missing, domain.names)}"
         )
-    return [_numbers(request, domain, names, "")]
+    return [_numbers(request, domain, names)]
 
 
-def _numbers(request: Request, domain: TableDomain, names: list[str], note: str) -> Reading:
-    """Return columns of numbers: an attribute by its name, or whether it has one value, as in 'sex_Male'."""
+def _numbers(
+    request: Request,
+    domain: TableDomain,
+    names: list[str],
+    typed: Mapping[str, Sequence[Any] | None] | None = None,
+    note: str = "",
+) -> Reading:
+    """Return columns of numbers: an attribute by its name, or whether it has one value, as in 'sex_Male'.
+
+    The `typed` among them are categories or texts. LightGBM writes '_' for every blank in a name.
+    """
     pandas = needs("pandas", "sklearn")
     values = [(place, a.name, _labels(a)) for place, a in enumerate(domain.attributes)]
     flags = {f"{name}_{label}": (place, code) for place, name, labels in values for code, label in labels}
@@ -100,12 +126,17 @@ def _numbers(request: Request, domain: TableDomain, names: list[str], note: str)
         for code in _empty_code(a)
     }
     columns: list[tuple[int, Callable[[np.ndarray], Any]]] = []
-    own = set(domain.names)
-    for name in names:
+    own, typed, places = set(domain.names), typed or {}, False
+    blanks = {name.replace(" ", "_"): name for name in (*flags, *domain.names)}
+    for said in names:
+        name = said if said in own or said in flags else blanks.get(said, said)
         if name in own:
             place = domain.column(name)
             content = cells(domain.attributes[place])
-            if any(isinstance(cell, str) for cell in content.values()):
+            if said in typed:
+                columns.append((place, TypedColumn(domain.attributes[place], typed[said]).of))
+            elif any(isinstance(cell, str) for cell in content.values()):
+                places = True
                 columns.append((place, lambda codes: codes))
             else:
                 numbers = np.array(list(content.values()), dtype=np.float64)
@@ -121,10 +152,16 @@ def _numbers(request: Request, domain: TableDomain, names: list[str], note: str)
 
     def given(rows: Tensor) -> Any:
         codes = rows.cpu().numpy()
-        table = [np.asarray(column(codes[:, place]), dtype=np.float64) for place, column in columns]
-        return pandas.DataFrame(np.stack(table, 1), columns=names)
+        made = [column(codes[:, place]) for place, column in columns]
+        numbers = [
+            np.zeros(len(codes)) if name in typed else np.asarray(cells, dtype=np.float64)
+            for name, cells in zip(names, made, strict=True)
+        ]
+        table = pandas.DataFrame(np.stack(numbers, 1), columns=names)
+        return table.assign(**{name: cells for name, cells in zip(names, made, strict=True) if name in typed})
 
-    return Reading(given, note)
+    labels = "labels are given as their places in the domain" if places else ""
+    return Reading(given, "; ".join(filter(None, (note, labels))))
 
 
 def _labels(attribute: Attribute) -> list[tuple[int, Any]]:

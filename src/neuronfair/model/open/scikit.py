@@ -1,34 +1,42 @@
-"""scikit-learn models: multilayer perceptrons, bare or behind preprocessing, become networks; others black boxes."""
+"""scikit-learn models: perceptrons and linear models, also behind preprocessing, are networks; others black boxes."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, check_array, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open import boosted
 from neuronfair.model.open.classes import by_position, class_order, ordered
 from neuronfair.model.open.forests import forest_of
+from neuronfair.model.open.linear import is_network, is_perceptron, networks
 from neuronfair.model.open.opened import Opened, Request
-from neuronfair.model.open.preprocessing import NotLinear, Transform, linear_layer, mixes_columns
+from neuronfair.model.open.preprocessing import NotLinear, Transform, mixes_columns
 from neuronfair.model.open.readings import Reading, first_that_works, readings
+from neuronfair.model.open.trees import framework, tree_columns
 
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
-_HIDDEN = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
+# Where a model is that stands in another one and is given its rows; of several alike, all or the first.
 _WRAPPERS = {
     "FixedThresholdClassifier": "estimator_",
     "TunedThresholdClassifierCV": "estimator_",
     "FrozenEstimator": "estimator",
+    "TransformedTargetRegressor": "regressor_",
+    "CalibratedClassifierCV": "calibrated_classifiers_",
+    "_CalibratedClassifier": "estimator",
+    "VotingClassifier": "estimators_",
+    "VotingRegressor": "estimators_",
+    "StackingClassifier": "estimators_",
+    "StackingRegressor": "estimators_",
 }
 # Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
 _PLAIN = {
@@ -64,34 +72,40 @@ def is_estimator(thing: Any) -> bool:
 
 
 def open_estimator(request: Request, estimator: Any, print_of: str, remark: str = "") -> Opened:
-    """Return a fitted estimator as a network if it is a perceptron behind ordinary preprocessing, else as a black box.
+    """Return a fitted estimator as a network if it is a perceptron or linear, behind ordinary preprocessing or not.
+
+    All others are black boxes.
 
     A pipeline is given the table's own labels and numbers. A bare estimator is given the columns that its feature
     names say, or the numbers of the domain's encoding where it has no names.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)  # a finished search for hyperparameters
     steps, final = _split(estimator)
-    kind = "XGBoost" if type(final).__module__.startswith("xgboost") else "scikit-learn"
+    kind = framework(final) or "scikit-learn"
+    if kind == "XGBoost" and type(estimator).__name__ == "Booster":
+        return boosted.open_booster(request, estimator, print_of)
     ask, probability = _question(request, estimator, final)
     reader = _reader(estimator)
-    reading, answers = first_that_works(request, readings(request, reader, bare=not _split(reader)[0]), ask)
-    why = f"{type(final).__name__} has no neurons to look at"
+    inputs = tree_columns(reader, request.domain) or reader
+    reading, answers = first_that_works(request, readings(request, inputs, bare=not _split(reader)[0]), ask)
+    why = "boosted trees have no neurons to look at"
+    if kind == "scikit-learn":
+        why = f"{type(final).__name__} has no neurons to look at"
     remark = "; ".join(filter(None, (reading.note, by_position(request.domain, _classes(final)), remark)))
     if _decides_otherwise(request, estimator, final, reading, answers):
         ask, probability = _by_predict(request, estimator, final), None
         why = "its decisions are not those of its largest score, so it is asked by its method predict"
-    elif type(final).__name__ in ("MLPClassifier", "MLPRegressor"):
+    elif is_network(final):
         try:
             transform = _transform(steps, reading)
-            encoding, module = _network(request, transform, final)
-            # The layers are built in float64, so that only the numbers of the network itself are rounded.
-            scores = module(encoding.encode(request.tried)).detach().numpy()
-            atol = AGREE * max(1.0, np.abs(answers).max())
-            if scores.shape != answers.shape or not np.allclose(scores, answers, rtol=0, atol=atol):
+            encoding, modules = networks(request, transform, final)
+            module = next((each for each in modules if _agrees(each, encoding, request, answers)), None)
+            if module is None:
                 mixed = mixes_columns(transform, request.tried)
                 raise NotLinear("its preprocessing mixes columns" if mixed else "its scores could not be reproduced")
             note = "; ".join(filter(None, ("its preprocessing has become the first layer" if steps else "", remark)))
-            opened = request.white_box(kind, module, encoding=encoding, note=note, probability=True)
+            make = partial(request.white_box, kind, module, encoding=encoding, note=note)
+            opened = make(probability=bool(probability), hidden=is_perceptron(final))
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
             return replace(opened, fingerprint=print_of)
         except NotLinear as reason:
@@ -104,6 +118,16 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
         forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
     )
     return replace(opened, trees=made)
+
+
+def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:
+    """Return whether a network gives the model's own answers to the tried rows.
+
+    The layers are built in float64, so that only the numbers of the network itself are rounded.
+    """
+    scores = module(encoding.encode(request.tried)).detach().numpy()
+    atol = AGREE * max(1.0, np.abs(answers).max())
+    return scores.shape == answers.shape and np.allclose(scores, answers, rtol=0, atol=atol)
 
 
 def _read_skops(request: Request) -> Any:
@@ -152,9 +176,12 @@ def _read_pickle(request: Request) -> Any:
 
 
 def _reader(estimator: Any) -> Any:
-    """Return what is given the rows: a model itself, or the one in a wrapper that sets its threshold or freezes it."""
+    """Return what is given the rows: a model itself, or the one in a wrapper such as one that sets its threshold."""
     place = _WRAPPERS.get(type(estimator).__name__)
-    return estimator if place is None else _reader(getattr(estimator, place))
+    if place is None:
+        return estimator
+    inner = getattr(estimator, place)
+    return _reader(inner[0] if isinstance(inner, list) else inner)
 
 
 def _split(estimator: Any) -> tuple[list[Any], Any]:
@@ -179,8 +206,11 @@ def _question(request: Request, estimator: Any, final: Any) -> tuple[Callable[[A
     if name is not None:
         method = getattr(estimator, name)
         return lambda table: ordered(np.asarray(_quietly(method, table)), order), name == "predict_proba"
-    if classes is None:  # a regression: its number stands for the second class from one half on
-        return lambda table: np.asarray(_quietly(estimator.predict, table)).reshape(-1, 1), True
+    if framework(final) == "CatBoost" and classes is not None:  # of the general class, whose scores are no shares
+        method = partial(estimator.predict, prediction_type="Probability")
+        return lambda table: ordered(np.asarray(_quietly(method, table)), order), True
+    if classes is None:  # a regression: its number stands for the second class from one half on; or bare trees
+        return lambda table: np.asarray(_quietly(estimator.predict, table)).reshape(len(table), -1), True
     return _by_predict(request, estimator, final), None
 
 
@@ -214,7 +244,7 @@ def _decides_otherwise(request: Request, estimator: Any, final: Any, reading: Re
 
 def _classes(final: Any) -> Any:
     classes: Any = getattr(final, "classes_", None)
-    return classes if isinstance(classes, list) or np.ndim(classes) == 1 else None
+    return classes if isinstance(classes, list) or (np.ndim(classes) == 1 and len(classes)) else None
 
 
 def _quietly(method: Callable[[Any], Any], table: Any) -> Any:
@@ -240,38 +270,3 @@ def _before(steps: Sequence[Any], reading: Reading, rows: Tensor) -> Any:
     for step in steps:
         features = _quietly(step.transform, features)
     return features
-
-
-def _network(request: Request, transform: Transform, final: Any) -> tuple[TableEncoding, nn.Sequential]:
-    """Return a perceptron and what stands before it as a torch module, and the encoding that it reads."""
-    encoding, first = linear_layer(transform, request.domain, request.tried[0])
-    parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
-    *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]
-    for number, linear in enumerate(hidden, 1):
-        parts[f"layer{number}"] = nn.Sequential(linear, _HIDDEN[final.activation]())
-    if final.out_activation_ not in ("logistic", "softmax", "identity"):
-        raise NotLinear(f"its output function '{final.out_activation_}' is not known here")
-    if hasattr(final, "classes_"):
-        parts["output"] = _class_scores(last, class_order(request.domain, _classes(final)))
-        parts["probabilities"] = nn.Softmax(dim=1)
-    else:
-        parts["output"] = last
-    return encoding, nn.Sequential(parts).float().eval()
-
-
-def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
-    before, after = weight.shape
-    if bias.shape != (after,):
-        raise NotLinear(f"a layer of {after} numbers adds {bias.shape} to them")
-    layer = nn.Linear(before, after, dtype=torch.float64)
-    layer.load_state_dict({"weight": torch.tensor(weight.T), "bias": torch.tensor(bias)})
-    return layer
-
-
-def _class_scores(layer: nn.Linear, order: list[int] | None) -> nn.Linear:
-    """Return a layer with one score for each class, in the domain's order; two classes share one in scikit-learn."""
-    weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
-    if len(bias) == 1:  # softmax of (0, z) is the sigmoid of z
-        weight, bias = torch.cat([torch.zeros_like(weight), weight]), torch.cat([torch.zeros_like(bias), bias])
-    chosen = list(range(len(bias))) if order is None else order
-    return _linear(weight[chosen].T.numpy(), bias[chosen].numpy())

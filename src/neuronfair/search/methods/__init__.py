@@ -65,6 +65,7 @@ class Entry(NamedTuple):
 
     make: Callable[[Setting], Phases]
     gradients: bool = True  # a black box has none
+    neurons: bool = False  # a linear model has none
     boundary: bool = False  # between decisions; a tolerance has none
     pictures: str | None = None  # what its global phase is called where it walks pictures; None: it does not
 
@@ -84,8 +85,8 @@ class Methods(UserDict[str, Entry]):
 
 _OWN = {
     "frontier": Entry(_frontier),
-    "neuronfair": Entry(_neuronfair),
-    "neuronfair-paper": Entry(_neuronfair_paper, pictures="neuronfair"),
+    "neuronfair": Entry(_neuronfair, neurons=True),
+    "neuronfair-paper": Entry(_neuronfair_paper, neurons=True, pictures="neuronfair"),
     "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, pictures="eidig"),
     "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
     "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
@@ -128,6 +129,9 @@ def check_method(name: str, model: Model | None = None, decision: Decision | Non
     if model is not None and METHODS[name].gradients and not isinstance(model, Network):
         able = ", ".join(other for other, entry in METHODS.items() if not entry.gradients)
         raise NeuronFairError(f"method '{name}' follows gradients, and a black box has none. Methods that can: {able}")
+    if isinstance(model, Network) and METHODS[name].neurons and not model.layers:
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.neurons)
+        raise NeuronFairError(f"method '{name}' follows neurons, and a linear model has none. Methods that can: {able}")
     if decision is not None and METHODS[name].boundary and decision.kind == "tolerance":
         able = ", ".join(other for other, entry in METHODS.items() if not entry.boundary)
         raise NeuronFairError(f"method '{name}' walks to a boundary; a tolerance has none. Methods that can: {able}")

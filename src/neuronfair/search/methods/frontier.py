@@ -98,12 +98,13 @@ class Frontier:
         free = domain.free.nonzero()[:, 0]
         u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
         columns = free[(u * len(free)).long()]
-        sizes, old = domain.sizes[columns], rows.gather(1, columns)
+        sizes, points, old = domain.sizes[columns], domain.points[columns], rows.gather(1, columns)
         # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
-        way = torch.exp(v * torch.log(sizes - 0.01)).long() * torch.where(w < 0.5, -1, 1)
-        way = torch.where((old + way < 0) | (old + way >= sizes), -way, way)
+        way = torch.exp(v * torch.log(points - 0.01)).long() * torch.where(w < 0.5, -1, 1)
+        way = torch.where((old + way < 0) | (old + way >= points), -way, way)
         anywhere = (old + 1 + (v * (sizes - 1)).long()) % sizes
-        codes = torch.where(domain.ordered[columns] & state["inside"][:, None], old + way, anywhere)
+        steps = domain.ordered[columns] & (old < points) & state["inside"][:, None]
+        codes = torch.where(steps, old + way, anywhere)
         exists = (codes >= 0) & (codes < sizes) & (codes != old)
         codes = torch.where(exists, codes, old)
         if domain.rules:
