@@ -17,7 +17,7 @@ import sklearn.cluster  # noqa: F401
 
 from neuronfair.verdict.corpus import extend, read_corpus
 from neuronfair.verdict.entries import Change
-from neuronfair.verdict.fairness import _kept
+from neuronfair.verdict.kept import keep
 from tests import reports
 from tests.planted import networks
 
@@ -105,7 +105,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     )
 
 
-def test_a_limit_above_the_rate_is_kept(outcome):
+def test_a_limit_above_the_rate_iskeep(outcome):
     outcome("assert 0.11 < fairness.check(biased, domain, max_rate=0.15).rate.rate < 0.14").assert_outcomes(passed=1)
 
 
@@ -251,6 +251,6 @@ def test_a_file_is_a_file_whatever_its_name(tmp_path, monkeypatch):
     """Also with a colon in it, as after the letter of a drive; without the file it is Python code."""
     monkeypatch.chdir(tmp_path)
     opened = SimpleNamespace(source="C:model.onnx", fingerprint="f")
-    assert _kept(tmp_path, networks.domain(), opened) == {"model": "C:model.onnx", "weights": "f"}
+    assert keep(tmp_path, networks.domain(), opened) == {"model": "C:model.onnx", "weights": "f"}
     Path("C:model.onnx").touch()
-    assert _kept(tmp_path, networks.domain(), opened) == {"model": str(tmp_path / "C:model.onnx"), "weights": "f"}
+    assert keep(tmp_path, networks.domain(), opened) == {"model": str(tmp_path / "C:model.onnx"), "weights": "f"}

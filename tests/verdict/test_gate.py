@@ -13,7 +13,8 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
 from neuronfair.verdict.entries import Note, Rates
-from neuronfair.verdict.gate import check, read_expressions
+from neuronfair.verdict.expressions import read_expressions
+from neuronfair.verdict.gate import check
 from tests.reports import CORPUS, MODEL, attribute, fair, report, search
 
 
