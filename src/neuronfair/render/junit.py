@@ -49,8 +49,9 @@ def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
         case = _case(attribute.name, f"search by {search.method}", search.seconds)
         if search.findings:
             shares = [f"{percent(r.rate)} of {r.of:,} {POPULATIONS[r.population]}" for r in attribute.rates.measured]
-            found = f"{search.findings:,} people found whose decision flips with {listed(attribute.sensitive)} alone"
-            _fail(case, "; ".join([found, *([f"it does for {listed(shares)}"] if shares else [])]), _worst(attribute))
+            flips = f"The decision flips with {listed(attribute.sensitive)} alone"
+            whose = f" for {listed(shares)}" if shares else ""
+            _fail(case, f"{flips}{whose}; {search.findings:,} people found", _worst(attribute))
         elif "interrupted" in search.stop:
             ElementTree.SubElement(case, "skipped", message="interrupted before anybody was found")
         yield case
