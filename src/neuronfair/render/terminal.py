@@ -58,7 +58,7 @@ def _groups(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
         return []
     table = Table(title="How the groups of the table fare")
     for heading in HEADS:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for cells in lines:
         table.add_row(*cells)
     return [table, *(f"Note: {sentence}" for sentence in left_out(attributes))]

@@ -28,7 +28,7 @@ ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
-_OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc", *_OLDER)
+OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_expressions(expressions: Sequence[str], attributes: Sequence[str], meth
     0.01
     """
     of_searches = [f"{figure}.{method}" for figure in OF_A_SEARCH for method in methods]
-    return [_read(text, attributes, (*_OF_AN_ATTRIBUTE, *of_searches)) for text in expressions]
+    return [_read(text, attributes, (*OF_AN_ATTRIBUTE, *_OLDER, *of_searches)) for text in expressions]
 
 
 def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Limit:
