@@ -60,6 +60,13 @@ def layer(name: str, auc: float, act_diff: Sequence[float] = (0.1, 0.5)) -> e.La
     return e.LayerReport(name, len(act_diff), auc, 0.3, (1,), tuple(act_diff), ((0.0, 1.0), (0.25, 0.5), (0.5, 0.0)))
 
 
+GROUPS = (e.Group("F", 100, 0.26, 0.74, 0.5, 0.1), e.Group("M", 100, 0.65, 0.65, 0.8, 0.5), e.Group("X", 9, 1.0))
+DISPARITY = e.Disparity(
+    "yes", 0.95, e.Gap("selection rate", 0.4, 0.281, 0.549, "F", "M", ("X (9 rows)",)),
+    e.Gap("selection rate", 0.39, 0.2, 0.5, "F", "M", ("X (9 rows)",)), None, {"error_rate.difference": "no labels"},
+)  # fmt: skip
+
+
 def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more: Any) -> e.AttributeReport:
     made = e.AttributeReport(
         name=name, sensitive=tuple(name.split("+")), twins=1,
@@ -75,7 +82,8 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
 def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
     """Nobody was found, and few can be there."""
     nobody = (search("frontier", 0, None), search("neuronfair", 0, None))
-    return attribute(name, 0, **{"searches": nobody, "severity": None, "worst": ()} | more)
+    rates = e.Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
+    return attribute(name, **{"rates": rates, "searches": nobody, "severity": None, "worst": ()} | more)
 
 
 def report(*attributes: e.AttributeReport, **more: Any) -> r.Report:
@@ -186,7 +194,7 @@ def _choice(i: int, sensitive: tuple[str, ...], classes: Sequence[str], n: int, 
     bins = e.Histogram(edges, tuple(counts))
     searches = (("frontier", 48_211, 102_400), ("neuronfair", 16_007, 98_304))
     return e.AttributeReport(
-        name="+".join(sensitive), sensitive=sensitive, twins=1, rates=rates(364 + 50 * i),
+        name="+".join(sensitive), sensitive=sensitive, twins=1, rates=rates(364 + 50 * i, table=1213 + i),
         groups=tuple(
             e.Group(value, 20_000 - 4321 * j, 0.11 + 0.13 * j) for j, value in enumerate(PEOPLE[sensitive[0]])
         ),

@@ -25,7 +25,8 @@ from neuronfair.model.open import _READERS
 from neuronfair.model.zoo import fully_connected
 from neuronfair.store.run import Run
 from neuronfair.verdict.baseline import compare_with, read_baseline
-from neuronfair.verdict.gate import check, read_expressions
+from neuronfair.verdict.expressions import read_expressions
+from neuronfair.verdict.gate import check
 from tests.reports import report
 
 fuzzed = settings(

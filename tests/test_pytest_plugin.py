@@ -17,17 +17,19 @@ import sklearn.cluster  # noqa: F401
 
 from neuronfair.verdict.corpus import extend, read_corpus
 from neuronfair.verdict.entries import Change
-from neuronfair.verdict.fairness import _kept
+from neuronfair.verdict.kept import keep
 from tests import reports
 from tests.planted import networks
 
 # one_biased_neuron on domain(): 660 and 633 of the 10,000 sums of four digits are 19 and 20: 12.93 % of all people.
 HEAD = """
 import pathlib
+import pytest
 import torch
 from torch import nn
 from neuronfair import BlackBox, Data, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.errors import NeuronFairError
 from neuronfair.verdict.fairness import CheckSettings
 from tests.planted import networks
 
@@ -105,7 +107,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     )
 
 
-def test_a_limit_above_the_rate_is_kept(outcome):
+def test_a_limit_above_the_rate_iskeep(outcome):
     outcome("assert 0.11 < fairness.check(biased, domain, max_rate=0.15).rate.rate < 0.14").assert_outcomes(passed=1)
 
 
@@ -153,6 +155,46 @@ def test_a_module_that_is_no_plain_relu_network_is_not_kept_as_one(outcome):
     assert "--model" in text.partition("See it again: neuronfair replay ")[2]
 
 
+def test_a_table_is_judged_as_well(outcome):
+    text = said(
+        outcome(
+            """
+            rows = networks.uniform_rows(domain, 400)
+            hit = rows[torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20]))]
+            data = Data("people", domain, torch.cat([hit] * 9), torch.zeros(9 * len(hit)).long())
+            fairness.check(biased, data, max_rate=0.15, settings=CheckSettings(seeds=9, steps=9))
+            """
+        )
+    )
+    assert "flips with s for 100 % of rows of the table" in text
+
+
+def test_groups_are_checked(outcome):
+    text = said(
+        outcome(
+            """
+            rows = networks.uniform_rows(domain, 400)
+            decided = (rows[:, :4].sum(1) < 18.5 + 2 * rows[:, 4]).long()
+            data = Data("people", domain, rows, decided)
+            passed = fairness.check_groups(biased, data, "disparate_impact < 0.5", "selection_rate.difference > 40%")
+            assert [check.fired for check in passed] == [False, False]
+            with pytest.raises(NeuronFairError, match="expected limits on disparate_impact"):
+                fairness.check_groups(biased, data, "rate > 1%")
+            with pytest.raises(NeuronFairError, match="got none"):
+                fairness.check_groups(biased, data)
+            constant = networks.one_biased_neuron(weight=0.0)
+            with torch.no_grad():
+                constant[-1].bias += torch.tensor([1e6, 0.0])
+            with pytest.raises(AssertionError, match="decided alike for everybody"):
+                fairness.check_groups(constant, data, "disparate_impact < 0.5")
+            fairness.check_groups(biased, data, "disparate_impact < 0.99", "disparate_impact < 0.5")
+            """
+        )
+    )
+    assert text.count("disparate_impact of s:") == 1
+    assert "its lower end is below 99 %" in text
+
+
 def test_files_a_table_and_sensitive_attributes(outcome):
     text = said(
         outcome(
@@ -163,7 +205,10 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             model = networks.one_biased_pair()
             data = Data("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
             # For 12.93 % of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
-            assert 0.02 < fairness.check(model, data, sensitive="sex", max_rate=0.05).rate.rate < 0.035
+            checked = fairness.check(model, data, sensitive="sex", max_rate=0.25)
+            assert [rate.population for rate in checked.rates] == ["table", "domain"]
+            assert 0.02 < checked.rates[1].rate < 0.035
+            assert checked.rate is checked.rates[0]  # 50 rows show less
             few = CheckSettings(seeds=9, steps=9)
             fairness.check(model, "both.toml", sensitive=["sex", "race"], max_rate=0.1, settings=few)
             """
@@ -251,6 +296,6 @@ def test_a_file_is_a_file_whatever_its_name(tmp_path, monkeypatch):
     """Also with a colon in it, as after the letter of a drive; without the file it is Python code."""
     monkeypatch.chdir(tmp_path)
     opened = SimpleNamespace(source="C:model.onnx", fingerprint="f")
-    assert _kept(tmp_path, networks.domain(), opened) == {"model": "C:model.onnx", "weights": "f"}
+    assert keep(tmp_path, networks.domain(), opened) == {"model": "C:model.onnx", "weights": "f"}
     Path("C:model.onnx").touch()
-    assert _kept(tmp_path, networks.domain(), opened) == {"model": str(tmp_path / "C:model.onnx"), "weights": "f"}
+    assert keep(tmp_path, networks.domain(), opened) == {"model": str(tmp_path / "C:model.onnx"), "weights": "f"}

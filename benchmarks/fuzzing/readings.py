@@ -71,7 +71,7 @@ def names(place: Path) -> None:
     """Read files whose names, or the names in them, are odd: whatever is said about them must be fit to be shown."""
     from neuronfair.domain.data import read_table
     from neuronfair.model.open import open_model
-    from neuronfair.verdict.gate import read_expressions
+    from neuronfair.verdict.expressions import read_expressions
 
     path = _one(place, "*.csv")
     _refused(lambda: open_model(path, _people().domain, _people().rows))
@@ -174,7 +174,8 @@ def _judge() -> Any:
 
 def gate(place: Path) -> None:
     """Read a limit and hold an audit against it."""
-    from neuronfair.verdict.gate import check, read_expressions
+    from neuronfair.verdict.expressions import read_expressions
+    from neuronfair.verdict.gate import check
     from neuronfair.verdict.report import Report
 
     text = (place / "limit.txt").read_bytes().decode(errors="replace")

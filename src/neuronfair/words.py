@@ -98,6 +98,16 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
+def some(words: Sequence[str], most: int = 3) -> str:
+    """Return the first words as a list in a sentence, and how many more there are.
+
+    >>> some(["A", "B", "C", "D", "E"])
+    'A, B, C and 2 more'
+    """
+    more = len(words) - most
+    return listed([*words[:most], f"{more:,} more"] if more > 0 else words)
+
+
 def plural(value: int, one: str, many: str | None = None) -> str:
     """Return a count with its noun.
 

@@ -46,7 +46,7 @@ def test_a_network_with_one_output_is_compared_and_interpreted(run):
     other_outputs(1)
     one = (*DATA[:-1], "1.safetensors")
     for words, share in (
-        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["random"]["rate"]),
+        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["rates"]["domain"]["rate"]),
         (("interpret", *one), lambda found: found["ablation"]["before"]["rate"]),
     ):
         assert "one output" in run(*words, "--decision", "argmax").err

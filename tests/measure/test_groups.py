@@ -19,7 +19,10 @@ ROWS = torch.tensor(
 
 def test_rates_by_hand(monkeypatch):
     labels = torch.tensor([1, 1, 1, 0, 0, 0])
-    expected = (Group((0,), 2, (0.5, 0.5), 0.5), Group((1,), 4, (0.25, 0.75), 0.5))
+    expected = (
+        Group((0,), 2, (0.5, 0.5), 0.5, ((0, 0), (1, 1))),
+        Group((1,), 4, (0.25, 0.75), 0.5, ((1, 2), (0, 1))),
+    )
     assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
     monkeypatch.setattr(module, "ROWS_PER_PASS", 2)
     assert groups(NETWORK, DOMAIN, ROWS, labels) == expected

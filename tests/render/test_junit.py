@@ -86,7 +86,10 @@ def test_without_limits_every_search_is_a_test():
         "neuronfair.sex",
         "1.500",
     )
-    assert first[0].get("message") == "80 people found whose decision flips with sex alone"
+    assert first[0].get("message") == (
+        "The decision flips with sex alone for 4 % of 50 rows of the table and 3 % of 10,000 people drawn uniformly "
+        "from the domain; 80 people found"
+    )
 
 
 @given(st.text(max_size=20))

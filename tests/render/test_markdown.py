@@ -7,6 +7,7 @@ import pytest
 
 from neuronfair.render.markdown import markdown
 from neuronfair.verdict.report import BaselineReport, Check, FigureChange, Gate, RepairReport
+from tests import reports
 from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
 
 
@@ -25,17 +26,26 @@ def test_it_shows_verdict_figures_and_pairs():
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
     assert table[2] == [
         "sex",
-        "3 % (2.67–3.35)",
         "4 % (0.488–13.7)",
+        "3 % (2.67–3.35)",
         "frontier 80, neuronfair 50",
         "frontier × 8, neuronfair × 4",
     ]
+    assert table[0][1:3] == ["flips, of rows of the table", "flips, of people drawn uniformly from the domain"]
     assert table[3][:1] + table[3][3:] == ["race", "frontier 0, neuronfair 0", "–"]
     assert "`neuronfair replay RUN/sex/frontier 17`" in text
     assert "with sex M instead of F: high." in text
     assert "Again: `neuronfair audit people.csv`" in text
     assert "Interrupted" not in text
     assert "None" not in text
+
+
+def test_it_shows_how_groups_fare():
+    text = markdown(report(attribute("sex", groups=reports.GROUPS, disparity=reports.DISPARITY), fair("race")))
+    (line,) = [cells(line) for line in text.splitlines() if line.startswith("| sex | yes")]
+    assert line == ["sex", "yes", "F 26 %", "M 65 %", "40 % (28.1–54.9)", "not known"]
+    assert "Groups by sex that are too small to be compared: X (9 rows)." in text
+    assert "Groups of the table" not in markdown(report())
 
 
 def test_it_shows_limits_corpus_changes_and_repair():

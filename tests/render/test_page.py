@@ -120,6 +120,22 @@ def test_the_figures_are_those_of_the_report():
         assert words in text, words
 
 
+def test_the_largest_figure_is_that_of_the_table():
+    tile = read(reports.adult()).text.partition("of decisions flip")[2]
+    assert tile.startswith("6.07 %")
+    assert "of 20,000 rows of the table; 1.82 % of people drawn uniformly from the domain" in tile
+
+
+def test_how_groups_fare():
+    made = reports.with_first(reports.adult(), groups=reports.GROUPS, disparity=reports.DISPARITY)
+    text = read(made).text
+    assert "F26 %100 rows74 %50 %10 %" in text
+    assert "Disparate impact: smallest / largest40 %28.1 % to 54.9 %selection rateFM" in text
+    assert "too small to be compared: X (9 rows)." in text
+    assert "Not all figures are known: no labels." in text
+    assert "True positives" not in read(reports.adult()).text  # no labels
+
+
 def test_places_of_an_interval_are_shares_of_its_scale():
     rate = replace(reports.rate(2, 100), low=0.01, high=0.05)
     group = replace(reports.adult(findings=0).attributes[0].subgroups[0], rate=rate)

@@ -21,12 +21,22 @@ def test_the_verdict_comes_first_then_figures_and_the_worst():
     assert lines[0] == "The decision flips for 3 % of people."
     (sex,) = [line for line in lines if line.startswith("│ sex ")]
     assert [cell.strip() for cell in sex.strip("│").split("│")] == [
-        "sex", "3 % (2.67–3.35)", "4 %", "frontier", "80", "× 8",
+        "sex", "4 % (0.488–13.7)", "3 % (2.67–3.35)", "frontier", "80", "× 8",
     ]  # fmt: skip
     (race,) = [line for line in lines if line.startswith("│ race ")]
     assert race.count("not known") == 2
     assert "• A person with age 39 is decided low; with sex M instead of F: high." in text
     assert "  neuronfair replay RUN/sex/frontier 17" in text
+
+
+def test_how_groups_fare_is_a_line_for_each_attribute():
+    made = reports.report(reports.attribute("sex", groups=reports.GROUPS, disparity=reports.DISPARITY))
+    text = shown(made)
+    (line,) = [line for line in text.splitlines() if "F 26 %" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == [
+        "sex", "yes", "F 26 %", "M 65 %", "40 % (28.1–54.9)", "not known",
+    ]  # fmt: skip
+    assert "Groups by sex that are too small to be compared: X (9 rows)." in text
 
 
 def test_three_of_the_worst_by_their_gap_whatever_their_attribute():

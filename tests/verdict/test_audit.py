@@ -122,7 +122,7 @@ def test_each_attribute_alone_and_all_together():
     assert sex.rates.domain.rate == pytest.approx(whole / 5, rel=0.3)
     assert race.rates.domain.rate == pytest.approx(whole / 2, rel=0.3)
     assert "by sex and race: " in report.verdict.text
-    assert " Among people of the table also by sex (" in report.verdict.text
+    assert " Among rows of the table also by sex (" in report.verdict.text
     assert " Among people drawn uniformly from the domain also by sex (" in report.verdict.text
     chosen = audit(networks.one_biased_pair(), table(domain), sensitive=["race"], settings=SMALL).report
     assert [entry.name for entry in chosen.attributes] == ["race"]
@@ -134,7 +134,7 @@ def test_a_blind_network():
     report = audit(blind, table(networks.domain()), settings=replace(SMALL, repair=True)).report
     (entry,) = report.attributes
     assert report.verdict.level == "nothing found"
-    assert "none of 5,000 people drawn uniformly from the domain, so at most 0.0738 % of all" in report.verdict.text
+    assert "none of 5,000 people drawn uniformly from the domain (so at most 0.0738 %)" in report.verdict.text
     assert (entry.worst, entry.findings, entry.subgroups, entry.severity) == ((), (), (), None)
     assert entry.interpretation.layers[0].biased == ()
     assert report.repair.kind == "none"
@@ -258,7 +258,7 @@ def whole(tmp_path_factory) -> Report:
     )
 
 
-@pytest.mark.parametrize("stage", ["Judging people", "frontier: local", "neuronfair: local"])
+@pytest.mark.parametrize("stage", ["Judging the rows", "frontier: local", "neuronfair: local"])
 def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stage):
     module, data, folder = networks.one_biased_pair(), table(networks.sex_and_race()), tmp_path / "cut"
     stopped = audit(module, data, settings=TINY, folder=folder, progress=press(stage))
@@ -269,8 +269,8 @@ def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stag
     if stage == "neuronfair: local":
         assert "interrupted" in entry.searches[1].stop
         assert entry.worst
-    if stage == "Judging people":
-        assert entry.rates.domain is None
+    if stage == "Judging the rows":
+        assert entry.rates.measured == ()
         assert report.verdict.level == "interrupted"
     assert Report.from_json((folder / "audit.json").read_bytes()) == report
     again = audit(module, data, settings=TINY, folder=folder)

@@ -21,20 +21,20 @@ def test_the_same_audit_has_not_changed():
     assert result.file == "old/audit.json"
     assert result.text == "No rate changed by more than chance explains."
     assert [(c.figure, c.significant) for c in result.changes] == [
-        ("sex.rate", False),
-        ("sex.rate.table", False),
+        ("sex.table.rate", False),
+        ("sex.domain.rate", False),
     ]
 
 
 def test_a_rate_changed_if_the_intervals_are_apart():
-    change = changes(report(attribute(found=500)), report(attribute(found=300)))["sex.rate"]
+    change = changes(report(attribute(found=500)), report(attribute(found=300)))["sex.domain.rate"]
     before, after = attribute(found=300).rates.domain, attribute(found=500).rates.domain
     assert (change.before, change.after, change.significant) == (0.03, 0.05, True)
     assert change.low == after.low - before.high > 0
     assert change.high == after.high - before.low
-    assert change.text == "sex.rate rose from 3 % (2.67–3.35) to 5 % (4.58–5.45)."
+    assert change.text == "sex.domain.rate rose from 3 % (2.67–3.35) to 5 % (4.58–5.45)."
     fell = compare_with(report(fair()), report())
-    assert "sex.rate fell from 3 %" in fell.text
+    assert "sex.domain.rate fell from 3 %" in fell.text
 
 
 def test_overlapping_intervals_are_said_to_overlap():

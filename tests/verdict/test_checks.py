@@ -31,6 +31,7 @@ def test_an_audit_in_python_is_judged_as_by_the_command(tmp_path):
         (Checks(["rat > 1%"]), "Did you mean 'rate'"),
         (Checks(["corpus.fixed < 1"]), "needs --corpus"),
         (Checks(["rate.change > 0"]), "needs --baseline"),
+        (Checks(["error_rate.difference > 5%"]), "needs labels. Name the target"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_before_any_work(tmp_path, checks, says):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
-from neuronfair.verdict.entries import Note, Rates
-from neuronfair.verdict.gate import check, read_expressions
-from tests.reports import CORPUS, MODEL, attribute, fair, report, search
+from neuronfair.verdict.entries import Disparity, Gap, Note, Rates
+from neuronfair.verdict.expressions import read_expressions
+from neuronfair.verdict.gate import check
+from tests.reports import CORPUS, MODEL, attribute, fair, rate, report, search
 
 
 def fired(audit, *expressions):
@@ -26,16 +27,24 @@ def fired(audit, *expressions):
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("rate > 0.01", True),  # 3 % of 10,000, interval 2.67 to 3.35 %
-        ("rate > 3%", True),
-        ("rate > 0.0336", False),
-        ("rate >= 3.4 %", False),
-        ("rate < 2.7%", True),  # the lower end
-        ("rate < 2.6%", False),
+        ("domain.rate > 0.01", True),  # 3 % of 10,000, interval 2.67 to 3.35 %
+        ("domain.rate > 3%", True),
+        ("domain.rate > 0.0336", False),
+        ("domain.rate >= 3.4 %", False),
+        ("domain.rate < 2.7%", True),  # the lower end
+        ("domain.rate < 2.6%", False),
         ("rate.domain>.01", True),
-        ("rate.table > 0.13", True),  # 2 of 50: the upper end is 13.7 %
-        ("rate.table > 0.14", False),
+        ("table.rate > 0.13", True),  # 2 of 50: from 0.488 to 13.7 %
+        ("table.rate > 0.14", False),
+        ("rate.table > 0.13", True),
+        ("rate > 0.13", True),  # the larger of the upper ends
+        ("rate > 0.14", False),
+        ("rate < 2.6%", True),  # the smaller of the lower ends
+        ("rate < 0.4%", False),
         ("sex.rate > 1%", True),
+        ("sex.rate > 14%", False),
+        ("sex.table.rate > 14%", False),
+        ("sex.domain.rate > 3%", True),
         ("sex.rate.table > 14%", False),
         ("findings > 79", True),
         ("findings > 80", False),
@@ -64,7 +73,7 @@ def test_the_text_does_not_contradict_itself(compare):
     rate = audit.attributes[0].rates.domain
     for end in (rate.low, rate.high):
         for number in (end, round(end, 4), round(end, 6), end + 1e-9, end - 1e-9):
-            (one,) = check(audit, [f"rate {compare} {number:.17g}"]).checks
+            (one,) = check(audit, [f"domain.rate {compare} {number:.17g}"]).checks
             judged = one.high if compare[0] == ">" else one.low
             low, high, limit = (float(text) for text in re.findall(r"([\d.]+) %", one.text)[1:4])
             shown = high if compare[0] == ">" else low
@@ -72,13 +81,13 @@ def test_the_text_does_not_contradict_itself(compare):
 
 
 def test_three_digits_are_enough_where_figures_lie_apart():
-    (one,) = check(report(), ["rate > 1%"]).checks
-    assert one.text.startswith("rate of sex: 3 % (between 2.67 % and 3.35 %); its upper end is above 1 %.")
+    (one,) = check(report(), ["domain.rate > 1%"]).checks
+    assert one.text.startswith("domain.rate of sex: 3 % (between 2.67 % and 3.35 %); its upper end is above 1 %.")
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
     few = report(attribute(found=0, people=100))  # the upper end is 3.6 %
-    gate = check(few, ["rate > 0.01", "rate < 0.01"])
+    gate = check(few, ["domain.rate > 0.01", "domain.rate < 0.01"])
     assert [c.judged_on for c in gate.checks] == ["upper end", "lower end"]
     assert [c.fired for c in gate.checks] == [True, True]
     assert gate.checks[0].high == pytest.approx(1 - 0.025 ** (1 / 100))
@@ -86,8 +95,8 @@ def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
 
 
 def test_as_many_people_as_it_asks_for_are_enough():
-    assert fired(report(attribute(found=0, people=370)), "rate > 0.01") == [False]
-    text = check(report(attribute(found=4, people=500)), ["rate > 0.01"]).checks[0].text
+    assert fired(report(attribute(found=0, people=370)), "domain.rate > 0.01") == [False]
+    text = check(report(attribute(found=4, people=500)), ["domain.rate > 0.01"]).checks[0].text
     asked = int(text.partition("about ")[2].partition(" would")[0].replace(",", ""))
     assert Rate(round(0.008 * asked), asked, "domain").interval[1] <= 0.0101
     assert Rate(round(0.004 * asked), asked // 2, "domain").interval[1] > 0.01
@@ -95,11 +104,85 @@ def test_as_many_people_as_it_asks_for_are_enough():
 
 def test_it_says_when_more_people_would_not_help():
     assert "No number of people" in check(report(fair()), ["rate > 0"]).checks[0].text
-    likely = check(report(attribute(found=6, people=500)), ["rate > 0.01"]).checks[0].text
+    likely = check(report(attribute(found=6, people=500)), ["domain.rate > 0.01"]).checks[0].text
     assert "more people would hardly change that" in likely
-    sure = check(report(attribute(found=300)), ["rate > 0.01"]).checks[0].text
+    sure = check(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].text
     assert "needed" not in sure
-    assert "300 of 10,000 people" in sure
+    assert "300 of 10,000 people drawn uniformly from the domain" in sure
+
+
+def test_a_table_that_is_too_small_is_said_to_be():
+    small = Rates(table=rate(0, 50, "table"), domain=rate(0, 10_000))  # 0 of 50: at most 7.11 %
+    (one,) = check(report(attribute(rates=small)), ["rate > 5%"]).checks
+    assert one.fired
+    assert "too few people to decide: about 72 would be needed, and the table has 50." in one.text  # 0.95 ** 72 < 0.025
+
+
+def test_no_model_passes_by_the_milder_population():
+    """COMPAS: 21.6 % of the table, 2.12 % of people drawn uniformly; "rate > 5%" passed."""
+    compas = report(attribute("race", rates=Rates(rate(1333, 6172, "table"), rate(212, 10_000))))
+    assert fired(compas, "rate > 5%", "race.rate > 5%", "table.rate > 5%", "domain.rate > 5%") == [
+        True, True, True, False,
+    ]  # fmt: skip
+    (one,) = check(compas, ["rate > 5%"]).checks
+    assert (one.figure, one.judged_on) == ("table.rate", "upper end")
+    assert one.value == 1333 / 6172
+    assert one.text.startswith("table.rate of race: 21.6 % (between 20.6 % and 22.6 %); its upper end is above 5 %.")
+    assert one.text.endswith("1,333 of 6,172 rows of the table, confidence 95 %. Milder: domain.rate is 2.12 %.")
+    mirrored = report(attribute(rates=Rates(rate(131, 6172, "table"), rate(2160, 10_000))))
+    (one,) = check(mirrored, ["rate > 5%"]).checks
+    assert (one.fired, one.figure) == (True, "domain.rate")
+
+
+def test_one_population_is_enough_to_be_judged_by():
+    only = report(attribute(rates=Rates(domain=rate(300, 10_000))))
+    assert fired(only, "rate > 3.4%") == [False]
+    with pytest.raises(NeuronFairError, match=r"'table.rate' is not known: it was not measured for sex"):
+        check(only, ["table.rate > 3.4%"])
+
+
+def between(value: float, low: float, high: float, **more) -> Gap:
+    return Gap("selection rate", value, low, high, "F", "M", **more)
+
+
+GROUPS = Disparity(">50K", 0.95, between(0.85, 0.75, 0.9), between(0.1, 0.05, 0.15), between(0.2, 0.1, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("disparate_impact < 0.8", True),  # the lower end
+        ("disparate_impact < 70%", False),
+        ("disparate_impact > 0.8", True),
+        ("sex.disparate_impact > 0.9", False),
+        ("selection_rate.difference > 12%", True),  # the upper end
+        ("selection_rate.difference > 15%", False),
+        ("error_rate.difference > 0.29", True),
+        ("sex.error_rate.difference < 0.09", False),
+    ],
+)
+def test_gaps_between_groups_are_judged_on_the_safe_side(expression, expected):
+    assert fired(report(attribute(disparity=GROUPS)), expression) == [expected]
+
+
+def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
+    small = tuple(f"{name} (9 rows)" for name in "ABCDE")
+    gaps = replace(GROUPS, disparate_impact=between(0.85, 0.75, 0.9, left_out=small))
+    (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
+    assert one.text == (
+        "disparate_impact of sex: 85 % (between 75 % and 90 %); its lower end is below 80 %. The selection rate "
+        "('>50K') is largest for M and smallest for F, confidence 95 %. These are too few rows to exclude it. Groups "
+        "left out, since they are too small: A (9 rows), B (9 rows), C (9 rows) and 2 more."
+    )
+
+
+def test_a_gap_that_is_not_known_is_an_error():
+    why = {"error_rate.difference": "the table has no labels"}
+    unknown = replace(GROUPS, error_rate_difference=None, unknown=why)
+    with pytest.raises(NeuronFairError, match=r"'error_rate.difference' is not known: the table has no labels"):
+        check(report(attribute(disparity=unknown)), ["error_rate.difference > 5%"])
+    with pytest.raises(NeuronFairError, match=r"'disparate_impact' is not known: .* tolerance"):
+        check(report(), ["disparate_impact < 0.8"])
 
 
 def test_figures_are_written_as_people_read_them():
@@ -215,7 +298,19 @@ def test_a_change_counts_only_if_it_is_shown(before, after, expected):
     now, then = report(attribute(found=after)), report(attribute(found=before))
     audit = replace(now, baseline=compare_with(now, then))
     assert fired(audit, "rate.change > 0") == [expected]
-    assert fired(audit, "rate.table.change > 0") == [False]
+    assert fired(audit, "table.rate.change > 0", "rate.table.change > 0", "domain.rate.change > 0") == [
+        False, False, expected,
+    ]  # fmt: skip
+
+
+def test_a_change_of_one_population_is_enough():
+    then = report(attribute(rates=Rates(rate(10, 1000, "table"), rate(300, 10_000))))
+    now = report(attribute(rates=Rates(rate(90, 1000, "table"), rate(100, 10_000))))
+    (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"]).checks
+    assert (one.fired, one.figure) == (True, "table.rate.change")
+    assert one.value == pytest.approx(0.08)
+    (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change < 0"]).checks
+    assert (one.fired, one.figure) == (True, "domain.rate.change")
 
 
 def test_a_fall_can_be_asked_for():
@@ -229,7 +324,7 @@ def test_a_fall_can_be_asked_for():
 
 def test_a_change_that_cannot_be_compared_is_an_error():
     now, then = report(), report(attribute("race"))
-    with pytest.raises(NeuronFairError, match=r"'sex.rate' cannot be compared.*then only: race"):
+    with pytest.raises(NeuronFairError, match=r"'rate.change' is not known: sex cannot be compared.*then only: race"):
         check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"])
 
 
@@ -256,7 +351,9 @@ def test_any_text_is_read_or_refused(text):
         read_expressions([text], ["sex"], ["frontier"])
 
 
-@pytest.mark.parametrize("text", ["rate > 5", "sex.rate.table >= 1.5", "gsr.frontier > 2", "accuracy < 70"])
+@pytest.mark.parametrize(
+    "text", ["rate > 5", "sex.rate.table >= 1.5", "gsr.frontier > 2", "accuracy < 70", "disparate_impact < 80"]
+)
 def test_a_share_above_one_is_a_percentage_without_its_sign(text):
     with pytest.raises(NeuronFairError, match=r"is a share from 0 to 1\. Did you mean"):
         read_expressions([text], ["sex"], ["frontier"])

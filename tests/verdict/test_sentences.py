@@ -19,7 +19,7 @@ def test_a_model_that_discriminates():
     assert told == Verdict(
         "discriminates",
         "This model discriminates by sex: the decision flips for 1 % of the people in the table and 1 % of people "
-        "drawn uniformly from the domain (between 0.481 % and 1.83 %) if only that changes. Among people of the "
+        "drawn uniformly from the domain (between 0.481 % and 1.83 %) if only that changes. Among rows of the "
         "table also by sex and race (0.5 %). Among people drawn uniformly from the domain also by sex and race "
         "(0.5 %). The searches found 100 such people.",
     )
@@ -52,9 +52,14 @@ def test_each_sentence_speaks_of_one_population():
 
     told = verdict([measured("sex", 216, 21), measured("race", 28, 0), measured("age", 10, 97)], 1000)
     assert told.text.endswith(
-        " if only that changes. Among people of the table also by race (2.8 %) and age (1 %). "
+        " if only that changes. Among rows of the table also by race (2.8 %) and age (1 %). "
         "Among people drawn uniformly from the domain also by age (9.7 %)."
     )
+
+
+def test_the_table_is_named_first_also_where_nobody_in_it_is_hit():
+    told = verdict([fair(rates=Rates(table=rate(0, 1000, "table"), domain=rate(10, 1000)))], 1000)
+    assert "flips for 0 % of the people in the table and 1 % of people drawn uniformly" in told.text
 
 
 def test_people_are_counted_once():
@@ -65,8 +70,9 @@ def test_people_are_counted_once():
     told = verdict([counted], 1000)
     assert told.level == "suspicious"
     assert told.text.startswith(
-        "A search found people whose decision flips: 101 by sex. They are rare: none of 1,000 people drawn uniformly "
-        "from the domain, so at most 0.368 % of all (95 % confidence)"
+        "A search found people whose decision flips: 101 by sex. They are rare: none of 1,000 rows of the table (so at "
+        "most 0.368 %) and none of 1,000 people drawn uniformly from the domain (so at most 0.368 %), with 95 % "
+        "confidence."
     )
 
 
@@ -74,8 +80,9 @@ def test_nobody_is_no_proof():
     told = verdict([fair(rates=both(0)), fair("marital_status", rates=both(0))], 1000)
     assert told.level == "nothing found"
     assert told.text == (
-        "Nobody was found whose decision flips with sex and marital status: none of 1,000 people drawn uniformly from "
-        "the domain, so at most 0.368 % of all (95 % confidence). 4,000 people were tried by search. That is no proof "
+        "Nobody was found whose decision flips with sex and marital status: none of 1,000 rows of the table (so at "
+        "most 0.368 %) and none of 1,000 people drawn uniformly from the domain (so at most 0.368 %), with 95 % "
+        "confidence. 4,000 people were tried by search. That is no proof "
         "that there is nobody."
     )
     assert verdict([], 1000).text == "Nothing was looked at."

@@ -93,7 +93,6 @@ def compare(
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     if json_file is not None:
-        random = result.random
         figures = {
             "version": __version__,
             "data": table.name,
@@ -106,7 +105,10 @@ def compare(
             "global_steps": result.plan.global_steps,
             "instances": instances,
             "run_seeds": list(range(seed, seed + repeats)),
-            "random": random and {"rate": random.rate, "interval": random.interval, "sampled": random.sampled},
+            "rates": {
+                one.population: {"rate": one.rate, "interval": one.interval, "sampled": one.sampled}
+                for one in result.rates
+            },
             "interrupted": result.interrupted,
             "methods": result.methods(),
         }

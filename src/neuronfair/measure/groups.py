@@ -23,6 +23,7 @@ class Group:
     rows: int
     selection: tuple[float, ...]  # the share that each class is decided for; they add up to 1
     accuracy: float | None  # the share decided as labelled; None without labels
+    labelled: tuple[tuple[int, ...], ...] = ()  # rows by label and the class decided for; empty without labels
 
 
 def groups(
@@ -53,16 +54,23 @@ def groups(
         return ()
     decided = torch.cat([_decided(network, domain, part, decision) for part in torch.split(rows, ROWS_PER_PASS)])
     codes, group = torch.unique(rows[:, list(domain.sensitive_columns)].cpu(), dim=0, return_inverse=True)
-    cells = torch.bincount(group * classes + decided, minlength=len(codes) * classes).view(len(codes), classes)
-    sizes = cells.sum(1)
-    selection = (cells / sizes[:, None].double()).tolist()
-    right: list[float | None] = [None] * len(codes)
-    if labels is not None:
-        correct = (decided == labels.cpu()).double()
-        right = list((torch.bincount(group, correct, minlength=len(codes)) / sizes).tolist())
+    parts = classes if labels is not None else 1  # of a group: by label
+    place = group * parts + (labels.cpu() if labels is not None else 0)
+    counts = torch.bincount(place * classes + decided, minlength=len(codes) * parts * classes)
     return tuple(
-        Group(tuple(c), n, tuple(shares), hit)
-        for c, n, shares, hit in zip(codes.tolist(), sizes.tolist(), selection, right, strict=True)
+        _group(*one, known=labels is not None) for one in zip(codes, counts.view(-1, parts, classes), strict=True)
+    )
+
+
+def _group(codes: Tensor, counts: Tensor, *, known: bool) -> Group:
+    """Return a group from its rows by label and class decided for: (labels, classes), one line where none are known."""
+    rows = int(counts.sum())
+    return Group(
+        codes=tuple(codes.tolist()),
+        rows=rows,
+        selection=tuple((counts.sum(0).double() / rows).tolist()),
+        accuracy=int(counts.diagonal().sum()) / rows if known else None,
+        labelled=tuple(map(tuple, counts.tolist())) if known else (),
     )
 
 

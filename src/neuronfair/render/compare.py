@@ -13,7 +13,7 @@ from rich.text import Text
 from neuronfair.domain.table import TableDomain
 from neuronfair.render.plots import saved_figure
 from neuronfair.verdict.compare import Comparison
-from neuronfair.words import listed, percent
+from neuronfair.words import POPULATIONS, listed, spanned
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
     "findings": ("findings", ",.0f"),
@@ -43,11 +43,13 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
         cells = [_cell(entry, figure, form) for figure, form in COLUMNS.values()]
         table.add_row(entry["method"], *cells, style="bold" if entry["findings"] == most > 0 else None)
     lines = []
-    if comparison.random is not None:
-        rate, (low, high) = comparison.random.rate, comparison.random.interval
+    if comparison.rates:
+        shares = [
+            f"{spanned(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
+            for rate in comparison.rates
+        ]
         lines.append(
-            f"The decision flips for {percent(rate)} of {comparison.random.sampled:,} people drawn uniformly from the "
-            f"domain (95 % interval {percent(low)} to {percent(high)}). Lift is the success rate over it."
+            f"The decision flips for {listed(shares)} (95 % intervals). Lift is the success rate over the last."
         )
     lines.append(
         "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows judged for one "

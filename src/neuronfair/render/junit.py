@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.report import Report
-from neuronfair.words import listed
+from neuronfair.words import POPULATIONS, listed, percent
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
@@ -48,8 +48,10 @@ def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
     for search in attribute.searches:
         case = _case(attribute.name, f"search by {search.method}", search.seconds)
         if search.findings:
-            by = listed(attribute.sensitive)
-            _fail(case, f"{search.findings:,} people found whose decision flips with {by} alone", _worst(attribute))
+            shares = [f"{percent(r.rate)} of {r.of:,} {POPULATIONS[r.population]}" for r in attribute.rates.measured]
+            flips = f"The decision flips with {listed(attribute.sensitive)} alone"
+            whose = f" for {listed(shares)}" if shares else ""
+            _fail(case, f"{flips}{whose}; {search.findings:,} people found", _worst(attribute))
         elif "interrupted" in search.stop:
             ElementTree.SubElement(case, "skipped", message="interrupted before anybody was found")
         yield case

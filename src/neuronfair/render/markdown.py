@@ -6,10 +6,11 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
 from neuronfair.verdict.report import CorpusReport, Gate, Report
-from neuronfair.words import spanned, times
+from neuronfair.words import POPULATIONS, Population, spanned, times
 
 WORST = 3  # pairs shown for each attribute
 
@@ -19,13 +20,15 @@ def markdown(report: Report) -> str:
 
     Words from the table are escaped: a column called `<b>` or `a|b` stays a word.
     """
+    populations = measured_populations(report.attributes)
     parts = [
         f"## Fairness audit: {report.verdict.level}",
         _words(report.verdict.text),
         _table(
-            ("attribute", "decision flips, in the domain", "in the table", "findings", "lift over random"),
-            [_figures(attribute) for attribute in report.attributes],
+            ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
+            [_figures(attribute, populations) for attribute in report.attributes],
         ),
+        *_groups(report.attributes),
         *_worst(report.attributes),
         *_gate(report.gate),
         *_corpus(report.corpus),
@@ -45,15 +48,23 @@ def markdown(report: Report) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _figures(attribute: AttributeReport) -> Sequence[str]:
+def _figures(attribute: AttributeReport, populations: Sequence[Population]) -> Sequence[str]:
     lifts = [f"{_words(s.method)} {times(s.lift)}" for s in attribute.searches if s.lift is not None]
     counts = [f"{_words(s.method)} {s.findings:,}" for s in attribute.searches]
-    rates = [_rate(attribute.rates.domain), _rate(attribute.rates.table)]
+    rates = [_rate(getattr(attribute.rates, population)) for population in populations]
     return _words(attribute.name), *rates, ", ".join(counts) or "–", ", ".join(lifts) or "–"
 
 
 def _rate(rate: RateOf | None) -> str:
     return "–" if rate is None else spanned(rate.rate, rate.low, rate.high)
+
+
+def _groups(attributes: Sequence[AttributeReport]) -> Iterator[str]:
+    lines = group_lines(attributes)
+    if lines:
+        yield "### Groups of the table"
+        yield _table(HEADS, [[_words(cell) for cell in line] for line in lines])
+        yield _words(" ".join(left_out(attributes)))
 
 
 def _worst(attributes: Sequence[AttributeReport]) -> Iterator[str]:

@@ -6,10 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.entries import AttributeReport, measured_populations
 from neuronfair.verdict.report import Report
-from neuronfair.words import UNKNOWN, percent, spanned, times
+from neuronfair.words import UNKNOWN, spanned, times
 
 WORST = 3  # findings told
 _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
@@ -19,7 +20,7 @@ def audit_report(report: Report) -> RenderableType:
     """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
     attributes = report.attributes
     lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
-    lines.append(_table(attributes))
+    lines += [_table(attributes), *_groups(attributes)]
     worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
     for finding in worst[:WORST]:
         lines.append(f"• {finding.sentence}")
@@ -36,22 +37,31 @@ def audit_report(report: Report) -> RenderableType:
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
     table = Table(title="How often the decision flips")
-    for heading in ("attribute", "domain", "table", "search", "findings", "lift"):
+    populations = measured_populations(attributes)
+    for heading in ("attribute", *populations, "search", "findings", "lift"):
         table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
     for one in attributes:
-        table_rate = one.rates.table.rate if one.rates.table is not None else None
-        cells = [one.name, _rate(one.rates.domain), percent(table_rate)]
+        rates = [getattr(one.rates, population) for population in populations]
+        cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
         for search in one.searches:
             lift = "" if search.lift is None else times(search.lift)
             table.add_row(*cells, search.method, f"{search.findings:,}", lift)
-            cells = ["", "", ""]
+            cells = [""] * len(cells)
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
 
 
-def _rate(rate: RateOf | None) -> str:
-    return UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high)
+def _groups(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
+    lines = group_lines(attributes)
+    if not lines:
+        return []
+    table = Table(title="How the groups of the table fare")
+    for heading in HEADS:
+        table.add_column(heading, overflow="fold")
+    for cells in lines:
+        table.add_row(*cells)
+    return [table, *(f"Note: {sentence}" for sentence in left_out(attributes))]
 
 
 def _afterwards(report: Report) -> list[RenderableType]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from neuronfair.errors import DataError
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.seal import is_sealed, unseal
-from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.entries import AUDITED, AttributeReport, RateOf
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
 from neuronfair.words import percent, spanned
 
@@ -65,8 +65,8 @@ def _incomparable(report: Report, earlier: Report) -> str | None:
 
 
 def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iterator[FigureChange]:
-    yield from _rates(f"{name}.rate", before.rates.domain, after.rates.domain)
-    yield from _rates(f"{name}.rate.table", before.rates.table, after.rates.table)
+    for population in AUDITED:
+        yield from _rates(f"{name}.{population}.rate", *(getattr(one.rates, population) for one in (before, after)))
     then = {search.method: search for search in before.searches}
     for search in after.searches:
         method = search.method

@@ -11,7 +11,8 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import Opened
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.corpus import Corpus, extend, read_corpus, replay_corpus
-from neuronfair.verdict.gate import CHANGES, CORPUS, check, read_expressions
+from neuronfair.verdict.expressions import CHANGES, CORPUS, LABELLED, read_expressions
+from neuronfair.verdict.gate import check
 from neuronfair.verdict.report import CorpusReport, Report
 
 
@@ -31,6 +32,7 @@ class Checks:
         """Read the files, so that a damaged one is refused before any work is done."""
         return Ready(
             domain=domain.fingerprint,
+            has_target=domain.target is not None,
             fail_if=tuple(self.fail_if),
             corpus=None if self.corpus is None else read_corpus(self.corpus, domain),
             add=self.add,
@@ -44,6 +46,7 @@ class Ready:
     """Checks whose files have been read."""
 
     domain: str = ""  # fingerprint
+    has_target: bool = True  # whether the domain knows the labels
     fail_if: tuple[str, ...] = ()
     corpus: Corpus | None = None
     add: bool = True
@@ -56,6 +59,10 @@ class Ready:
         for limit in read_expressions(self.fail_if, names, methods):
             if limit.figure in CORPUS and self.corpus is None:
                 raise NeuronFairError(f"--fail-if '{limit.expression}': needs --corpus FILE")
+            if limit.figure == LABELLED and not self.has_target:
+                raise NeuronFairError(
+                    f"--fail-if '{limit.expression}': needs labels. Name the target in the domain file"
+                )
             if limit.figure in CHANGES and self.earlier is None:
                 raise NeuronFairError(f"--fail-if '{limit.expression}': needs --baseline FILE")
         if self.earlier is not None and self.earlier.reproduction.domain != self.domain:

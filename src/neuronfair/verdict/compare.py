@@ -22,6 +22,7 @@ from neuronfair.search.campaign import Progress, find
 from neuronfair.search.methods import METHODS, check_method
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
+from neuronfair.words import Population
 
 Phase = Literal["both", "global", "local"]
 
@@ -40,14 +41,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The figures of every method and run seed, and the rate in the domain."""
+    """The figures of every method and run seed, and the rates beside them."""
 
     phase: Phase
     plan: Plan
     seeds: int  # how many rows the methods started from
-    random: Rate | None
+    rates: tuple[Rate, ...]  # how often the decision flips, in the table and in the domain; empty if interrupted
     lines: tuple[Line, ...]
     interrupted: bool = False
+
+    @property
+    def random(self) -> Rate | None:
+        """The rate of people drawn uniformly from the domain, which lift is over."""
+        return next((rate for rate in self.rates if rate.population == "domain"), None)
 
     def methods(self) -> list[dict[str, Any]]:
         """Return one dictionary per method: the mean of each figure over the run seeds.
@@ -120,14 +126,18 @@ def compare(
             judged = max(judged, int(lines[-1].figures["rows_judged"] or 0))
         if stopped:
             break
-    random = None
-    if not stopped:
-        samples = min(MAX_RANDOM, max(MIN_RANDOM, judged))
-        random = discrimination_rate(network, domain, samples=samples, decision=plan.decision, seed=plan.seed)
+    populations: tuple[Population | Tensor, ...] = () if stopped else (rows, "domain")
+    samples = min(MAX_RANDOM, max(MIN_RANDOM, judged))
+    rates = tuple(
+        discrimination_rate(network, domain, population=one, samples=samples, decision=plan.decision, seed=plan.seed)
+        for one in populations
+    )
+    result = Comparison(phase, plan, starts, rates, tuple(lines), stopped)
+    if result.random is not None and result.random.rate > 0:
         for line in lines:
             gsr = line.figures["gsr"]
-            line.figures["lift"] = None if gsr is None or random.rate == 0 else gsr / random.rate
-    return Comparison(phase, plan, starts, random, tuple(lines), stopped)
+            line.figures["lift"] = None if gsr is None else gsr / result.random.rate
+    return result
 
 
 def able(network: Model) -> list[str]:

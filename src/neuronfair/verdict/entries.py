@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import cast
 
 from neuronfair.words import Population
 
@@ -32,8 +33,23 @@ class Rates:
 
     @property
     def measured(self) -> tuple[RateOf, ...]:
-        """Those that were measured."""
-        return tuple(rate for rate in (self.table, self.domain) if rate is not None)
+        """Those that were measured: the people one has come first."""
+        rates = (getattr(self, population) for population in AUDITED)
+        return tuple(rate for rate in rates if rate is not None)
+
+    @property
+    def largest(self) -> float:
+        """The largest share that was measured; 0 where none was."""
+        return max((rate.rate for rate in self.measured), default=0.0)
+
+
+AUDITED = cast("tuple[Population, ...]", tuple(entry.name for entry in fields(Rates)))  # whose rates an audit has
+
+
+def measured_populations(attributes: Sequence[AttributeReport]) -> list[Population]:
+    """Return the populations for which at least one of these has a rate, in the order in which they are shown."""
+    measured = {rate.population for attribute in attributes for rate in attribute.rates.measured}
+    return [population for population in AUDITED if population in measured]
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,35 @@ class Group:
 
     values: str  # the sensitive values of the group
     rows: int  # rows of the table in it
-    selection_rate: float  # share of them that the last class is decided for
+    selection_rate: float  # share of them that the favourable class is decided for, or else the last class
+    accuracy: float | None = None  # share of them decided as labelled; null without labels
+    true_positive_rate: float | None = None  # the selection rate of those who are labelled with that class
+    false_positive_rate: float | None = None  # and of the others; null where there are none
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far two groups of the table lie apart, and how sure that is."""
+
+    rate: str  # the rate in which they do
+    value: float
+    low: float  # lower end of the interval
+    high: float  # and its upper end
+    least: str  # the group whose rate is smallest
+    most: str  # the group whose rate is largest
+    left_out: tuple[str, ...] = ()  # groups of too few rows
+
+
+@dataclass(frozen=True)
+class Disparity:
+    """How far the groups of the table lie apart; null where that cannot be said."""
+
+    selected: str  # the class whose share is the selection rate: the favourable one, or else the last
+    confidence: float  # of the intervals
+    disparate_impact: Gap | None = None  # smallest selection rate / largest: four fifths are a common limit
+    selection_rate_difference: Gap | None = None  # largest selection rate - smallest
+    error_rate_difference: Gap | None = None  # of true or false positive rates, whichever lie farther apart
+    unknown: Mapping[str, str] = field(default_factory=dict)  # why a figure is null, by its name in a gate
 
 
 @dataclass(frozen=True)
@@ -183,6 +227,7 @@ class AttributeReport:
     twins: int  # with how many others a person is compared
     rates: Rates = Rates()
     groups: tuple[Group, ...] = ()
+    disparity: Disparity | None = None  # null where the model chooses no class
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
     severity: Severity | None = None

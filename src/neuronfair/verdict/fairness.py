@@ -9,35 +9,40 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from neuronfair.domain.data import UNKNOWN, Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
-from neuronfair.errors import DataError, ModelError, NeuronFairError
+from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
-from neuronfair.model.weights import Card, fingerprint, save
-from neuronfair.model.zoo import fully_connected
 from neuronfair.search.outcome import Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
-from neuronfair.store.manifest import MANIFEST, where
+from neuronfair.store.manifest import MANIFEST
 from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
-from neuronfair.verdict.gate import Limit, people_needed
+from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
+from neuronfair.verdict.gate import check_groups, people_needed
+from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
-from neuronfair.verdict.report import CorpusReport
+from neuronfair.verdict.kept import keep
+from neuronfair.verdict.report import Check, CorpusReport
 from neuronfair.verdict.words import importance
-from neuronfair.words import listed, percent, plain
+from neuronfair.words import POPULATIONS, Population, listed, percent, plain
 
 SAMPLES = 10_000  # people judged at least
 ROWS = 1000  # people drawn where no table is given, for the search to start from
-WEIGHTS = "model.safetensors"
+ALIKE = (
+    "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
+    "and the decision"
+)
+Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,10 @@ class CheckSettings:
 class Checked:
     """What a check that passed has measured."""
 
-    rate: Rate
+    rate: Rate  # the one with the largest upper end
     max_rate: float
     corpus: CorpusReport | None
+    rates: tuple[Rate, ...] = ()  # of the rows of the table, where one was given, and of people of the domain
 
 
 class Fairness:
@@ -70,7 +76,7 @@ class Fairness:
 
     def check(
         self,
-        model: nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any],
+        model: Models,
         domain: TableDomain | Data | str | Path,
         *,
         max_rate: float = 0.01,
@@ -80,13 +86,13 @@ class Fairness:
         corpus: str | Path | None = None,
         settings: CheckSettings | None = None,
     ) -> Checked:
-        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of the domain.
+        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of table and domain.
 
         `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
-        domain. The upper end of the interval must not exceed `max_rate`. Only if it does, people to show are searched
-        for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model that gives
-        everybody the same decision fails: nothing can be said about it.
+        domain. The upper ends of the intervals must not exceed `max_rate`. Only if one does, people to show are
+        searched for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model
+        that gives everybody the same decision fails: nothing can be said about it.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         if not 0 < max_rate < 1:
@@ -100,14 +106,8 @@ class Fairness:
         past = _replay(corpus, data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
-        rate = discrimination_rate(
-            opened.model,
-            data.domain,
-            samples=samples,
-            confidence=confidence,
-            decision=opened.decision,
-            seed=seed,
-        )
+        rates = _rates(opened, data, samples, settings, has_table=isinstance(domain, Data))
+        rate = max(rates, key=lambda one: one.interval[1])
         problems = []
         if limit.met_by(rate.interval[1]):
             plan = Plan(
@@ -119,18 +119,44 @@ class Fairness:
                 decision=opened.decision,
                 controls=False,
             )
-            problems += [*_too_many(rate, limit, data.domain), *self._shown(opened, data, plan, confidence)]
-        elif not rate.found and _decides_alike(opened, data, samples, seed):
-            problems.append(
-                "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to "
-                "this domain, and the decision"
-            )
+            problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, confidence)]
+        elif not any(one.found for one in rates) and _decides_alike(opened, data, samples, seed):
+            problems.append(ALIKE)
         if past is not None and past.still_flips:
             count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
             problems += [f"{count} still flip:", *past.examples]
         if problems:
             raise AssertionError("\n".join(map(visible, problems)))
-        return Checked(rate, max_rate, past)
+        return Checked(rate, max_rate, past, rates)
+
+    def check_groups(
+        self,
+        model: Models,
+        data: Data,
+        *fail_if: str,
+        sensitive: str | Sequence[str] | None = None,
+        decision: Decision | None = None,
+        confidence: float = 0.95,
+    ) -> tuple[Check, ...]:
+        """Fail if one of these limits holds for the groups of a table, such as "disparate_impact < 0.8".
+
+        The figures are `disparate_impact`, `selection_rate.difference` and `error_rate.difference`, each judged on the
+        safe side of its interval. One that is not known is an error.
+        """
+        __tracebackhide__ = True
+        data = _data(data, sensitive, 0)
+        name = "+".join(data.domain.sensitive)
+        limits = read_expressions(fail_if, [name], [])
+        if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
+            raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
+        opened = open_model(model, data.domain, data.rows, decision=decision)
+        if _decides_alike(opened, data, ROWS, 0):
+            raise AssertionError(ALIKE)
+        _, disparity = group_figures(opened.model, data, opened.decision, confidence)
+        checks = tuple(check_groups(limit, name, disparity) for limit in limits)
+        if any(check.fired for check in checks):
+            raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
+        return checks
 
     def _shown(self, opened: Opened, data: Data, plan: Plan, confidence: float) -> list[str]:
         """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
@@ -139,7 +165,7 @@ class Fairness:
         if (folder / plan.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # of an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        kept = _kept(folder, data.domain, opened)
+        kept = keep(folder, data.domain, opened)
         case = Case(
             model=opened.model,
             data=data,
@@ -164,6 +190,23 @@ class Fairness:
         return [f"Worst pair: {worst.sentence}", f"See it again: {again}"]
 
 
+def _rates(opened: Opened, data: Data, samples: int, settings: CheckSettings, *, has_table: bool) -> tuple[Rate, ...]:
+    """Return how often the decision flips, for the rows of a table and for people drawn uniformly from the domain."""
+    populations: list[Population | Tensor] = [data.rows, "domain"] if has_table else ["domain"]
+    return tuple(
+        discrimination_rate(
+            opened.model,
+            data.domain,
+            population=population,
+            samples=samples,
+            confidence=settings.confidence,
+            decision=opened.decision,
+            seed=settings.seed,
+        )
+        for population in populations
+    )
+
+
 def _decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
     """Return whether all these rows, and as many drawn from the domain as were judged, get one decision."""
     model = opened.model
@@ -172,21 +215,21 @@ def _decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
     return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
 
 
-def _too_many(rate: Rate, limit: Limit, domain: TableDomain) -> list[str]:
+def _too_many(rate: Rate, limit: Limit, data: Data) -> list[str]:
     low, high = rate.interval
-    by = listed([plain(name) for name in domain.sensitive])
+    by = listed([plain(name) for name in data.domain.sensitive])
     lines = [
-        f"The decision flips with {by} for {percent(rate.rate)} of people drawn uniformly from the domain "
+        f"The decision flips with {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
         f"({percent(low)} to {percent(high)} with {percent(rate.confidence)} confidence, {rate.found:,} of "
         f"{rate.sampled:,} people); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):
         needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
-            lines.append(
-                f"These are too few people to decide: about {needed:,} would be needed "
-                f"(settings=CheckSettings(samples={needed}))."
-            )
+            how = f"settings=CheckSettings(samples={needed})"
+            if rate.population == "table" and rate.sampled >= len(data):
+                how = f"the table has {len(data):,}"
+            lines.append(f"These are too few people to decide: about {needed:,} would be needed ({how}).")
     return lines
 
 
@@ -210,55 +253,3 @@ def _replay(corpus: str | Path | None, domain: TableDomain, opened: Opened) -> C
     if not Path(corpus).is_file():
         raise DataError(f"{corpus}: there is no such corpus. Make one: neuronfair audit … --corpus {corpus}")
     return replay_corpus(read_corpus(corpus, domain), opened.model, opened.decision)
-
-
-def _kept(folder: Path, domain: TableDomain, opened: Opened) -> dict[str, str] | None:
-    """Return where `neuronfair replay` finds the model, and its fingerprint; None where it cannot be kept.
-
-    A model that came from a file is there. The weights of a plain ReLU network are saved into the folder.
-    """
-    if Path(opened.source).is_file() or ":" in opened.source:  # a file, or package.module:name
-        return {"model": where(opened.source), "weights": opened.fingerprint}
-    copied = None if opened.module is None else _plain_copy(opened.module, domain)
-    if copied is None:
-        return None
-    linears = [part for part in copied.modules() if isinstance(part, nn.Linear)]
-    inputs, *hidden, outputs = linears[0].in_features, *(linear.out_features for linear in linears)
-    target = domain.target
-    named = target is not None and len(target.classes) == outputs
-    card = Card(
-        domain=domain.name,
-        encoding=domain.encoding,
-        domain_fingerprint=domain.input_fingerprint,
-        inputs=inputs,
-        hidden=tuple(hidden),
-        outputs=outputs,
-        classes=target.classes if target is not None and named else tuple(f"class {i}" for i in range(outputs)),
-        accuracy={},
-        seed=0,
-        fingerprint=fingerprint(copied),
-    )
-    save(folder / WEIGHTS, copied, card)
-    return {"model": f"../{WEIGHTS}", "weights": card.fingerprint}
-
-
-def _plain_copy(module: nn.Module, domain: TableDomain) -> nn.Sequential | None:
-    """Return the module as a fully connected ReLU network of the zoo; None if that is another function."""
-    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if not linears or any(linear.bias is None for linear in linears):
-        return None
-    sizes = [linears[0].in_features, *(linear.out_features for linear in linears)]
-    copied = fully_connected(sizes[0], sizes[1:-1], sizes[-1]).to(linears[0].weight)
-    ours = [part for part in copied.modules() if isinstance(part, nn.Linear)]
-    for own, theirs in zip(ours, linears, strict=True):
-        if own.weight.shape != theirs.weight.shape:
-            return None
-        with torch.no_grad():
-            own.weight.copy_(theirs.weight)
-            own.bias.copy_(theirs.bias)
-    rows = domain.sample(ROWS, torch.Generator().manual_seed(0))
-    try:
-        same = torch.equal(*(Network(each, domain, layers=()).scores(rows) for each in (module, copied)))
-    except ModelError:  # it takes other numbers than those of the domain, or its first layer not all of them
-        return None
-    return copied.eval() if same else None

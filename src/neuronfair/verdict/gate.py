@@ -1,69 +1,39 @@
 """Limits on the figures of an audit, such as "rate > 0.01": what is true of the audit fails the build.
 
 An estimate is judged on the safe side of its interval: a limit fires unless the people who were sampled exclude it. So
-`rate > 0.01` compares the upper end, and nobody found among too few people does not pass. A change since an earlier
-audit is judged the other way round, on what the intervals show for certain: otherwise a model that is still the same
-could never pass. Counts of a search, score gaps and accuracies have no interval and are taken as they are.
+`rate > 0.01` compares the upper end, and nobody found among too few people does not pass. A rate speaks of several
+populations: the limit fires if it fires for one of them, so that nothing passes by the choice of the mildest. A change
+since an earlier audit is judged the other way round, on what the intervals show for certain: otherwise a model that is
+still the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as is.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.verdict.entries import AttributeReport, RateOf
-from neuronfair.verdict.report import BaselineReport, Check, Gate, Report
-from neuronfair.words import percent
-
-_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
-# The last operator that a number follows: a column may be called "a>b".
-_EXPRESSION = re.compile(
-    rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
+from neuronfair.verdict.entries import AUDITED, AttributeReport, Disparity, Gap, RateOf
+from neuronfair.verdict.expressions import (
+    ACCURACIES,
+    CHANGES,
+    OF_A_SEARCH,
+    OF_GROUPS,
+    OF_THE_AUDIT,
+    RATES,
+    SEVERITIES,
+    Limit,
+    read_expressions,
+    refusal,
 )
+from neuronfair.verdict.report import BaselineReport, Check, Gate, Report
+from neuronfair.words import POPULATIONS, listed, percent, some
 
-RATES = {"rate": "domain", "rate.domain": "domain", "rate.table": "table"}
-CHANGES = ("rate.change", "rate.table.change")
-OF_A_SEARCH = ("findings", "gsr", "lift")
-SEVERITIES = ("severity.median", "severity.p95", "severity.max")
-OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
-ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
-CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
-OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
+_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MOST_PEOPLE = 10**9  # more are never asked for
 DIGITS = 3  # of a figure that lies well apart from its limit
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One expression, read: the figure of one attribute, of all of them, or of the whole audit, and its limit."""
-
-    expression: str
-    attribute: str | None  # None: of every audited attribute, or of the audit
-    figure: str
-    compare: str
-    number: float
-
-    def met_by(self, value: float) -> bool:
-        """Return whether the expression is true of a value."""
-        return bool(_COMPARE[self.compare](value, self.number))
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the figure is a share, which is read in percent."""
-        return self.figure.startswith(("rate", "gsr", "accuracy"))
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether large values are the bad ones."""
-        return self.compare[0] == ">"
 
 
 @dataclass(frozen=True)
@@ -73,47 +43,12 @@ class _Figure:
     high: float | None = None
     judged_on: Literal["value", "lower end", "upper end"] = "value"
     note: str = ""  # what else a reader should know, as a sentence
+    name: str = ""  # what it is called, if not as in the expression: a rate of one population
 
     def number(self) -> float:
         ends = {"value": self.value, "lower end": self.low, "upper end": self.high}
         end = ends[self.judged_on]
         return self.value if end is None else end
-
-
-def read_expressions(expressions: Sequence[str], attributes: Sequence[str], methods: Sequence[str]) -> list[Limit]:
-    """Return expressions as limits; one that cannot be read, or names an unknown figure, is refused.
-
-    Call it before an audit is begun, with the names of its attributes ("sex", "sex+race") and methods.
-
-    >>> read_expressions(["sex.rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
-    0.01
-    """
-    of_searches = [f"{figure}.{method}" for figure in OF_A_SEARCH for method in methods]
-    return [_read(text, attributes, (*OF_AN_ATTRIBUTE, *of_searches)) for text in expressions]
-
-
-def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Limit:
-    match = _EXPRESSION.fullmatch(text.strip())
-    if match is None:
-        raise _error(
-            text, "expected a figure, one of > >= < <=, and a number, such as 'rate > 0.01' or 'sex.gsr >= 5%'"
-        )
-    number = float(match["number"]) / (100 if match["percent"] else 1)
-    if not math.isfinite(number):
-        raise _error(text, "the limit must be a finite number")
-    figure, compare = match["figure"], match["compare"]
-    limit = None
-    if figure in OF_THE_AUDIT or figure in of_an_attribute:
-        limit = Limit(text, None, figure, compare, number)
-    for name in attributes:
-        if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
-            limit = limit or Limit(text, name, figure[len(name) + 1 :], compare, number)
-    if limit is not None:
-        if limit.is_share and abs(number) > 1:
-            raise _error(text, f"{figure} is a share from 0 to 1. Did you mean {match['number']} %?")
-        return limit
-    known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.rate" for name in attributes)]
-    raise _error(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
 
 
 def check(report: Report, expressions: Sequence[str]) -> Gate:
@@ -134,6 +69,11 @@ def check(report: Report, expressions: Sequence[str]) -> Gate:
     return Gate(passed=not any(c.fired for c in checks), checks=tuple(checks))
 
 
+def check_groups(limit: Limit, attribute: str, disparity: Disparity | None) -> Check:
+    """Return whether a limit on the groups of a table holds."""
+    return _judge(limit, attribute, _gap(limit, disparity))
+
+
 def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> Check:
     fired = limit.met_by(figure.number())
     shown = figure.judged_on if figure.judged_on != "value" else ""
@@ -143,7 +83,8 @@ def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> Check:
         value += f" (between {_shown(limit, figure.low, digits)} and {_shown(limit, figure.high, digits)})"
     whose = f" of {attribute}" if attribute else ""
     said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
-    text = f"{limit.figure}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
+    name = figure.name or limit.figure
+    text = f"{name}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
     return Check(
         expression=limit.expression,
         attribute=attribute,
@@ -153,13 +94,14 @@ def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> Check:
         judged_on=figure.judged_on,
         fired=fired,
         text=text,
+        figure=name,
     )
 
 
 def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -> _Figure:
     figure, _, part = limit.figure.partition(".")
     if limit.figure != "worst_auc" and any(one.is_constant for one in report.attributes):
-        raise _error(
+        raise refusal(
             limit.expression,
             "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this "
             "table and domain, and the --decision",
@@ -167,8 +109,11 @@ def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -
     if limit.figure in CHANGES:
         return _change(limit, attribute.name, report.baseline)
     if limit.figure in RATES:
-        rate: RateOf | None = getattr(attribute.rates, RATES[limit.figure])
-        return _rate(limit, _known(limit, rate, f"it was not measured for {attribute.name}"))
+        named = {f"{rate.population}.rate": rate for rate in attribute.rates.measured}
+        rates = {name: _rate(limit, rate, report.data.rows) for name, rate in named.items()}
+        return _strictest(limit, rates, f"it was not measured for {attribute.name}")
+    if limit.figure in OF_GROUPS:
+        return _gap(limit, attribute.disparity)
     if figure in OF_A_SEARCH:
         return _of_searches(limit, attribute, figure, part)
     if limit.figure in SEVERITIES:
@@ -190,7 +135,7 @@ def _of_searches(limit: Limit, attribute: AttributeReport, figure: str, method: 
     """Return a figure of the search that was named, or of the one that comes nearest to the limit or beyond it."""
     searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
-        raise _error(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}")
+        raise refusal(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}")
     values: dict[str, float] = {}
     for search in searches:
         value: float | None = getattr(search, figure)
@@ -213,18 +158,48 @@ def _of_the_audit(limit: Limit, report: Report) -> _Figure:
     return _Figure(getattr(corpus, limit.figure.partition(".")[2]))
 
 
-def _rate(limit: Limit, rate: RateOf) -> _Figure:
+def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figure:
+    """Return the figure that was named, or of all populations that which is nearest to the limit or beyond it."""
+    asked = {name: one for name, one in figures.items() if limit.figure in (name, name.partition(".")[2])}
+    if not asked:
+        raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
+    name = (max if limit.looks_up else min)(asked, key=lambda each: asked[each].number())
+    others = [f"{other} is {percent(one.value)}" for other, one in asked.items() if other != name]
+    note = f"{asked[name].note} {f'Milder: {listed(others)}.' if others else ''}".rstrip()
+    return replace(asked[name], name=name, note=note)
+
+
+def _rate(limit: Limit, rate: RateOf, rows: int) -> _Figure:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
-    notes = [f"{rate.discriminated:,} of {rate.of:,} people, confidence {percent(rate.confidence)}."]
+    people = POPULATIONS[rate.population]
+    notes = [f"{rate.discriminated:,} of {rate.of:,} {people}, confidence {percent(rate.confidence)}."]
     if limit.met_by(end) and not limit.met_by(other):
         needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
-            notes.append(f"These are too few people to decide: about {needed:,} would be needed.")
+            there = f", and the table has {rows:,}" if rate.population == "table" and rate.of >= rows else ""
+            notes.append(f"These are too few people to decide: about {needed:,} would be needed{there}.")
         elif limit.met_by(rate.rate):
             notes.append("The share itself is beyond the limit; more people would hardly change that.")
         else:
             notes.append("No number of people can show that: choose another limit, or limit the findings.")
     return _Figure(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", " ".join(notes))
+
+
+def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
+    disparity = _known(limit, disparity, "no class is decided for the groups of the table, as with a tolerance")
+    gap: Gap | None = getattr(disparity, limit.figure.replace(".", "_"))
+    gap = _known(limit, gap, disparity.unknown.get(limit.figure, "it was not measured"))
+    on: Literal["lower end", "upper end"] = "upper end" if limit.looks_up else "lower end"
+    notes = [
+        f"The {gap.rate} ('{disparity.selected}') is largest for {gap.most} and smallest for {gap.least}, confidence "
+        f"{percent(disparity.confidence)}."
+    ]
+    figure = _Figure(gap.value, gap.low, gap.high, on)
+    if limit.met_by(figure.number()) and not limit.met_by(gap.value):
+        notes.append("These are too few rows to exclude it.")
+    if gap.left_out:
+        notes.append(f"Groups left out, since they are too small: {some(gap.left_out)}.")
+    return replace(figure, note=" ".join(notes))
 
 
 def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
@@ -250,17 +225,19 @@ def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
 
 def _change(limit: Limit, attribute: str, baseline: BaselineReport | None) -> _Figure:
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
-    figure = f"{attribute}.{limit.figure.removesuffix('.change')}"
-    change = next((c for c in baseline.changes if c.figure == figure), None)
-    if change is None:
-        raise _error(limit.expression, f"'{figure}' cannot be compared with the earlier audit. {baseline.text}")
     on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
-    return _Figure(change.after - change.before, change.low, change.high, on, change.text)
+    names = {f"{attribute}.{population}.rate": f"{population}.rate.change" for population in AUDITED}
+    changes = {
+        names[c.figure]: _Figure(c.after - c.before, c.low, c.high, on, c.text)
+        for c in baseline.changes
+        if c.figure in names
+    }
+    return _strictest(limit, changes, f"{attribute} cannot be compared with the earlier audit. {baseline.text}")
 
 
 def _known(limit: Limit, value: _T | None, why: str) -> _T:
     if value is None:
-        raise _error(limit.expression, f"'{limit.figure}' is not known: {why}")
+        raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
     return value
 
 
@@ -275,7 +252,3 @@ def _shown(limit: Limit, number: float, digits: int) -> str:
     if limit.is_share:
         return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g} %".replace("-", "\N{MINUS SIGN}")
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"
-
-
-def _error(expression: str, what: str) -> NeuronFairError:
-    return NeuronFairError(f"--fail-if '{expression}': {what}")

@@ -16,7 +16,6 @@ from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.measure.groups import groups
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.blackbox import Model
@@ -29,8 +28,9 @@ from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import AttributeReport, Group, Interpretation, LayerReport, Note, SearchReport
+from neuronfair.verdict.entries import AttributeReport, Interpretation, LayerReport, Note, SearchReport
 from neuronfair.verdict.folder import NEARER
+from neuronfair.verdict.groups import group_figures
 from neuronfair.words import Population
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
@@ -105,10 +105,10 @@ class Inquiry:
 
 
 def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Estimate how often the decision flips, for people drawn uniformly from the domain and for the table's rows."""
+    """Estimate how often the decision flips, for the table's rows and for people drawn uniformly from the domain."""
     populations: tuple[tuple[Population | Tensor, str], ...] = (
-        ("domain", "Judging people drawn from the domain"),
         (case.data.rows, "Judging the rows of the table"),
+        ("domain", "Judging people drawn from the domain"),
     )
     for population, what in populations:
 
@@ -125,30 +125,16 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             seed=case.seed,
             progress=note,
         )
-        inquiry.rate = inquiry.rate or rate
+        if rate.population == "domain":
+            inquiry.rate = rate
         inquiry.add(rates=replace(inquiry.report.rates, **{rate.population: words.rate_of(rate)}))
     broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
         remedy = "Correct the rules in the domain file, or the rows."
         inquiry.note(Note("rows-break-rules", seen, remedy))
-    inquiry.add(groups=group_figures(case.model, case.data, case.decision))
-
-
-def group_figures(model: Model, data: Data, decision: Decision) -> tuple[Group, ...]:
-    """Return the share of each group of the table that the last class is decided for; nothing for a tolerance."""
-    if decision.kind == "tolerance":
-        return ()
-    domain = data.domain
-    columns = [domain.attributes[c] for c in domain.sensitive_columns]
-    return tuple(
-        Group(
-            values=", ".join(str(a.value(code)) for a, code in zip(columns, group.codes, strict=True)),
-            rows=group.rows,
-            selection_rate=group.selection[-1],
-        )
-        for group in groups(model, domain, data.rows, decision=decision)
-    )
+    groups, disparity = group_figures(case.model, case.data, case.decision, case.confidence)
+    inquiry.add(groups=groups, disparity=disparity)
 
 
 def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:

@@ -17,7 +17,8 @@ from neuronfair.model.open import Opened
 from neuronfair.model.stacked import linear_layers
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import SAMPLES, RepairSettings, retrain
-from neuronfair.verdict.inquiry import Case, Inquiry, Progress, group_figures
+from neuronfair.verdict.groups import group_figures
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.report import RepairReport, RepairState
 from neuronfair.verdict.words import rate_of
 from neuronfair.words import listed, percent, plain
@@ -132,7 +133,8 @@ def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> R
     test: Data = parts.test
     network = Network(copy.deepcopy(module), case.domain)
     auc = interpret(network, case.domain, test.rows).worst.auc
-    return replace(_state(outcome, case.confidence), groups=group_figures(network, test, case.decision), auc=auc)
+    groups, _ = group_figures(network, test, case.decision)
+    return replace(_state(outcome, case.confidence), groups=groups, auc=auc)
 
 
 def _state(outcome: Outcome, confidence: float) -> RepairState:

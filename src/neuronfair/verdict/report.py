@@ -91,6 +91,7 @@ class Check:
     judged_on: Literal["value", "lower end", "upper end"]
     fired: bool  # whether the limit holds, which fails a build
     text: str
+    figure: str = ""  # which one decided: for a rate, that of which population
 
 
 @dataclass(frozen=True)

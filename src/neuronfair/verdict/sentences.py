@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronfair.verdict.entries import AttributeReport
+from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
 from neuronfair.verdict.report import Level, Verdict
-from neuronfair.words import listed, percent, plain
+from neuronfair.words import POPULATIONS, listed, percent, plain
 
 
 def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bool = False) -> Verdict:
@@ -16,12 +16,12 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
     "suspicious" where only a search found somebody, and otherwise "nothing found"; but "interrupted" where nothing was
     measured by then.
     """
-    hit = [one for one in attributes if _rate(one) > 0]
+    hit = [one for one in attributes if one.rates.largest > 0]
     found = [one for one in attributes if one.people_found > 0]
-    measured = any(one.rates.domain is not None or one.searches for one in attributes)
+    measured = any(one.rates.measured or one.searches for one in attributes)
     level: Level
     if hit:
-        level, text = "discriminates", _discriminates(max(hit, key=_rate), hit, rows)
+        level, text = "discriminates", _discriminates(max(hit, key=lambda one: one.rates.largest), hit, rows)
     elif found:
         level, text = "suspicious", _suspicious(found)
     elif interrupted and not measured:
@@ -36,24 +36,23 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
 
 
 def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows: int) -> str:
-    table, domain = worst.rates.table, worst.rates.domain
-    parts = []
-    if table is not None and table.discriminated:
-        whom = "the people in the table" if table.of >= rows else f"{table.of:,} people of the table"
-        parts.append(f"{percent(table.rate)} of {whom}")
-    if domain is not None and domain.discriminated:
-        ends = f"between {percent(domain.low)} and {percent(domain.high)}"
-        parts.append(f"{percent(domain.rate)} of people drawn uniformly from the domain ({ends})")
+    parts = [_share(rate, rows) for rate in worst.rates.measured]
     text = f"This model discriminates by {_by(worst)}: the decision flips for {listed(parts)} if only that changes."
     rest = [one for one in hit if one is not worst]
-    for whom, rates in (
-        ("people of the table", [(one, one.rates.table) for one in rest]),
-        ("people drawn uniformly from the domain", [(one, one.rates.domain) for one in rest]),
-    ):
-        others = [f"{_by(one)} ({percent(rate.rate)})" for one, rate in rates if rate and rate.discriminated]
+    for population in measured_populations(rest):
+        rates = [(one, rate) for one in rest for rate in one.rates.measured if rate.population == population]
+        others = [f"{_by(one)} ({percent(rate.rate)})" for one, rate in rates if rate.discriminated]
         if others:
-            text += f" Among {whom} also by {listed(others)}."
+            text += f" Among {POPULATIONS[population]} also by {listed(others)}."
     return text + (f" The searches found {worst.people_found:,} such people." if worst.people_found else "")
+
+
+def _share(rate: RateOf, rows: int) -> str:
+    if rate.population == "table":  # nobody was left out, or that is said
+        return f"{percent(rate.rate)} of {'the people in' if rate.of >= rows else f'{rate.of:,} people of'} the table"
+    return (
+        f"{percent(rate.rate)} of {POPULATIONS[rate.population]} (between {percent(rate.low)} and {percent(rate.high)})"
+    )
 
 
 def _suspicious(found: Sequence[AttributeReport]) -> str:
@@ -73,20 +72,17 @@ def _nothing(attributes: Sequence[AttributeReport]) -> str:
 
 
 def _bound(attributes: Sequence[AttributeReport]) -> str:
-    rates = [one.rates.domain for one in attributes if one.rates.domain is not None]
-    if not rates:
+    """Return how many people were looked at in vain, and what share of such people is still possible."""
+    rates = [rate for one in attributes for rate in one.rates.measured]
+    widest = [
+        max((rate for rate in rates if rate.population == population), key=lambda rate: rate.high)
+        for population in measured_populations(attributes)
+    ]
+    if not widest:
         return ""
-    widest = max(rates, key=lambda rate: rate.high)
-    return (
-        f": none of {widest.of:,} people drawn uniformly from the domain, so at most {percent(widest.high)} of all "
-        f"({percent(widest.confidence)} confidence)"
-    )
+    none = [f"none of {r.of:,} {POPULATIONS[r.population]} (so at most {percent(r.high)})" for r in widest]
+    return f": {listed(none)}, with {percent(widest[0].confidence)} confidence"
 
 
 def _by(attribute: AttributeReport) -> str:
     return listed([plain(name) for name in attribute.sensitive])
-
-
-def _rate(attribute: AttributeReport) -> float:
-    """Return the larger of the two rates that were measured."""
-    return max((rate.rate for rate in attribute.rates.measured), default=0.0)

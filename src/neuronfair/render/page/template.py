@@ -17,6 +17,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 from neuronfair import words
+from neuronfair.render.groups import left_out
 from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
@@ -60,13 +61,13 @@ def _place(sentence: str, change: Change) -> tuple[int, int] | None:
 
 
 def _headline(attribute: AttributeReport) -> RateOf | None:
-    """Return the rate that stands for a choice of attributes."""
-    return attribute.rates.domain or attribute.rates.table
+    """Return the rate that stands for a choice of attributes: that of the people one has."""
+    return next(iter(attribute.rates.measured), None)
 
 
 def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
-    """Return the sensitive attributes with the highest rate among people drawn from the domain."""
-    return max(attributes, key=lambda one: one.rates.domain.rate if one.rates.domain else -1.0)
+    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks."""
+    return max(attributes, key=lambda one: one.rates.largest)
 
 
 def _best_search(attribute: AttributeReport) -> SearchReport | None:
@@ -129,6 +130,7 @@ def _environment() -> Environment:
         "game_json": lambda game: htmlsafe_json_dumps(msgspec.to_builtins(game), separators=(",", ":")),
         "headline": _headline,
         "layers": _layers,
+        "left_out": left_out,
         "maps": layer_maps,
         "marked": marked,
         "parts": _parts,
