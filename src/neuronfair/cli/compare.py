@@ -75,8 +75,8 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
     source = options.Source(model, weights, trust_pickle, decision, device)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)

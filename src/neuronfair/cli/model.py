@@ -37,7 +37,7 @@ def train(
 
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    table = options.load_data(data, encoding, domain, sensitive, target).data
     module, card = options.fit_classifier(table, console, seed, options.sizes(hidden))
     save(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
@@ -80,10 +80,9 @@ def interpret(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = options.Source(model, weights, trust_pickle, decision, device).open_or_train(
-        table, console, seed
-    )
+    source = options.Source(model, weights, trust_pickle, decision, device)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
+    opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     if not isinstance(network, Network):
         raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from neuronfair.model.open import Opened
     from neuronfair.model.weights import Card
     from neuronfair.store.run import Run
+    from neuronfair.verdict.given import Given
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
@@ -90,19 +91,23 @@ def sizes(text: str | None) -> list[int] | None:
 
 
 def load_data(
-    name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None
-) -> tuple[Data, str | None]:
-    """Return a data set of the paper, or a user's table and the text of its domain, of a file or inferred."""
-    from neuronfair.domain.data import DATASETS, load, read_table
-    from neuronfair.domain.files import read_sheet
-    from neuronfair.domain.infer import infer_domain
-    from neuronfair.domain.toml import parse_domain, read_domain
+    name: str,
+    encoding: str,
+    domain: Path | None,
+    sensitive: str | None,
+    target: str | None,
+    source: Source | None = None,
+) -> Given:
+    """Return a data set of the paper, or a user's table, with the columns that the model reads."""
+    from neuronfair.domain.data import DATASETS, load
+    from neuronfair.verdict.given import given
 
     chosen, path = names(sensitive), Path(name)
+    source = source or Source()
     if name in DATASETS:
         if domain is not None or target is not None:
             raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        return load(name, encoding, sensitive=chosen), None
+        return given(load(name, encoding, sensitive=chosen), model=source.model, trust_pickle=source.trust_pickle)
     if not path.exists():
         raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
     if encoding != "default":
@@ -111,15 +116,11 @@ def load_data(
         )
     if domain is not None and target is not None:
         raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
-    if domain is not None:
-        described, text, table = read_domain(domain), domain.read_text(encoding="utf-8"), read_sheet(path)
-    elif target is not None and chosen:
-        table = read_sheet(path)
-        text = infer_domain(table, sensitive=chosen, target=target)
-        described = parse_domain(text, default_name=path.stem)
-    else:
+    if domain is None and not (target is not None and chosen):
         raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
-    return read_table(table, described.with_sensitive(*chosen) if chosen else described), text
+    return given(
+        path, model=source.model, domain=domain, sensitive=chosen, target=target, trust_pickle=source.trust_pickle
+    )
 
 
 def read_decision(text: str | None) -> Decision | None:

@@ -54,8 +54,8 @@ def rate(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
     source = options.Source(model, weights, trust_pickle, decision, device)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     with progress_bar("Judging people", quiet=console.quiet) as show:
         result = discrimination_rate(

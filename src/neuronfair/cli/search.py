@@ -82,8 +82,8 @@ def search(
     refuse_links(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
     source = options.Source(model or _trained(out), weights, trust_pickle, decision, device)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)

@@ -12,6 +12,7 @@ from neuronfair.verdict.report import Report
 from neuronfair.words import UNKNOWN, percent, spanned, times
 
 WORST = 3  # findings told
+COLUMNS = 8  # left out and named
 _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
 
 
@@ -31,7 +32,17 @@ def audit_report(report: Report) -> RenderableType:
     lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
     if not report.model.white_box:
         lines.append(report.model.note)
+    lines += _left_out(report)
     return Group(*lines, *_afterwards(report))
+
+
+def _left_out(report: Report) -> list[str]:
+    """Return which columns nobody looked at, and why."""
+    reasons: dict[str, list[str]] = {}
+    for one in report.data.left_out:
+        reasons.setdefault(one.reason, []).append(one.column)
+    more = {reason: f", … ({len(names)} in all)" if len(names) > COLUMNS else "" for reason, names in reasons.items()}
+    return [f"Left out: {', '.join(names[:COLUMNS])}{more[why]}: {why}." for why, names in reasons.items()]
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import nn
@@ -42,7 +42,9 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
     return None if names is None else tuple(names)
 
 
-def matched(model: Any, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...] | None:
+def matched(
+    model: Any, names: Sequence[str] | None, known: Sequence[str], place: Literal["table", "domain"] = "table"
+) -> tuple[str, ...] | None:
     """Return the columns that the names of a model's inputs stand for; None if none of them is known.
 
     >>> matched("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
@@ -55,11 +57,17 @@ def matched(model: Any, names: Sequence[str] | None, known: Sequence[str]) -> tu
     if len(missing) == len(found):
         return None
     if missing:
-        source = model if isinstance(model, (str, Path)) else type(model).__name__
+        remedy = "Add it to the domain file. " if place == "domain" else ""
         raise ModelError(
-            f"{source}: reads a column '{missing[0]}', which the table does not have. {did_you_mean(missing[0], known)}"
+            f"{source_of(model)}: reads a column '{missing[0]}', which the {place} does not have. {remedy}"
+            f"{did_you_mean(missing[0], known)}"
         )
     return tuple(dict.fromkeys(column for column in found.values() if column is not None))
+
+
+def source_of(model: Any) -> str:
+    """Return what a model is called in an error: its file, or what it is."""
+    return str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
 
 
 def _beginnings(name: str) -> Iterator[str]:
@@ -74,7 +82,9 @@ def input_names(model: Any) -> list[str] | None:
 
     A transformer of columns reads those that it does not drop.
     """
-    if isinstance(model, nn.Module) and not hasattr(model, "inputs"):
+    if type(model).__module__.partition(".")[0] == "keras":
+        return single_columns((tensor.name, tensor.shape[1:]) for tensor in _said(model, "inputs") or ())
+    if isinstance(model, nn.Module):
         return None
     if _said(model, "transformers_") is not None:
         return _transformed(model)
@@ -82,13 +92,12 @@ def input_names(model: Any) -> list[str] | None:
         names = input_names(part)
         if names is not None:
             return names
-    if type(model).__module__.partition(".")[0] == "keras":
-        return single_columns((tensor.name, tensor.shape[1:]) for tensor in _said(model, "inputs") or ())
     for name in _NAMES:
         said = _said(model, name)
         said = said() if name == "feature_name" and callable(said) else said  # of a booster of LightGBM
         if isinstance(said, (list, tuple, np.ndarray)) and len(said) and all(isinstance(word, str) for word in said):
-            return None if _numbered(said) else [str(word) for word in said]
+            words = [str(word) for word in said]
+            return None if _numbered(words) else words
     return None
 
 
@@ -140,6 +149,6 @@ def _said(model: Any, what: str) -> Any:
         return None
 
 
-def _numbered(names: Sequence[str]) -> bool:
+def _numbered(names: list[str]) -> bool:
     """Return whether LightGBM or CatBoost has made up the names, because it was given no columns."""
-    return any(list(names) == [f"{word}{i}" for i in range(len(names))] for word in ("Column_", ""))
+    return any(names == [f"{word}{i}" for i in range(len(names))] for word in ("Column_", ""))

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from neuronfair.render.page.template import rendered
 from neuronfair.verdict.report import Report
 
 
-def audit_page(report: Report) -> str:
-    """Return the report of an audit as one self-contained HTML page."""
+class Reported(Protocol):
+    """What has a report, such as the result of an audit."""
+
+    @property
+    def report(self) -> Report:
+        """The report."""
+        ...
+
+
+def audit_page(audit: Report | Reported) -> str:
+    """Return an audit, or its report, as one self-contained HTML page."""
+    report = audit if isinstance(audit, Report) else audit.report
     return rendered("page.html", style="page.css", script="page.js", report=report)
