@@ -86,7 +86,7 @@ def test_data_is_limited():
 
 
 def test_a_missing_column_is_reported_at_once():
-    with pytest.raises(ModelError, match="reads a column 'aeg', which the table does not have.*Did you mean 'age'"):
+    with pytest.raises(ModelError, match=r"reads a column 'aeg', which the table does not have\..*Did you mean 'age'"):
         given(PEOPLE, model=reading("aeg", "sex"), sensitive="sex", target="hired")
     with pytest.raises(ModelError, match=r"reads a column 'number', which the domain does not have\. Add it"):
         given(PEOPLE, model=reading("age", "number"), domain=parse_domain(DOMAIN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,9 @@ from torch import nn
 
 from neuronfair.errors import ModelError
 from neuronfair.model.open.columns import columns_of, input_names, picked, single_columns
+from neuronfair.model.open.keras_layers import without_numpy_warning
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
 from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
@@ -97,7 +100,8 @@ def test_keras(tmp_path):
     keras = pytest.importorskip("keras", reason="the package keras is not installed")
     inputs = [keras.Input((1,), name=name) for name in ("age", "hours")]
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(inputs)))
-    model.save(tmp_path / "model.keras")
+    with without_numpy_warning():
+        model.save(tmp_path / "model.keras")
     for source in (model, tmp_path / "model.keras"):
         assert columns_of(source, NAMES) == ("age", "hours")
     assert columns_of(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), NAMES) is None
