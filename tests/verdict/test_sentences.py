@@ -82,8 +82,8 @@ def test_nobody_is_no_proof():
 
 
 def test_a_model_that_does_not_read_the_attribute_says_nothing_about_it():
-    unread = fair("sex", health=(Note(NOT_READ, "…", "…"),))
-    told = verdict([unread, fair("race")], 50)
+    unread = fair("sex", rates=Rates(), health=(Note(NOT_READ, "…", "…"),))
+    told = verdict([unread, fair("race", rates=Rates())], 50)
     assert told.level == "nothing found"
     assert "The model does not read sex, so its decision cannot flip with it: that says nothing." in told.text
     assert "does not read" not in verdict([fair("sex")], 50).text
