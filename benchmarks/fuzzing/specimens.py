@@ -128,7 +128,7 @@ def pictures() -> list[Files]:
 @cache
 def audit() -> list[Files]:
     """The folder of a small audit; its searches are run folders."""
-    from neuronfair.verdict.audit import audit as begin
+    from neuronfair.audits import audit as begin
     from neuronfair.verdict.settings import AuditSettings
 
     with tempfile.TemporaryDirectory() as name, ExitStack() as stopped:

@@ -17,6 +17,7 @@ from neuronfair.verdict import entries, report
 
 HERE = Path(__file__).parent
 STAGES = {
+    "audits": "An audit in one call",
     "verdict": "Audit",
     "render": "The page",
     "domain": "Tables and domains",
@@ -29,7 +30,7 @@ STAGES = {
 }
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
-    "verdict.audit": ("Audit",),
+    "audits": ("Seldom",),
     "verdict.settings": ("AuditSettings",),
     "verdict.fairness": ("Fairness", "CheckSettings", "Checked"),
     "domain.attribute": ("Attribute",),

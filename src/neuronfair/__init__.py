@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
+    from neuronfair.audits import Audit, audit
     from neuronfair.domain.data import Data, load, read_table
     from neuronfair.domain.infer import infer_domain
     from neuronfair.domain.table import TableDomain
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from neuronfair.search.outcome import Plan
     from neuronfair.search.shrink import shrink
     from neuronfair.store.run import Run
-    from neuronfair.verdict.audit import audit
     from neuronfair.verdict.checks import Checks
     from neuronfair.verdict.compare import compare
     from neuronfair.verdict.report import Report
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
+    "Audit": "audits",
     "AuditSettings": "verdict.settings",
     "BlackBox": "model.blackbox",
     "Checks": "verdict.checks",
@@ -52,7 +53,7 @@ _HOME = {
     "Run": "store.run",
     "TableDomain": "domain.table",
     "TableEncoding": "model.encoding",
-    "audit": "verdict.audit",
+    "audit": "audits",
     "audit_page": "render.page",
     "compare": "verdict.compare",
     "discrimination_rate": "measure.rate",
@@ -70,6 +71,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Audit",
     "AuditSettings",
     "BlackBox",
     "Checks",

@@ -137,3 +137,11 @@ def test_one_number_spelled_in_two_ways_and_numbers_with_empty_cells_are_labels(
     path.write_text("sex,same,some,hired\nF,1,1,yes\nM,1.0,2,no\nF,1,,no\n", encoding="utf-8")
     domain = parse_domain(infer_domain(path, sensitive=["sex"], target="hired"))
     assert [a.values for a in domain.attributes] == [("F", "M"), ("1", "1.0"), ("1", "2", "missing")]
+
+
+def test_columns_that_a_model_reads_are_never_left_out(tmp_path):
+    people = {"number": [f"n{i}" for i in range(600)], "age": list(range(600)), "sex": ["f", "m"] * 300}
+    people |= {"job": ["cook"] * 600, "hired": ["no", "yes", "yes"] * 200}
+    assert parse_domain(infer_domain(people, sensitive=["sex"], target="hired")).names == ("sex", "job")
+    text = infer_domain(people, sensitive=["sex"], target="hired", columns=["number", "age"])
+    assert parse_domain(text).names == ("number", "age", "sex")

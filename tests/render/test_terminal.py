@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
 from neuronfair.verdict.entries import Note, Rates
@@ -77,3 +80,11 @@ def test_a_search_that_was_not_guided_is_named_whatever_its_attribute():
     )
     assert text.count("Note: In train mode. Call eval().") == 1
     assert "Note: adf, by race. Compare." in text
+
+
+def test_columns_that_were_left_out_are_named_by_their_reason():
+    names = [LeftOut(f"x{i}", "the model does not read it") for i in range(10)]
+    made = reports.report()
+    text = shown(replace(made, data=replace(made.data, left_out=(*names, LeftOut("id", "a running number")))))
+    assert "Left out: x0, x1, x2, x3, x4, x5, x6, x7, … (10 in all): the model does not read it." in text
+    assert "Left out: id: a running number." in text

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair.audits import Audit, audit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
@@ -19,7 +20,6 @@ from neuronfair.search import campaign
 from neuronfair.search.outcome import Count
 from neuronfair.store.run import Run
 from neuronfair.verdict import inquiry
-from neuronfair.verdict.audit import Audit, audit
 from neuronfair.verdict.entries import Condition
 from neuronfair.verdict.folder import check_audit_folder
 from neuronfair.verdict.report import DecisionReport, Report, Seconds

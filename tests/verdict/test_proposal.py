@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from neuronfair import Data, Decision, TableDomain, fit
+from neuronfair.audits import audit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.model.descent import TrainingSettings
@@ -16,7 +17,7 @@ from neuronfair.model.open import open_model
 from neuronfair.model.weights import save
 from neuronfair.verdict import proposal
 from neuronfair.verdict.about import Origin
-from neuronfair.verdict.audit import audit, run
+from neuronfair.verdict.audit import run
 from neuronfair.verdict.settings import AuditSettings
 from tests.planted import networks
 

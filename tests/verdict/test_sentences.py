@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronfair.verdict.entries import AttributeReport, Histogram, Note, Rates, Severity
+from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, Rates, Severity
 from neuronfair.verdict.report import Verdict
 from neuronfair.verdict.sentences import verdict
 from tests.reports import attribute, fair, rate, search
@@ -86,3 +86,11 @@ def test_nobody_is_no_proof():
         "that there is nobody."
     )
     assert verdict([], 1000).text == "Nothing was looked at."
+
+
+def test_a_model_that_does_not_read_the_attribute_says_nothing_about_it():
+    unread = fair("sex", rates=Rates(), health=(Note(NOT_READ, "…", "…"),))
+    told = verdict([unread, fair("race", rates=Rates())], 50)
+    assert told.level == "nothing found"
+    assert "The model does not read sex, so its decision cannot flip with it: that says nothing." in told.text
+    assert "does not read" not in verdict([fair("sex")], 50).text

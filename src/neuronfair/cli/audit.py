@@ -116,7 +116,8 @@ def audit(
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     source = options.Source(model, weights, trust_pickle, decision, device)
-    table, text = options.load_data(data, encoding, domain, sensitive, target, source)
+    found = options.load_data(data, encoding, domain, sensitive, target, source)
+    table = found.data
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     game = playground(opened, table) if interactive else None
@@ -127,8 +128,10 @@ def audit(
         weights=weights,
         trust_pickle=trust_pickle,
         table=None if data in DATASETS else data,
-        domain_text=text,
-        inferred=target is not None,
+        domain_text=found.text,
+        inferred=found.inferred,
+        reads=found.reads,
+        left_out=found.left_out,
     )
     with progress_bar("Auditing", quiet=console.quiet) as show:
         result = run(
@@ -146,10 +149,10 @@ def audit(
         raise result.failure
     ready.extend(report)
     console.print(audit_report(report))
-    if text is not None and target is not None:
+    if found.inferred:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
     console.print(f"Page: {outputs.html}", soft_wrap=True)
-    if result.interrupted:
+    if report.reproduction.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.gate is not None and not report.gate.passed:
         if quiet:  # a build that fails says why

@@ -76,7 +76,7 @@ def compare(
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     source = options.Source(model, weights, trust_pickle, decision, device)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target, source)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)

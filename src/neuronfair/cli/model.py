@@ -37,7 +37,7 @@ def train(
 
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target)
+    table = options.load_data(data, encoding, domain, sensitive, target).data
     module, card = options.fit_classifier(table, console, seed, options.sizes(hidden))
     save(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
@@ -81,7 +81,7 @@ def interpret(
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     source = options.Source(model, weights, trust_pickle, decision, device)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target, source)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     if not isinstance(network, Network):

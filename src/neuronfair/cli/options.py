@@ -7,13 +7,12 @@ import math
 import os
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.errors import DataError, ModelError, NeuronFairError, did_you_mean
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.shown import visible
 from neuronfair.words import percent
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from neuronfair.model.descent import TrainingSettings
     from neuronfair.model.open import Opened
     from neuronfair.model.weights import Card
+    from neuronfair.verdict.given import Given
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
@@ -71,9 +71,6 @@ SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables; errors only.")]
 
 
-_READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
-
-
 def names(text: str | None) -> list[str] | None:
     """Return the names in a list with commas; None where none was given."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
@@ -97,22 +94,21 @@ def load_data(
     sensitive: str | None,
     target: str | None,
     source: Source | None = None,
-) -> tuple[Data, str | None]:
-    """Return a data set of the paper, or a user's table and the text of its domain, of a file or inferred.
+) -> Given:
+    """Return a data set of the paper, or a user's table, with the columns that the model reads.
 
     The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
     among numbers, as trees do, is given empty cells and not the median.
     """
-    from neuronfair.domain.data import DATASETS, load, read_table
-    from neuronfair.domain.files import read_sheet
-    from neuronfair.domain.infer import infer_domain
-    from neuronfair.domain.toml import parse_domain, read_domain
+    from neuronfair.domain.data import DATASETS, load
+    from neuronfair.verdict.given import given
 
     chosen, path = names(sensitive), Path(name)
+    source = source or Source()
     if name in DATASETS:
         if domain is not None or target is not None:
             raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        return load(name, encoding, sensitive=chosen), None
+        return given(load(name, encoding, sensitive=chosen), model=source.model, trust_pickle=source.trust_pickle)
     if not path.exists():
         raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
     if encoding != "default":
@@ -121,22 +117,18 @@ def load_data(
         )
     if domain is not None and target is not None:
         raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
-    if domain is not None:
-        described, text, table = read_domain(domain), domain.read_text(encoding="utf-8"), read_sheet(path)
-    elif target is not None and chosen:
-        table = read_sheet(path)
-        decision = None if source is None else read_decision(source.decision)
-        regression = decision is not None and decision.kind == "tolerance"
-        infer = partial(infer_domain, table, sensitive=chosen, target=target, regression=regression)
-        text = infer(keep_missing=source is not None and source.model is not None)
-        described = parse_domain(text, default_name=path.stem)
-        if source is not None and any(a.empty is not None for a in described.attributes):
-            filled = parse_domain(infer(), default_name=path.stem)
-            if not source.reads_empty_cells(*(read_table(table, each) for each in (described, filled))):
-                text, described = infer(), filled
-    else:
+    if domain is None and not (target is not None and chosen):
         raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
-    return read_table(table, described.with_sensitive(*chosen) if chosen else described), text
+    return given(
+        path,
+        model=source.model,
+        domain=domain,
+        sensitive=chosen,
+        target=target,
+        decision=read_decision(source.decision),
+        opens=None if source.model is None else source.open,
+        trust_pickle=source.trust_pickle,
+    )
 
 
 def read_decision(text: str | None) -> Decision | None:
@@ -208,13 +200,6 @@ class Source:
             device=self.device,
             decision=read_decision(self.decision),
         )
-
-    def reads_empty_cells(self, data: Data, filled: Data) -> bool:
-        """Return whether the model reads cells, also empty ones, and is no white box either if these are filled."""
-        try:
-            return self.open(data).kind in _READ_CELLS and not self.open(filled).white_box
-        except ModelError:  # which will be raised again, if that was not the reason
-            return False
 
     def train(
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None

@@ -55,7 +55,7 @@ def rate(
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     source = options.Source(model, weights, trust_pickle, decision, device)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target, source)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     with progress_bar("Judging people", quiet=console.quiet) as show:
         result = discrimination_rate(

@@ -84,7 +84,7 @@ def search(
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
     source = options.Source(model or _trained(out), weights, trust_pickle, decision, device)
-    table, _ = options.load_data(data, encoding, domain, sensitive, target, source)
+    table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +51,11 @@ class Data:
         """Return the chosen rows with their labels."""
         return replace(self, rows=self.rows[index], labels=self.labels[index])
 
+    def only(self, names: Collection[str]) -> Data:
+        """Return the columns of some attributes, in the domain's order."""
+        kept = [column for column, name in enumerate(self.domain.names) if name in names]
+        return replace(self, domain=limited(self.domain, names), rows=self.rows[:, kept])
+
     def split(self, seed: int = 0) -> Split:
         """Return 70 % of the rows for training, 10 % for validation and 20 % for testing, drawn anew for each seed."""
         n = len(self)
@@ -95,8 +100,8 @@ def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
     return read_domain(sources.CATALOG / f"{name}.{encoding}.toml")
 
 
-def read_table(path: str | Path | Sheet, domain: TableDomain) -> Data:
-    """Read a CSV or Parquet file whose columns a domain describes; other columns are ignored.
+def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
+    """Read a CSV or Parquet file, or a DataFrame, whose columns a domain describes; other columns are ignored.
 
     Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
     with its column, line and value.
@@ -110,6 +115,13 @@ def read_table(path: str | Path | Sheet, domain: TableDomain) -> Data:
         return Data(path.stem, domain, domain.from_table(sheet.columns), _labels(sheet.columns, domain))
     except CellError as bad:
         raise DataError(f"{path}: {sheet.where(bad.row)}: {bad.reason}") from None
+
+
+def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:
+    """Return a domain with some of its attributes, in its own order, and the rules that speak of no other."""
+    attributes = tuple(attribute for attribute in domain.attributes if attribute.name in names)
+    rules = tuple(rule for rule in domain.rules if {*rule.when, *rule.then} <= set(names))
+    return replace(domain, attributes=attributes, rules=rules)
 
 
 def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Tensor:

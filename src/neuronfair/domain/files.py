@@ -36,14 +36,18 @@ class Sheet:
         return f"{self.unit} {self.lines[row]}"
 
 
-def read_sheet(path: str | Path | Sheet) -> Sheet:
+def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
     """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), or a Parquet file.
 
     A file that would take too much memory is refused, before it is unpacked or while it is read. What was read before
-    is not read again.
+    is not read again. A table in memory (a DataFrame, an Arrow table, a mapping of columns) is taken as a file is.
     """
     if isinstance(path, Sheet):
         return path
+    if not isinstance(path, (str, Path)):
+        from neuronfair.domain.memory import sheet_of
+
+        return sheet_of(path)
     path = Path(path)
     try:
         if path.suffix.lower() in (".parquet", ".pq"):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,29 +48,33 @@ _TAIL = """
 
 
 def infer_domain(
-    path: str | Path | Sheet,
+    path: str | Path | Sheet | Any,
     *,
     sensitive: Sequence[str],
     target: str,
+    columns: Sequence[str] | None = None,
     regression: bool = False,
     keep_missing: bool = False,
 ) -> str:
-    """Return the text of a commented TOML file that describes a table (CSV or Parquet).
+    """Return the text of a commented TOML file that describes a table: a CSV or Parquet file, or a DataFrame.
 
-    Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`. With `regression` the target is
+    Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`. `columns` are those that a model
+    reads: none of them is left out, and all others but the sensitive ones are. With `regression` the target is
     a quantity and has no classes, as it is anyway with more than 50 different numbers. With `keep_missing` an empty
     cell among numbers is a value of its own, for models that read it as such, and not the median.
     """
     sheet = read_sheet(path)
-    path, columns = sheet.path, sheet.columns
+    needed = set(sheet.columns if columns is None else (*columns, *sensitive, target))
+    path, read = sheet.path, columns is not None
+    table = {name: cells for name, cells in sheet.columns.items() if name in needed}
     for name in (*sensitive, target):
-        if name not in columns:
-            raise DataError(f"{path}: no column '{name}'. {did_you_mean(name, columns)}")
+        if name not in table:
+            raise DataError(f"{path}: no column '{name}'. {did_you_mean(name, sheet.columns)}")
     if target in sensitive:
         raise DomainError(f"{path}: '{target}' cannot be both the target and sensitive")
-    classes = sorted(set(columns[target]) - {c for c in columns[target] if _is_missing(c)}, key=_order)
-    if any(_is_missing(cell) for cell in columns[target]):
-        where = sheet.where(next(i for i, cell in enumerate(columns[target]) if _is_missing(cell)))
+    classes = sorted(set(table[target]) - {c for c in table[target] if _is_missing(c)}, key=_order)
+    if any(_is_missing(cell) for cell in table[target]):
+        where = sheet.where(next(i for i, cell in enumerate(table[target]) if _is_missing(cell)))
         raise DataError(f"{path}: {where}: the target '{target}' is empty. Remove such rows or fill the cell")
     if _numbers(dict.fromkeys(classes, 1)) is not None and (regression or len(classes) > MAX_CLASSES):
         classes = []
@@ -79,15 +84,17 @@ def infer_domain(
             "expected, or numbers"
         )
     for name in sensitive:
-        if len(set(columns[name])) == 1:
+        if len(set(table[name])) == 1:
             raise DataError(
-                f"{path}: the sensitive attribute '{name}' is {columns[name][0]!r} in every row. To compare people, a "
+                f"{path}: the sensitive attribute '{name}' is {table[name][0]!r} in every row. To compare people, a "
                 "second value is needed: use more rows, or write the domain file by hand"
             )
-    lines = [_line(name, cells, name in sensitive, keep_missing) for name, cells in columns.items() if name != target]
+    lines = [
+        _line(name, cells, read or name in sensitive, keep_missing) for name, cells in table.items() if name != target
+    ]
     head = _HEAD.format(
         file=visible(path.name),
-        rows=len(columns[target]),
+        rows=len(table[target]),
         name=quoted(path.stem),
         sensitive=_quotes(sensitive),
         target=quoted(target),
@@ -116,7 +123,7 @@ def _line(name: str, cells: Sequence[str], keep: bool, keep_missing: bool) -> st
     if len(two) == 2 == len(counts) and two != [0, 1]:  # as labels they would become 0 and 1
         entry = _two(*two)
     elif numbers is None or len(counts) == 2 or (len(counts) == 1 and not keep):
-        entry = _labels(counts, empty)
+        entry = _labels(counts, empty, keep)
     else:
         entry = _grid(numbers, np.asarray(list(counts.values())), empty)
         if empty and keep_missing:
@@ -127,8 +134,8 @@ def _line(name: str, cells: Sequence[str], keep: bool, keep_missing: bool) -> st
     return f"{quoted(name)} = {{ {parts} }}  # {comment}"
 
 
-def _labels(counts: Mapping[str, int], empty: int) -> dict[str, str] | None:
-    if len(counts) > MAX_LABELS:
+def _labels(counts: Mapping[str, int], empty: int, keep: bool) -> dict[str, str] | None:
+    if len(counts) > MAX_LABELS and not keep:
         return None
     labels = sorted(counts, key=_order) + ([MISSING] if empty else [])
     kind = "flag" if len(labels) == 2 else "nominal"

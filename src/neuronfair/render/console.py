@@ -46,9 +46,16 @@ def make_console(*, quiet: bool = False) -> Console:
 def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar while a block runs; call the value it gives with (done, total) and, if known, a note.
 
-    It goes to standard error, and only if that is a terminal: results and logs stay clean.
+    It goes to standard error, and only if that is a terminal, or to the output of a notebook's cell: results and logs
+    stay clean.
     """
     console = _Console(stderr=True)
+    if console.is_jupyter and not quiet:
+        from neuronfair.render.notebook import notebook_bar
+
+        with notebook_bar(what) as show_there:
+            yield show_there
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

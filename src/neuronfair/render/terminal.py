@@ -13,6 +13,7 @@ from neuronfair.verdict.report import Report
 from neuronfair.words import UNKNOWN, spanned, times
 
 WORST = 3  # findings told
+COLUMNS = 8  # left out and named
 _STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
 
 
@@ -32,7 +33,17 @@ def audit_report(report: Report) -> RenderableType:
     lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
     if not report.model.white_box or report.decision.kind == "tolerance":
         lines.append(report.model.note)
+    lines += _left_out(report)
     return Group(*lines, *_afterwards(report))
+
+
+def _left_out(report: Report) -> list[str]:
+    """Return which columns nobody looked at, and why."""
+    reasons: dict[str, list[str]] = {}
+    for one in report.data.left_out:
+        reasons.setdefault(one.reason, []).append(one.column)
+    more = {reason: f", … ({len(names)} in all)" if len(names) > COLUMNS else "" for reason, names in reasons.items()}
+    return [f"Left out: {', '.join(names[:COLUMNS])}{more[why]}: {why}." for why, names in reasons.items()]
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:

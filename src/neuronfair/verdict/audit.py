@@ -15,14 +15,15 @@ from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
-from neuronfair.verdict.checks import Checks, Ready, attribute_sets
+from neuronfair.verdict.checks import Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
+from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.proposal import propose
@@ -30,66 +31,18 @@ from neuronfair.verdict.report import SCHEMA, DecisionReport, Report, Seconds
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
+from neuronfair.words import listed
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
 
 
 @dataclass(frozen=True)
-class Audit:
+class Result:
     """What an audit came to. `outcomes` holds what each search found, by attribute and method."""
 
     report: Report
     outcomes: dict[tuple[str, str], Outcome]
     failure: NeuronFairError | None = None  # why the checks could not be judged
-
-    @property
-    def verdict(self) -> str:
-        """The verdict in a sentence or two."""
-        return self.report.verdict.text
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the audit early."""
-        return self.report.reproduction.interrupted
-
-
-def audit(
-    model: Any,
-    data: Data,
-    *,
-    sensitive: str | Sequence[str] | None = None,
-    decision: Decision | None = None,
-    settings: AuditSettings | None = None,
-    checks: Checks | None = None,
-    folder: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Audit:
-    """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
-
-    The model is whatever `open_model` takes. Each of the sensitive attributes (those of the table's domain, if none are
-    named) is looked at alone, then all together. `checks` are limits, past counterexamples and an earlier audit that it
-    is judged by. With a folder, every search is a run in it that survives a kill (the same audit goes on from there),
-    and the figures are left in its audit.json.
-
-    >>> import neuronfair
-    >>> from torch import nn
-    >>> data = neuronfair.load("german")
-    >>> module = nn.Sequential(nn.Linear(neuronfair.TableEncoding.of(data.domain).width, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> audit(module, data, settings=AuditSettings.quick(seeds=5, steps=5)).report.data.rows
-    1000
-    """
-    settings, ready = settings or AuditSettings(), (checks or Checks()).read(data.domain)
-    device = str(getattr(model, "device", data.domain.device))
-    opened = open_model(model, data.domain, data.rows, device=device, decision=decision)
-    if sensitive is not None:
-        names = [sensitive] if isinstance(sensitive, str) else sensitive
-        data = replace(data, domain=data.domain.with_sensitive(*names))
-    ready.refuse(data.domain.sensitive, settings.methods_for(opened))
-    result = run(opened, data, settings=settings, ready=ready, folder=folder, progress=progress)
-    if result.failure is not None:
-        raise result.failure
-    ready.extend(result.report)
-    return result
 
 
 def run(
@@ -101,7 +54,7 @@ def run(
     origin: Origin | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
-) -> Audit:
+) -> Result:
     """Audit a model that is open already, by the sensitive attributes of the table's domain.
 
     Checks that could not be judged do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
@@ -124,6 +77,7 @@ def run(
     try:
         for case in _cases(opened, views, settings, place, origin, clock, show):
             inquiries.append(Inquiry.of(case.domain))
+            inquiries[-1].note(*_unread(case.domain.sensitive, origin.reads))
             _inquire(case, inquiries[-1], clock, _labelled(show, case.domain.sensitive if len(choices) > 1 else ()))
         if settings.repair:
             with clock.of("repair"):
@@ -147,7 +101,7 @@ def run(
     report, failure = ready.judge(report, past)
     if place is not None:
         keep_figures(place, report)
-    return Audit(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)
+    return Result(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)
 
 
 def _cases(
@@ -181,6 +135,17 @@ def _cases(
             manifest=_whereabouts(opened, origin),
             replay=replay_options(opened, origin),
         )
+
+
+def _unread(sensitive: Sequence[str], reads: Sequence[str] | None) -> list[Note]:
+    """Return a note if the model reads none of these attributes, so that they cannot change its decisions."""
+    if reads is None or set(sensitive) & set(reads):
+        return []
+    seen = (
+        f"The model does not read {listed(sensitive)}, so no decision can flip with it: the flip test is empty, and "
+        "says nothing about columns that stand in for it."
+    )
+    return [Note(NOT_READ, seen, "Look at the groups instead, whose shares may differ all the same.")]
 
 
 def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 from neuronfair.words import Population
 
 Cell = str | int | float
+NOT_READ = "not-read"  # the name of a note about attributes that the model does not read
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,11 @@ class AttributeReport:
     def is_constant(self) -> bool:
         """Whether the model decided alike for everybody looked at, so that it cannot be judged."""
         return any(note.name == "constant-decision" for note in self.health)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the model reads one of the sensitive attributes, as far as is known; else no decision can flip."""
+        return all(note.name != NOT_READ for note in self.health)
 
     @property
     def people_found(self) -> int:

@@ -29,6 +29,7 @@ from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.verdict.gate import check_groups, people_needed
+from neuronfair.verdict.given import given
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.kept import keep
@@ -101,7 +102,7 @@ class Fairness:
             )
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
-        data = _data(domain, sensitive, seed)
+        data = given(_data(domain, sensitive, seed), model=model).data
         opened = open_model(model, data.domain, data.rows, decision=decision)
         past = _replay(corpus, data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)

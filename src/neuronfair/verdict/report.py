@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from neuronfair.domain.column import LeftOut
 from neuronfair.errors import DataError
 from neuronfair.verdict.entries import AttributeReport, Group, RateOf
 
@@ -121,6 +122,7 @@ class DataReport:
     target: str | None = None  # column that the model decides
     classes: tuple[str, ...] = ()  # of the target
     domain_inferred: bool = False  # whether the domain was read off the table
+    left_out: tuple[LeftOut, ...] = ()  # columns that nobody looked at, and why
 
 
 @dataclass(frozen=True)

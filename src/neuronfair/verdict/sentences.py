@@ -30,6 +30,9 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
         level, text = "nothing found", _nothing(attributes)
     if any(one.is_constant for one in attributes):
         text += " But it decided alike for everybody looked at: such a model cannot be judged."
+    unread = [_by(one) for one in attributes if len(one.sensitive) == 1 and not one.is_read]
+    if unread:
+        text += f" The model does not read {listed(unread)}, so its decision cannot flip with it: that says nothing."
     if interrupted:
         text += " The audit was interrupted: this is what was seen until then."
     return Verdict(level, text)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -14,11 +15,12 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean
 from neuronfair.model.decision import Decision
-from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.open.opened import File, Opened, Request
 
 __all__ = ["Opened", "open_model"]
 
-# Which module of this package reads which files; each has a function open(request).
+# Which module of this package reads which files. Each has a function open(request), and names(file) if a file may say
+# what its inputs are called.
 _READERS = {
     ".safetensors": "own",
     ".npz": "own",
@@ -63,32 +65,43 @@ def open_model(
     source = getattr(model, "__qualname__", type(model).__name__) if in_memory else str(model)
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
-    request = Request(source, domain, rows, weights, trust_pickle, device, decision)
+    request = Request(source, domain, rows, weights, device, decision, trust_pickle=trust_pickle)
     if in_memory:
         from neuronfair.model.open.imported import open_object
 
         return open_object(request, model)
-    path = request.path
-    if _IMPORTABLE.fullmatch(request.source) and not path.exists():
-        return _reader("imported")(request)
-    if weights is not None:
+    if weights is not None and not _is_importable(request):
         raise request.error("--weights belongs to a torch module given as package.module:name")
+    opened: Opened = _reader(request).open(request)
+    return opened
+
+
+def names_in(file: File) -> Sequence[str] | None:
+    """Return the names that a model gives to its inputs; None if it gives them none, or is not made yet."""
+    reader = _reader(file)
+    names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
+    return names
+
+
+def _is_importable(file: File) -> bool:
+    return bool(_IMPORTABLE.fullmatch(file.source)) and not file.path.exists()
+
+
+def _reader(file: File) -> ModuleType:
+    """Return the module that reads a model; refuse what is none, in no time."""
+    path, suffix = file.path, file.path.suffix.lower()
+    if _is_importable(file):
+        return import_module("neuronfair.model.open.imported")
     if path.is_dir():
-        raise request.error("is a folder, not a model file")
-    suffix = path.suffix.lower()
+        raise file.error("is a folder, not a model file")
     if not path.is_file():
         known = "" if suffix in _READERS else f" A model is a file ({', '.join(_READERS)}) or package.module:name"
-        raise request.error(f"there is no such file.{known}")
+        raise file.error(f"there is no such file.{known}")
     if suffix in _PICKLED_TORCH:
-        raise request.error(
+        raise file.error(
             "pickled models are refused, because opening one runs any program hidden in it. Name the function that "
             "makes the module (package.module:name) with its weights as safetensors, or save it with torch.export"
         )
     if suffix not in _READERS:
-        raise request.error(f"a file that ends in '{suffix}' is no model. {did_you_mean(suffix, _READERS)}")
-    return _reader(_READERS[suffix])(request)
-
-
-def _reader(name: str) -> Callable[[Request], Opened]:
-    reader: Callable[[Request], Opened] = import_module(f"neuronfair.model.open.{name}").open
-    return reader
+        raise file.error(f"a file that ends in '{suffix}' is no model. {did_you_mean(suffix, _READERS)}")
+    return import_module(f"neuronfair.model.open.{_READERS[suffix]}")

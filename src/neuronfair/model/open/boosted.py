@@ -12,7 +12,7 @@ import numpy as np
 from neuronfair.apart import Unreadable, read_apart
 from neuronfair.errors import needs, one_line
 from neuronfair.limits import check_size
-from neuronfair.model.open.opened import TRIED, Opened, Request
+from neuronfair.model.open.opened import TRIED, File, Opened, Request
 from neuronfair.model.open.readings import first_that_works, readings
 
 Json = dict[str, Any]  # a part of what XGBoost writes
@@ -58,7 +58,12 @@ def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Ope
     )
 
 
-def _checked(request: Request) -> tuple[bytes, Json]:
+def names(file: File) -> list[str] | None:
+    """Return the names of the columns that the trees were trained on, if they were told."""
+    return _checked(file)[1].get("feature_names") or None
+
+
+def _checked(request: File) -> tuple[bytes, Json]:
     """Return the model as JSON, written by XGBoost in another process, and what it says, after a look at its trees."""
     if b"learner" not in request.content[:64]:
         raise request.error("not an XGBoost model: it does not begin with the entry 'learner'")

@@ -19,8 +19,9 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import scikit
+from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.frames import Frames
-from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 DIGITS = 6  # of the answers that a function is known by
@@ -64,7 +65,13 @@ def open_object(request: Request, thing: Any) -> Opened:
     return _function(request, thing)
 
 
-def _import(request: Request) -> Any:
+def names(file: File) -> list[str] | None:
+    """Return the names of the columns that a model reads; nothing is called that would make one."""
+    found = _import(file)
+    return None if isinstance(found, type) else input_names(found)
+
+
+def _import(request: File) -> Any:
     module_name, _, name = request.source.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -17,10 +17,11 @@ from neuronfair.apart import read_apart
 from neuronfair.errors import needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graph import Unsupported
 from neuronfair.model.open.keras_layers import convert, without_numpy_warning
-from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.open.opened import File, Opened, Request
 
 _ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
 _NUMBERS = 1 << 26
@@ -49,11 +50,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     return request.black_box("Keras", ask, "its scores could not be reproduced in torch")
 
 
+def names(file: File) -> list[str] | None:
+    """Return the names of a model's inputs, if each is a column."""
+    return input_names(_load(file))
+
+
 def _free(name: str, taken: Container[str]) -> str:
     return name if name not in taken else _free(f"{name}_", taken)
 
 
-def _load(request: Request) -> Any:
+def _load(request: File) -> Any:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
     keras = needs("keras", "keras")
     content = _checked(request)
@@ -78,7 +84,7 @@ def _load(request: Request) -> Any:
             raise request.error(f"not a readable Keras file ({type(error).__name__}: {text})") from error
 
 
-def _checked(request: Request) -> bytes:
+def _checked(request: File) -> bytes:
     """Return the content of the file, its archive unpacked, after a look at it in another process."""
     content = weights = request.content
     try:

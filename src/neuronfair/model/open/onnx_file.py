@@ -16,10 +16,11 @@ from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import VARIABLE, TooLarge, max_bytes
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.columns import single_columns
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
 from neuronfair.model.open.onnx_model import read_model
-from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.open.operators import activation, operator
 
 OLDEST = 9  # the first version of the standard whose operators are those known here
@@ -29,8 +30,7 @@ _FLOATS = {1: torch.float32, 11: torch.float64}
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read an ONNX graph with one input; its scores are its tensor of floating-point numbers."""
     model = read_model(request)
-    stored = {tensor.name for tensor in model.graph.initializer}
-    inputs = [given for given in model.graph.input if given.name not in stored]
+    inputs = _inputs(model.graph)
     outputs = model.graph.output
     if len(outputs) == 1 and any(n.op_type == "ArgMax" and n.output[0] == outputs[0].name for n in model.graph.node):
         raise request.error("ends in ArgMax, which hides the scores. Export the model without it")
@@ -58,6 +58,17 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     if request.reproduced(opened, ask):
         return opened
     return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
+
+
+def names(file: File) -> list[str] | None:
+    """Return the names of a graph's inputs, if each is a column."""
+    shapes = ((given.name, given.type.tensor_type.shape.dim[1:]) for given in _inputs(read_model(file).graph))
+    return single_columns((name, [size.dim_value or None for size in shape]) for name, shape in shapes)
+
+
+def _inputs(graph: Any) -> list[Any]:
+    stored = {tensor.name for tensor in graph.initializer}
+    return [given for given in graph.input if given.name not in stored]
 
 
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:

@@ -10,14 +10,14 @@ from typing import Any
 from neuronfair.apart import Unreadable, read_apart
 from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, check_size
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import File
 
 PARTS = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
 NODES = 100_000  # when functions that call each other are written out
 _ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxruntime can be held to
 
 
-def read_model(request: Request) -> Any:
+def read_model(request: File) -> Any:
     """Return the model of an ONNX file with all its tensors inside; it names no other file any more."""
     onnx = needs("onnx", "onnx")
     check_size(len(request.content), request.path, times=TEXT)
@@ -34,7 +34,7 @@ def read_model(request: Request) -> Any:
     return model
 
 
-def _check(request: Request, onnx: Any, model: Any) -> None:
+def _check(request: File, onnx: Any, model: Any) -> None:
     total = 0
     for count, part in enumerate(_parts(model)):
         if count > PARTS:
@@ -71,7 +71,7 @@ def _width(onnx: Any, tensor: Any) -> int:
     return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
-def _outside(request: Request, tensor: Any, size: int) -> bytes:
+def _outside(request: File, tensor: Any, size: int) -> bytes:
     """Return the bytes of a tensor that lie in another file, which must be in the model's own folder."""
     said = {entry.key: entry.value for entry in tensor.external_data}
     place = said.get("location", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,16 +54,11 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked of `open_model`; the readers end with `white_box` or `black_box`."""
+class File:
+    """The file of a model, or `package.module:name`, and whether it may run a program when opened."""
 
     source: str
-    domain: TableDomain
-    rows: Tensor
-    weights: Path | None = None
-    trust_pickle: bool = False
-    device: str = "cpu"
-    decision: Decision | None = None
+    trust_pickle: bool = field(default=False, kw_only=True)
 
     @property
     def path(self) -> Path:
@@ -80,6 +75,21 @@ class Request:
         """The SHA-256 of the file."""
         return hashlib.sha256(self.content).hexdigest()
 
+    def error(self, what: str) -> ModelError:
+        """Return an error that begins with the name of the source."""
+        return ModelError(f"{self.source}: {what}")
+
+
+@dataclass(frozen=True)
+class Request(File):
+    """What was asked of `open_model`; the readers end with `white_box` or `black_box`."""
+
+    domain: TableDomain
+    rows: Tensor
+    weights: Path | None = None
+    device: str = "cpu"
+    decision: Decision | None = None
+
     @cached_property
     def tried(self) -> Tensor:
         """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds."""
@@ -92,10 +102,6 @@ class Request:
     def drawn(self) -> Tensor:
         """Random valid rows, the same for every table."""
         return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
-
-    def error(self, what: str) -> ModelError:
-        """Return an error that begins with the name of the source."""
-        return ModelError(f"{self.source}: {what}")
 
     def white_box(
         self,

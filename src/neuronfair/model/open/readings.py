@@ -14,6 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import did_you_mean, needs, one_line
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.columns import input_names, picked
 from neuronfair.model.open.frames import Column, Frames, TypedColumn, cells
 from neuronfair.model.open.opened import Request
 from neuronfair.model.open.trees import TreeColumns
@@ -34,9 +35,9 @@ def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     domain = request.domain.to("cpu")
     if isinstance(estimator, TreeColumns):
         return _of_trees(request, domain, estimator)
-    names = _said(estimator, "feature_names_in_")
+    names = input_names(estimator)
     if names is not None:
-        return _by_name(request, domain, [str(name) for name in names], estimator, bare)
+        return _by_name(request, domain, names, estimator, bare)
     encoding = TableEncoding.of(domain)
     width = _said(estimator, "n_features_in_") or (encoding.width if bare else len(domain.names))
     if bare and width == encoding.width:
@@ -185,9 +186,5 @@ def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
     for _, step in getattr(part, "steps", ()):
         found = _categories(step, columns) | found  # the first encoder sees the table itself
     for _, step, chosen in getattr(part, "transformers_", ()):
-        if isinstance(chosen, str) or (isinstance(chosen, list) and all(isinstance(c, str) for c in chosen)):
-            names = [chosen] if isinstance(chosen, str) else chosen
-        else:
-            names = list(np.asarray(columns)[chosen])
-        found |= _categories(step, names)
+        found |= _categories(step, picked(getattr(part, "feature_names_in_", columns), chosen))
     return found

@@ -17,27 +17,15 @@ from neuronfair.limits import TREE, check_array, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import boosted
 from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.columns import WRAPPERS, input_names
 from neuronfair.model.open.forests import forest_of
 from neuronfair.model.open.linear import is_network, is_perceptron, networks
-from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.open.preprocessing import NotLinear, Transform, mixes_columns
 from neuronfair.model.open.readings import Reading, first_that_works, readings
 from neuronfair.model.open.trees import framework, tree_columns
 
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
-# Where a model is that stands in another one and is given its rows; of several alike, all or the first.
-_WRAPPERS = {
-    "FixedThresholdClassifier": "estimator_",
-    "TunedThresholdClassifierCV": "estimator_",
-    "FrozenEstimator": "estimator",
-    "TransformedTargetRegressor": "regressor_",
-    "CalibratedClassifierCV": "calibrated_classifiers_",
-    "_CalibratedClassifier": "estimator",
-    "VotingClassifier": "estimators_",
-    "VotingRegressor": "estimators_",
-    "StackingClassifier": "estimators_",
-    "StackingRegressor": "estimators_",
-}
 # Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
 _PLAIN = {
     "numpy.dtype",
@@ -49,21 +37,32 @@ _PLAIN = {
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read a .skops file, or a pickle if pickles are trusted."""
-    needs("sklearn", "sklearn")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            estimator = _read_skops(request) if request.path.suffix.lower() == ".skops" else _read_pickle(request)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, NeuronFairError):
-                raise
-            raise request.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
-    if not is_estimator(estimator):
-        raise request.error(f"holds no model with a method predict, but {type(estimator).__name__}")
+    estimator, said = _read(request)
     old = next((w.message for w in said if w.category.__name__ == "InconsistentVersionWarning"), None)
     version = getattr(old, "original_sklearn_version", None)
     remark = f"it was saved by scikit-learn {version}, which is not the version used here" if version else ""
     return open_estimator(request, estimator, request.digest, remark)
+
+
+def names(file: File) -> list[str] | None:
+    """Return the names of the columns that the model in a file reads, if it says them."""
+    return input_names(_read(file)[0])
+
+
+def _read(file: File) -> tuple[Any, list[warnings.WarningMessage]]:
+    """Return the model in a file, and the warnings that opening it gave."""
+    needs("sklearn", "sklearn")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            estimator = _read_skops(file) if file.path.suffix.lower() == ".skops" else _read_pickle(file)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, NeuronFairError):
+                raise
+            raise file.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
+    if not is_estimator(estimator):
+        raise file.error(f"holds no model with a method predict, but {type(estimator).__name__}")
+    return estimator, said
 
 
 def is_estimator(thing: Any) -> bool:
@@ -130,7 +129,7 @@ def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answer
     return scores.shape == answers.shape and np.allclose(scores, answers, rtol=0, atol=atol)
 
 
-def _read_skops(request: Request) -> Any:
+def _read_skops(request: File) -> Any:
     skops = needs("skops.io", "sklearn")
     content = _checked(request)
     unknown = skops.get_untrusted_types(data=content)
@@ -141,7 +140,7 @@ def _read_skops(request: Request) -> Any:
     return skops.loads(content, trusted=unknown)
 
 
-def _checked(request: Request) -> bytes:
+def _checked(request: File) -> bytes:
     """Return a .skops archive, unpacked, after a look at how large it and the arrays in it are."""
     files = members(request.content, request.source)
     check_size(len(files["schema.json"]), request.source, times=TREE)
@@ -166,7 +165,7 @@ def _checked(request: Request) -> bytes:
     return repacked(files)
 
 
-def _read_pickle(request: Request) -> Any:
+def _read_pickle(request: File) -> Any:
     if not request.trust_pickle:
         raise request.error(
             "a pickle, and opening one runs any program hidden in it. If you trust the file: --trust-pickle. Better, "
@@ -177,7 +176,7 @@ def _read_pickle(request: Request) -> Any:
 
 def _reader(estimator: Any) -> Any:
     """Return what is given the rows: a model itself, or the one in a wrapper such as one that sets its threshold."""
-    place = _WRAPPERS.get(type(estimator).__name__)
+    place = WRAPPERS.get(type(estimator).__name__)
     if place is None:
         return estimator
     inner = getattr(estimator, place)

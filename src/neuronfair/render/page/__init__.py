@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from neuronfair.render.page.template import rendered
 from neuronfair.verdict.playground import Playground
 from neuronfair.verdict.report import Report
 
 
-def audit_page(report: Report, game: Playground | None = None) -> str:
-    """Return the report of an audit as one self-contained HTML page; with a playground, the model is inside it."""
+class Reported(Protocol):
+    """What has a report, such as the result of an audit."""
+
+    @property
+    def report(self) -> Report:
+        """The report."""
+        ...
+
+
+def audit_page(audit: Report | Reported, game: Playground | None = None) -> str:
+    """Return an audit, or its report, as one self-contained HTML page; with a playground, the model is inside it."""
+    report = audit if isinstance(audit, Report) else audit.report
     scripts = ("page.js",) if game is None else ("page.js", "playground.js")
     return rendered("page.html", style="page.css", scripts=scripts, report=report, game=game)

@@ -27,10 +27,10 @@ from neuronfair.verdict.report import Seconds
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
 
 
-def rendered(template: str, *, style: str, scripts: Sequence[str] = (), **values: Any) -> str:
+def rendered(template: str, *, style: str | None = None, scripts: Sequence[str] = (), **values: Any) -> str:
     """Return a page from a template and the files of its style and scripts; no name in it can hide."""
     place = Path(__file__).parent
-    values["style"] = (place / style).read_text(encoding="utf-8")
+    values["style"] = style and (place / style).read_text(encoding="utf-8")
     values["script"] = "".join((place / script).read_text(encoding="utf-8") for script in scripts)
     return visible(_environment().get_template(template).render(values), keep="\n\r\t")
 

@@ -1,0 +1,177 @@
+"""Audits in Python: any model and any table in one call, and a result that shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+
+from neuronfair.atomic import write_text
+from neuronfair.domain.data import Data
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DataError
+from neuronfair.model.decision import Decision
+from neuronfair.model.open import open_model
+from neuronfair.render.console import progress_bar
+from neuronfair.render.frames import findings_frame, groups_frame
+from neuronfair.render.markdown import markdown
+from neuronfair.render.notebook import verdict_card
+from neuronfair.render.page import audit_page
+from neuronfair.search.outcome import Outcome
+from neuronfair.verdict.about import Origin
+from neuronfair.verdict.audit import run
+from neuronfair.verdict.checks import Checks
+from neuronfair.verdict.given import given
+from neuronfair.verdict.inquiry import Progress, silent
+from neuronfair.verdict.report import Report
+from neuronfair.verdict.settings import AuditSettings
+from neuronfair.words import percent, plural
+
+_FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """What an audit came to; a notebook shows its verdict.
+
+    `report` holds all figures, `outcomes` what each search found, by attribute and method.
+    """
+
+    report: Report
+    outcomes: Mapping[tuple[str, str], Outcome]
+    folder: Path | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a sentence or two."""
+        return self.report.verdict.text
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the audit early."""
+        return self.report.reproduction.interrupted
+
+    @property
+    def findings(self) -> Any:
+        """Everybody whose decision flips, a line each, as a DataFrame of pandas."""
+        return findings_frame(self.outcomes)
+
+    @property
+    def groups(self) -> Any:
+        """How groups fare, as a DataFrame of pandas: those of the table, and those in whom flips are frequent."""
+        return groups_frame(self.report)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the audit and return where: as a page (.html), all figures (.json), or a summary (.md)."""
+        path = Path(path)
+        form = _FORMS.get(path.suffix.lower())
+        if form is None:
+            raise DataError(f"{path}: expected a name that ends in {', '.join(_FORMS)}")
+        try:
+            write_text(path.resolve(), form(self.report))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+        return path
+
+    def __repr__(self) -> str:
+        data = self.report.data
+        lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
+        for one in self.report.attributes:
+            shares = [f"{percent(rate.rate)} of the {rate.population}" for rate in one.rates.measured]
+            lines.append(
+                f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}"
+            )
+        return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
+
+    def _repr_html_(self) -> str:
+        return verdict_card(self.report, self.folder)
+
+
+class Seldom(TypedDict, total=False):
+    """What `audit` is seldom told: how to open the model, and what the audit is judged by."""
+
+    preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
+    decision: Decision | None  # what counts as another decision; by default as the outputs suggest
+    weights: Path | None  # a safetensors file for `package.module:name`
+    trust_pickle: bool  # open files that can run a program
+    device: str
+    checks: Checks | None  # limits, past counterexamples and an earlier audit
+
+
+def audit(
+    model: Any,
+    data: Data | Any,
+    *,
+    sensitive: str | Sequence[str] | None = None,
+    target: str | None = None,
+    domain: TableDomain | str | Path | None = None,
+    settings: AuditSettings | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | bool | None = None,
+    **seldom: Unpack[Seldom],
+) -> Audit:
+    """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
+
+    The model is whatever `open_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
+    DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
+    off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
+    model does not read are left out. Each of the sensitive attributes is looked at alone, then all together. `checks`
+    are limits, past counterexamples and an earlier audit that it is judged by. With a folder, every search is a run in
+    it that survives a kill (the same audit goes on from there), and the figures are left in its audit.json.
+
+    `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
+
+    >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
+    >>> def model(table):
+    ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
+    >>> small = AuditSettings.quick(seeds=5, steps=5)
+    >>> audit(model, people, sensitive="sex", target="hired", settings=small).report.attributes[0].rates.table.rate
+    0.5
+    """
+    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "checks"}
+    speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
+    found = given(
+        data,
+        model=speaking,
+        domain=domain,
+        sensitive=sensitive,
+        target=target,
+        decision=seldom.get("decision"),
+        opens=lambda data: open_model(model, data.domain, data.rows, **opening),
+        trust_pickle=seldom.get("trust_pickle", False),
+    )
+    checks = seldom.get("checks") or Checks()
+    table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)
+    own = getattr(model, "device", None)
+    device = str(own if isinstance(own, torch.device) else table.domain.device)
+    opened = open_model(model, table.domain, table.rows, **{"device": device, **opening})
+    ready.refuse(table.domain.sensitive, settings.methods_for(opened))
+    origin = Origin(
+        table=str(data) if isinstance(data, (str, Path)) else None,
+        domain_text=found.text,
+        inferred=found.inferred,
+        reads=found.reads,
+        left_out=found.left_out,
+    )
+    with _shown(progress) as show:
+        result = run(opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show)
+    if result.failure is not None:
+        raise result.failure
+    ready.extend(result.report)
+    return Audit(result.report, result.outcomes, None if folder is None else Path(folder))
+
+
+@contextmanager
+def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
+    """Give what shows how far an audit is: what the user has given, a bar where somebody looks, or nothing."""
+    if callable(progress):
+        yield progress
+    elif progress is False:
+        yield silent
+    else:
+        with progress_bar("Auditing") as bar:
+            yield lambda what, done, total, note="": bar(done, total, note, what=what)

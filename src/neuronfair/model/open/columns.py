@@ -1,0 +1,163 @@
+"""Which columns of a table a model reads, as it says itself: known before anything is inferred, trained or searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.model.open import names_in
+from neuronfair.model.open.opened import File
+
+# Where fitted models keep the names of their inputs: scikit-learn and XGBoost, LightGBM, CatBoost, boosters themselves.
+_NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
+# Where others keep the fitted model that is given the rows.
+_INSIDE = ("best_estimator_",)
+# Of several alike, all or the first.
+WRAPPERS = {
+    "FixedThresholdClassifier": "estimator_",
+    "TunedThresholdClassifierCV": "estimator_",
+    "FrozenEstimator": "estimator",
+    "TransformedTargetRegressor": "regressor_",
+    "CalibratedClassifierCV": "calibrated_classifiers_",
+    "_CalibratedClassifier": "estimator",
+    "VotingClassifier": "estimators_",
+    "VotingRegressor": "estimators_",
+    "StackingClassifier": "estimators_",
+    "StackingRegressor": "estimators_",
+}
+
+
+def columns_of(model: Any, known: Sequence[str], *, trust_pickle: bool = False) -> tuple[str, ...] | None:
+    """Return which columns of a table a model reads, or None if it does not say.
+
+    `model` is whatever `open_model` takes, and `known` are the columns of the table. A flag of one value, such as
+    'sex_Male', counts for its column. A model that reads some of these columns and another one is refused.
+    """
+    return matched(model, feature_names(model, trust_pickle=trust_pickle), known)
+
+
+def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
+    """Return the names that a model, or the file of one, gives to its inputs; None if it gives them none."""
+    if isinstance(model, (str, Path)):
+        names = names_in(File(str(model), trust_pickle=trust_pickle))
+    else:
+        names = input_names(model)
+    return None if names is None else tuple(names)
+
+
+def matched(
+    model: Any, names: Sequence[str] | None, known: Sequence[str], place: Literal["table", "domain"] = "table"
+) -> tuple[str, ...] | None:
+    """Return the columns that the names of a model's inputs stand for; None if none of them is known.
+
+    >>> matched("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
+    ('age', 'sex')
+    """
+    spelled = {"_".join(column.split()): column for column in known}  # LightGBM writes _ for a blank
+    spelled |= {column: column for column in known}
+    found = {name: next((spelled[part] for part in _beginnings(name) if part in spelled), None) for name in names or ()}
+    missing = [name for name, column in found.items() if column is None]
+    if len(missing) == len(found):
+        return None
+    if missing:
+        remedy = "Add it to the domain file. " if place == "domain" else ""
+        raise ModelError(
+            f"{source_of(model)}: reads a column '{missing[0]}', which the {place} does not have. {remedy}"
+            f"{did_you_mean(missing[0], known)}"
+        )
+    return tuple(dict.fromkeys(column for column in found.values() if column is not None))
+
+
+def source_of(model: Any) -> str:
+    """Return what a model is called in an error: its file, or what it is."""
+    return str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    """Yield a name, and what stands before each _ in it, the longest first."""
+    while name:
+        yield name
+        name = name.rpartition("_")[0]
+
+
+def input_names(model: Any) -> list[str] | None:
+    """Return the names of the columns that a fitted model reads, also of one inside of pipelines and wrappers.
+
+    A transformer of columns reads those that it does not drop.
+    """
+    if type(model).__module__.partition(".")[0] == "keras":
+        return single_columns((tensor.name, tensor.shape[1:]) for tensor in _said(model, "inputs") or ())
+    if isinstance(model, nn.Module):
+        return None
+    if _said(model, "transformers_") is not None:
+        return _transformed(model)
+    for part in _parts(model):
+        names = input_names(part)
+        if names is not None:
+            return names
+    for name in _NAMES:
+        said = _said(model, name)
+        said = said() if name == "feature_name" and callable(said) else said  # of a booster of LightGBM
+        if isinstance(said, (list, tuple, np.ndarray)) and len(said) and all(isinstance(word, str) for word in said):
+            words = [str(word) for word in said]
+            return None if _numbered(words) else words
+    return None
+
+
+def single_columns(inputs: Iterable[tuple[str, Sequence[int | None]]]) -> list[str] | None:
+    """Return the names of the inputs of a graph, by name and shape, if there are several of one number each."""
+    known = list(inputs)
+    single = all(size in (1, None) for _, shape in known for size in shape) and all(len(s) < 2 for _, s in known)
+    return [name for name, _ in known] if len(known) > 1 and single else None
+
+
+def picked(names: Sequence[str], chosen: Any) -> list[str]:
+    """Return the columns that a transformer of columns was told: by name, place, mask or slice."""
+    if isinstance(chosen, str):
+        return [chosen]
+    if isinstance(chosen, slice) and any(isinstance(end, str) for end in (chosen.start, chosen.stop)):
+        start = None if chosen.start is None else list(names).index(chosen.start)
+        chosen = slice(start, None if chosen.stop is None else list(names).index(chosen.stop) + 1)
+    if not isinstance(chosen, slice) and all(isinstance(name, str) for name in chosen):
+        return list(chosen)
+    return [str(name) for name in np.asarray(names, dtype=object)[chosen]]
+
+
+def _transformed(transformer: Any) -> list[str] | None:
+    names = _said(transformer, "feature_names_in_")
+    if names is None:
+        return None
+    steps = [(step, chosen) for _, step, chosen in transformer.transformers_]
+    read = {name for step, chosen in steps if not _drops(step) for name in picked(names, chosen)}
+    return [str(name) for name in names if name in read]
+
+
+def _drops(step: Any) -> bool:
+    return isinstance(step, str) and step == "drop"
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    """Yield what is given the rows in the place of a model: the first step of a pipeline, the model in a wrapper."""
+    steps = [step for _, step in _said(model, "steps") or () if step not in (None, "passthrough")]
+    yield from steps[:1]
+    for place in (*_INSIDE, *filter(None, [WRAPPERS.get(type(model).__name__)])):
+        part = _said(model, place)
+        if part is not None:
+            yield part[0] if isinstance(part, list) else part
+
+
+def _said(model: Any, what: str) -> Any:
+    try:
+        return getattr(model, what, None)
+    except Exception:  # one that is not fitted
+        return None
+
+
+def _numbered(names: list[str]) -> bool:
+    """Return whether LightGBM or CatBoost has made up the names, because it was given no columns."""
+    return any(names == [f"{word}{i}" for i in range(len(names))] for word in ("Column_", ""))

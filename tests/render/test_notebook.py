@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+from neuronfair.domain.column import LeftOut
+from neuronfair.render import console, notebook
+from neuronfair.verdict.report import DataReport
+from tests import reports
+
+
+class Place:
+    """What IPython hands back for something that is shown: it can be shown anew."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, what: str) -> None:
+        self.shown.append(what)
+
+
+def test_a_bar_below_the_cell_goes_when_the_work_is_done(monkeypatch):
+    place = Place()
+    shown = SimpleNamespace(HTML=str, display=lambda what, display_id: place)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(notebook, "EVERY", 0)
+    made = console._Console.__init__
+    monkeypatch.setattr(console._Console, "__init__", lambda self, **o: made(self, force_jupyter=True, **o))
+    with console.progress_bar("Auditing") as show:
+        show(1, 4, "<x>", what="Judging")
+        show(0, None)
+        show(7, None)
+    assert place.shown == [
+        'Judging <progress value="1" max="4"></progress> 1/4 &lt;x&gt;',
+        "Auditing … ",
+        "Auditing 7 ",
+        "",
+    ]
+
+
+def test_it_is_not_drawn_all_the_time(monkeypatch):
+    place = Place()
+    monkeypatch.setitem(
+        sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=lambda what, display_id: place)
+    )
+    monkeypatch.setattr(notebook.time, "monotonic", iter([1.0, 1.0, 1.1, 1.3, 1.3]).__next__)
+    with notebook.notebook_bar("Auditing") as show:
+        for done in range(3):
+            show(done, None)
+    assert place.shown == ["Auditing … ", "Auditing 2 ", ""]
+
+
+def test_the_card_says_what_was_left_out():
+    data = DataReport("people", 50, 2, ("sex",), left_out=(LeftOut("id", "a number"), LeftOut("name", "names")))
+    assert "50 rows, 2 attributes, 2 columns left out" in notebook.verdict_card(reports.report(data=data))

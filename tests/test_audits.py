@@ -1,0 +1,168 @@
+"""An audit in one call: any table, any model; and a result that shows itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from neuronfair import AuditSettings, TableEncoding, audit, audit_page, audits, load
+from neuronfair.audits import Audit
+from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.search.outcome import Plan
+from neuronfair.verdict.report import Report
+from tests import reports
+
+pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
+
+SMALL = AuditSettings.quick(seeds=5, steps=3, samples=300)
+UNREAD = [f"x{i}" for i in range(21)]
+
+
+def wide(count: int = 200) -> pandas.DataFrame:
+    """30 columns and a target; what is hired by depends on eight of them."""
+    dice = np.random.default_rng(0)
+    read = {"age": dice.integers(18, 70, count), "sex": dice.choice(["f", "m"], count)}
+    read |= {f"skill {i}": dice.integers(0, 6, count) for i in range(6)}
+    others = {"id": dice.permutation(9000)[:count]} | {name: dice.normal(size=count).round(2) for name in UNREAD}
+    table = pandas.DataFrame({**others, **read})
+    table["sex"] = table["sex"].astype("category")
+    table["hired"] = np.where((table.age > 44) | (table.sex == "m"), "yes", "no")
+    return table
+
+
+def model_of(table: pandas.DataFrame):
+    """A pipeline that is fitted to all columns and reads eight of them."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+    from sklearn.tree import DecisionTreeClassifier
+
+    numbers = ["age", *(f"skill {i}" for i in range(6))]
+    first = make_column_transformer((OrdinalEncoder(), ["sex"]), ("passthrough", numbers))
+    return make_pipeline(first, DecisionTreeClassifier(random_state=0)).fit(table.drop(columns="hired"), table["hired"])
+
+
+@pytest.fixture(scope="module")
+def found() -> Audit:
+    table = wide()
+    return audit(model_of(table), table, sensitive="sex", target="hired", settings=SMALL)
+
+
+def test_findings_speak_of_the_columns_that_the_model_reads(found):
+    report = found.report
+    assert (report.data.attributes, report.data.rows, report.data.name) == (8, 200, "table")
+    assert {one.column for one in report.data.left_out} == {"id", *UNREAD}
+    (entry,) = report.attributes
+    assert entry.rates.table.rate == (wide()["age"] <= 44).mean()
+    told = [finding.sentence for finding in (*entry.worst, *entry.findings)]
+    assert told
+    assert not any(f"{name} " in sentence for sentence in told for name in ("id", *UNREAD, "more attribute"))
+    assert not {c.attribute for group in entry.subgroups for c in group.conditions} & {"id", *UNREAD}
+
+
+def test_everybody_found_is_a_line(found):
+    frame = found.findings
+    (entry,) = found.report.attributes
+    assert frame["method"].value_counts().to_dict() == {s.method: s.findings for s in entry.searches if s.findings}
+    assert list(frame.columns[:3]) == ["attribute", "method", "number"]
+    assert list(frame.columns[-6:]) == ["twin_sex", "decision", "twin_decision", "score", "twin_score", "gap"]
+    line = frame.iloc[0]
+    twin = {"f": "m", "m": "f"}[line["sex"]]
+    assert (line["attribute"], line["twin_sex"]) == ("sex", twin)
+    assert line["decision"] == ("yes" if line["age"] > 44 or line["sex"] == "m" else "no")
+    assert {line["decision"], line["twin_decision"]} == {"yes", "no"}
+    assert (line["score"], line["twin_score"], line["gap"]) == (1, -1, 2)  # a tree is sure: (0, 1) against (1, 0)
+
+
+def test_groups_are_lines(found):
+    frame, table = found.groups, wide()
+    groups = frame[frame["kind"] == "group"].set_index("who")
+    assert groups["rows"].to_dict() == table["sex"].value_counts().to_dict()
+    shares = table.assign(yes=table["hired"] == "yes").groupby("sex", observed=True)["yes"].mean()
+    assert groups["selection_rate"].to_dict() == pytest.approx(shares.to_dict())
+    (entry,) = found.report.attributes
+    assert list(frame[frame["kind"] == "subgroup"]["who"]) == [group.text for group in entry.subgroups]
+
+
+def test_it_is_short_in_a_terminal_and_a_card_in_a_notebook(tmp_path):
+    made = Audit(reports.report(data=replace(reports.report().data, name="<b>")), {}, tmp_path)
+    assert repr(made).splitlines() == [
+        "Audit of <b> by sex: discriminates",
+        "  sex: flips for 4 % of the table, 3 % of the domain, 100 people",
+        f"  folder: {tmp_path}",
+    ]
+    card = made._repr_html_()
+    assert "The decision flips for 3" in card
+    assert "&lt;b&gt;" in card
+    assert not any(word in card for word in ("<b>", "<script", "http", "<style", "src="))
+    assert str(tmp_path) in card
+    assert len(card) < 2000
+    assert made.findings.empty
+
+
+def test_it_is_saved_in_the_form_that_its_name_says(found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = found.save("report.html")
+    assert page.read_text(encoding="utf-8") == audit_page(found) == audit_page(found.report)
+    assert Report.from_json(found.save(tmp_path / "a.JSON").read_text()) == found.report
+    assert found.save("a.md").read_text(encoding="utf-8").startswith("## Fairness audit: discriminates")
+    with pytest.raises(DataError, match=r"a\.txt: expected a name that ends in \.html, \.json, \.md"):
+        found.save("a.txt")
+    with pytest.raises(DataError, match="cannot be written"):
+        found.save("no/such/folder/a.md")
+
+
+def test_a_model_that_does_not_read_the_attribute_says_so():
+    table = wide(60)
+    model = model_of(table.assign(religion=table["sex"]))
+    told = audit(model, table.assign(religion=table["sex"]), sensitive="religion", target="hired", settings=SMALL)
+    assert told.report.verdict.level == "nothing found"
+    assert "does not read religion, so its decision cannot flip with it" in told.verdict
+    (note,) = [note for note in told.report.attributes[0].health if note.name == "not-read"]
+    assert "the flip test is empty" in note.seen
+
+
+def test_a_table_of_our_own_and_a_module(tmp_path):
+    data = load("german", sensitive=["sex"])
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(TableEncoding.of(data.domain).width, 4), nn.ReLU(), nn.Linear(4, 2))
+    seen = []
+    folder = tmp_path / "run"
+    result = audit(module, data, settings=SMALL, folder=folder, progress=lambda what, *_: seen.append(what))
+    assert any("Judging" in what for what in seen)
+    assert (result.folder, result.interrupted, result.report.data.left_out) == (folder, False, ())
+    assert json.loads((folder / "audit.json").read_text())["data"]["rows"] == 1000
+
+
+class ToldError(Exception):
+    pass
+
+
+def test_how_a_model_is_opened_is_passed_on(monkeypatch):
+    def note(model, domain, rows, **options):
+        raise ToldError(options)
+
+    monkeypatch.setattr(audits, "open_model", note)
+    model = model_of(wide(60))
+    with pytest.raises(ToldError) as told:
+        audit(model, wide(60), sensitive="sex", target="hired", preprocess=len, trust_pickle=True, checks=None)
+    assert told.value.args == ({"device": "cpu", "preprocess": len, "trust_pickle": True},)
+    with pytest.raises(NeuronFairError, match="no column 'sexx'"):
+        audit(model, wide(60), sensitive="sexx", target="hired")
+
+
+def test_a_bar_is_shown_where_somebody_looks(capsys):
+    with audits._shown(False) as show:
+        show("Judging", 1, 2)
+    with audits._shown(None) as show:  # standard error is no terminal here
+        show("Judging", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_plans_say_what_a_decision_is(found):
+    assert {outcome.plan.decision for outcome in found.outcomes.values()} == {Plan().decision}
