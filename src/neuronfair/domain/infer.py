@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.attribute import MISSING_CELLS
+from neuronfair.domain.favourable import favourable_line
 from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.toml import quoted
 from neuronfair.errors import DataError, DomainError, did_you_mean
@@ -30,6 +31,7 @@ _HEAD = """\
 name = {name}
 sensitive = {sensitive}
 target = {{ column = {target}, classes = {classes} }}
+{favourable}
 
 [attributes]
 """
@@ -80,6 +82,7 @@ def infer_domain(path: str | Path | Sheet, *, sensitive: Sequence[str], target: 
         sensitive=_quotes(sensitive),
         target=quoted(target),
         classes=_quotes(classes),
+        favourable=favourable_line(target, classes),
     )
     return head + "\n".join(lines) + "\n" + _TAIL
 
