@@ -210,7 +210,7 @@ def untimed(report: Report) -> Report:
         )
         for one in report.attributes
     )
-    again = replace(report.reproduction, created="")
+    again = replace(report.reproduction, created="", export=None)
     return replace(report, attributes=attributes, seconds=Seconds(), reproduction=again)
 
 

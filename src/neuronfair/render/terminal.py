@@ -20,6 +20,7 @@ def audit_report(report: Report) -> RenderableType:
     attributes = report.attributes
     lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
     lines.append(_table(attributes))
+    lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
     for finding in worst[:WORST]:
         lines.append(f"• {finding.sentence}")

@@ -19,6 +19,7 @@ from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, Change, Finding, RateOf, SearchReport
+from neuronfair.verdict.hurt import AMONG
 from neuronfair.verdict.report import Seconds
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
@@ -86,6 +87,27 @@ def _people(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
+def _odds(finding: Finding) -> tuple[str, str, str]:
+    """Return what is shown below two decisions, and its values: a probability, or a score where there is none."""
+    if finding.probability is None or finding.twin_probability is None:
+        return ("score", *words.apart(finding.score, finding.twin_score))
+    one, other = words.shift(finding.probability, finding.twin_probability)
+    return f"probability of {finding.outcome}", one.replace(" ", SPACE), other.replace(" ", SPACE)
+
+
+def _distance(finding: Finding) -> float:
+    """Return how far two people lie apart: of probabilities, or of scores where there are none."""
+    if finding.probability is None or finding.twin_probability is None:
+        return finding.gap
+    return abs(finding.probability - finding.twin_probability)
+
+
+def _gap(finding: Finding) -> str:
+    if finding.probability is None:
+        return words.number(finding.gap)
+    return f"{words.number(100 * _distance(finding))}{SPACE}points"
+
+
 def _digest(script: str) -> str:
     """Return the name of a script in a page's policy, which then allows no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -123,11 +145,14 @@ def _environment() -> Environment:
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
         "digest": _digest,
+        "distance": _distance,
         "duration": _united(words.duration),
+        "gap": _gap,
         "headline": _headline,
         "layers": _layers,
         "maps": layer_maps,
         "marked": marked,
+        "odds": _odds,
         "parts": _parts,
         "people": _people,
         "percent": percent,
@@ -136,6 +161,7 @@ def _environment() -> Environment:
         "worst_attribute": _worst_attribute,
     }
     environment.globals |= {
+        "AMONG": AMONG,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,
         "ticks": charts.ticks,
