@@ -69,8 +69,7 @@ class Tally:
 
     def direction(self) -> Direction:
         """Return what was counted so far."""
-        got, lost = self._counts
-        order = (got - lost).abs().argsort(descending=True, stable=True)
-        values, counts = self.domain.sensitive_values[order].tolist(), self._counts[:, order].T.tolist()
-        sides = (Side(tuple(codes), *both) for codes, both in zip(values, counts, strict=True) if any(both))
+        values, counts = self.domain.sensitive_values.tolist(), self._counts.T.tolist()
+        sides = [Side(tuple(codes), *both) for codes, both in zip(values, counts, strict=True) if any(both)]
+        sides.sort(key=lambda side: (-abs(side.gets - side.loses), side.gets))  # of two alike, first who loses
         return Direction(self.people, tuple(sides))

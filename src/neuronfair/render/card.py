@@ -9,7 +9,7 @@ from neuronfair.verdict.entries import AttributeReport, Note
 from neuronfair.verdict.report import Report
 from neuronfair.words import POPULATIONS, percent, spanned
 
-WORST, GROUPS = 3, 12  # cases told, and groups listed, of each choice of attributes
+WORST, GROUPS = 3, 6  # cases told, and groups listed of each attribute: the card is one page
 LIMITS = (
     "A search finds cases; it does not prove that there are none.",
     "A rate belongs to the population that is named beside it. People drawn uniformly from the domain are all people "
@@ -31,7 +31,7 @@ def model_card(report: Report) -> str:
             ("Model", f"{words(model.source)} ({words(model.kind)}), {'white' if model.white_box else 'black'} box"),
             ("Fingerprint", code(model.fingerprint)),
             ("Accuracy", ", ".join(f"{percent(share)} ({part})" for part, share in (model.accuracy or {}).items())),
-            ("Decides", words(data.target or "") + "".join(f", {words(name)}" for name in data.classes)),
+            ("Decides", f"{words(data.target or '')}: {' or '.join(map(words, data.classes))}" if data.target else ""),
             ("Hoped for", words(data.favourable or "")),
             ("A decision flips by", _decision(report)),
         ),
@@ -63,7 +63,8 @@ def model_card(report: Report) -> str:
         ),
         "## How it was made",
         f"neuronfair {words(report.neuronfair)}, {words(again.created)}, seed {again.seed}; Python "
-        f"{words(again.python)}, torch {words(again.torch)}; domain {code(again.domain[:12])}, rows {code(again.rows[:12])}."
+        f"{words(again.python)}, torch {words(again.torch)}; domain {code(again.domain[:12])}, rows "
+        f"{code(again.rows[:12])}."
         + (f" Again: {code(again.command)}" if again.command else "")
         + (" **Interrupted: not everything was looked at.**" if again.interrupted else ""),
     ]
@@ -86,31 +87,35 @@ def _decision(report: Report) -> str:
 
 
 def _hurt(report: Report) -> Iterator[str]:
-    told = [one.sentence for attribute in report.attributes for one in attribute.direction]
+    told = [one.direction[0].sentence for one in report.attributes if one.direction]
     if told:
         yield "## Whom it hurts"
         yield "\n".join(f"- {words(sentence)}" for sentence in told)
 
 
 def _groups(report: Report) -> Iterator[str]:
-    rows = [
-        (words(one.name), words(group.values), f"{group.rows:,}", percent(group.selection_rate))
-        for one in report.attributes
-        for group in one.groups[:GROUPS]
-    ]
+    rows = []
+    for one in report.attributes:
+        largest = sorted(one.groups, key=lambda group: -group.rows)[:GROUPS]
+        rows += [
+            (words(one.name), words(group.values), f"{group.rows:,}", percent(group.selection_rate))
+            for group in one.groups
+            if group in largest
+        ]
     if rows:
         chosen = words(report.data.classes[-1]) if report.data.classes else "chosen"
         yield "## Groups of the table"
+        yield f"The largest {GROUPS} of each choice of attributes; audit.json has all."
         yield table(("attribute", "group", "rows", f"decided {chosen}"), rows)
 
 
 def _worst(report: Report) -> Iterator[str]:
-    told = [finding.sentence for one in report.attributes for finding in one.worst[:WORST]]
+    worst = sorted((finding for one in report.attributes for finding in one.worst), key=lambda one: -one.gap)
     found = ", ".join(f"{one.people_found:,} by {words(one.name)}" for one in report.attributes)
-    if told:
+    if worst:
         yield "## Worst cases"
         yield f"Of the people found ({found}), moved as near to a row of the table as possible:"
-        yield "\n".join(f"- {words(sentence)}" for sentence in told)
+        yield "\n".join(f"- {words(finding.sentence)}" for finding in worst[:WORST])
 
 
 def _notes(attributes: tuple[AttributeReport, ...]) -> dict[Note, None]:

@@ -49,9 +49,9 @@ def export_findings(folder: Path, out: Path) -> int:
     if out.suffix.lower() == ".xlsx" and (count >= SHEET[0] or len(names) > SHEET[1]):
         raise DataError(
             f"{out}: {plural(count, 'finding')} in {len(names):,} columns do not fit into a sheet of Excel, which "
-            f"holds {SHEET[0] - 1:,} below its heading and {SHEET[1]:,} columns. Choose a name that ends in .csv or .parquet"
+            f"holds {SHEET[0] - 1:,} below its heading and {SHEET[1]:,} columns. Choose .csv or .parquet"
         )
-    parts = (_table(run, part, number, twins, names) for run in runs for number, part in _cut(run.findings()))
+    parts = (part for run in runs for part in _parts(run, twins, names))
     writers: dict[str, Callable[[Path, Iterator[pa.Table]], None]] = {
         ".csv": _csv,
         ".xlsx": _xlsx,
@@ -99,18 +99,20 @@ def _names(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
     return [*ours[: len(FIRST)], *attributes, *ours[len(FIRST) :]]
 
 
-def _cut(findings: Findings) -> Iterator[tuple[int, Findings]]:
-    """Give findings in parts, each with the number of its first; nobody makes one empty part, for its heading."""
+def _parts(run: Run, twins: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Give the findings of a run as tables; nobody makes one without rows, for its headings."""
+    findings = run.findings()
+    scale = findings.scale(Decision(**run.manifest["plan"]["decision"]))
     for start in range(0, max(1, len(findings)), AT_ONCE):
-        yield start, findings[start : start + AT_ONCE]
+        columns = _columns(run, findings[start : start + AT_ONCE], scale, start, twins)
+        yield pa.table(columns, names=list(names))
 
 
-def _table(run: Run, found: Findings, first: int, twins: Sequence[str], names: Sequence[str]) -> pa.Table:
+def _columns(run: Run, found: Findings, scale: Scale, first: int, twins: Sequence[str]) -> list[pa.Array]:
     domain, plan, count = run.domain, run.manifest["plan"], len(found)
     decision = Decision(**plan["decision"])
     people, others = found.rows.cpu(), found.twins(domain).cpu()
     said = class_names(domain, decision, run.outputs)
-    scale: Scale = found.scale(decision) if count else "numbers"
     scores, twin_scores = found.scores.double().cpu(), found.twin_scores.double().cpu()
     likely = chances(decision, scale, scores, twin_scores, favourable_class(domain, decision, run.outputs))
     nothing = pa.nulls(count, pa.float64())
@@ -121,7 +123,7 @@ def _table(run: Run, found: Findings, first: int, twins: Sequence[str], names: S
         return _labels(numbers, said)
 
     chosen = [decision.chosen(one) if said else None for one in (scores, twin_scores)]
-    columns = [
+    return [
         *(pa.array([text] * count, pa.string()) for text in ("+".join(domain.sensitive), str(plan.get("method", "")))),
         pa.array(range(first, first + count), pa.int64()),
         *(values(attribute, people[:, i]) for i, attribute in enumerate(domain.attributes)),
@@ -132,7 +134,6 @@ def _table(run: Run, found: Findings, first: int, twins: Sequence[str], names: S
         *(pa.array(score.numpy()) for score in lead(decision, scores, twin_scores)),
         pa.array(decision.gap(scores, twin_scores).numpy()),
     ]
-    return pa.table(columns, names=list(names))
 
 
 def _labels(codes: torch.Tensor, labels: Sequence[str]) -> pa.Array:

@@ -14,7 +14,7 @@ from neuronfair.words import listed, plain, plural
 KEPT, TOLD = 20, 2  # sides in the report; sides of each kind in a sentence
 AMONG = {
     "table": "of the table",
-    "domain": "of people drawn uniformly from the domain",
+    "domain": "drawn uniformly from the domain",
     "findings": "that the searches found",
 }
 
@@ -34,7 +34,7 @@ def direction(
         sentence = _two(hoped, f"{plural(counted.people, 'pair')} {among}", said)
     else:
         by = listed([plain(name) for name in domain.sensitive])
-        sentence = _several(f"{hoped} hangs on {by} in {plural(counted.people, 'case')} {among}", said)
+        sentence = _several(f"For {plural(counted.people, 'person', 'people')} {among}, {hoped} hangs on {by}", said)
     sides = [Side(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
     return (Direction(population, counted.people, tuple(sides[:KEPT]), sentence),)
 
@@ -50,7 +50,7 @@ def _several(where: str, sides: Sequence[tuple[str, Count]]) -> str:
     losers = [(name, "loses", side.loses, side) for name, side in sides if side.loses > side.gets]
     winners = [(name, "gets", side.gets, side) for name, side in sides if side.gets > side.loses]
     told = [
-        f"{name} {verb} it in {count:,} of {side.gets + side.loses:,}"
+        f"{name} {verb} it for {count:,} of {side.gets + side.loses:,}"
         for name, verb, count, side in (*losers[:TOLD], *winners[:TOLD])
     ]
     return f"{where}: {', '.join(told)}." if told else f"{where}, as often for as against each value."

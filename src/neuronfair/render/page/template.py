@@ -40,7 +40,7 @@ def marked(finding: Finding) -> Markup:
     >>> marked(One(sentence="… with sex M instead of F: yes.", changed=[One(attribute="sex", own="F", twin="M")]))
     Markup('… with <mark>sex M instead of F</mark>: yes.')
     """
-    sentence, at, parts = finding.sentence, 0, []
+    sentence, at, parts = _tight(finding.sentence), 0, []
     for start, end in sorted(filter(None, (_place(sentence, change) for change in finding.changed))):
         if start >= at:  # two changes may have been found in the same words
             parts += [escape(sentence[at:start]), Markup("<mark>{}</mark>").format(sentence[start:end])]
@@ -66,6 +66,12 @@ def _headline(attribute: AttributeReport) -> RateOf | None:
 def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
     """Return the sensitive attributes with the highest rate among people drawn from the domain."""
     return max(attributes, key=lambda one: one.rates.domain.rate if one.rates.domain else -1.0)
+
+
+def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[AttributeReport]:
+    """Return those of whom the first screen says whom they hurt: each attribute alone, at most two."""
+    alone = [one for one in attributes if one.direction and len(one.sensitive) == 1]
+    return (alone or [one for one in attributes if one.direction])[:2]
 
 
 def _best_search(attribute: AttributeReport) -> SearchReport | None:
@@ -149,6 +155,7 @@ def _environment() -> Environment:
         "duration": _united(words.duration),
         "gap": _gap,
         "headline": _headline,
+        "hurting": _hurting,
         "layers": _layers,
         "maps": layer_maps,
         "marked": marked,
