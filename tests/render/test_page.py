@@ -8,9 +8,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from neuronfair.render.page.charts import top_of
 from neuronfair.render.page.layermap import cells, layer_maps
 from neuronfair.render.page.template import SPACE, marked
 from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, Rates, Severity, Side
-from neuronfair.verdict.report import DecisionReport, Verdict
+from neuronfair.verdict.report import DataReport, DecisionReport, Verdict
 from tests import reports
 
 EMPTY = {"meta", "link", "br", "input"}
@@ -358,7 +359,7 @@ def test_whom_it_hurts_is_said_first_and_drawn():
     text = read(made).text
     assert text.count("Whom it hurts. In 812 of 900 pairs Female loses.") == 1
     assert "Whom it hurts. Both hurt." not in text  # of several together, below
-    assert "90.2 % loses for 812 of 900" in text
+    assert "Female 90.22 % loses for 812 of 900" in text
     assert "Which decision do people hope for?" not in text
     unknown = replace(reports.report(), data=replace(made.data, favourable=None))
     assert 'favourable = "yes"' in read(unknown).text
@@ -385,3 +386,14 @@ def test_all_findings_can_be_taken_along():
     assert "Take all of them along" in parsed.text
     assert "neuronfair export RUN --out findings.xlsx" in parsed.text
     assert "#export" in [a["href"] for a in parsed.all("a")]
+
+
+@dataclass(frozen=True)
+class LeftOut(DataReport):
+    left_out: tuple[SimpleNamespace, ...] = (SimpleNamespace(column="id", reason="every cell is different"),)
+
+
+def test_columns_that_were_left_out_are_listed():
+    text = read(reports.report(data=LeftOut("people", 50, 2, ("sex",)))).text
+    assert "1 column of the table left out" in text
+    assert "idevery cell is different" in text
