@@ -113,7 +113,8 @@ FORMS = (
     (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),
     (r"Literal\[(.+)\]", r"\1"), (r"\bstr\b", "text"), (r"\b(int|float)\b", "number"), (r"\bbool\b", "true or false"),
     (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
-    (r"\bPopulation\b", str(entries.Population)), (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
+    (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
+    (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 
 

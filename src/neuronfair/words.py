@@ -66,6 +66,33 @@ def number(value: float | None) -> str:
     return digits.replace("-", "\N{MINUS SIGN}")
 
 
+def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:
+    """Return two numbers with as many decimals as their difference needs to show so many digits that tell.
+
+    >>> apart(0.0460000000000003, 0.147), apart(251234.56, 250000.0)
+    (('0.046', '0.147'), ('251,235', '250,000'))
+    """
+    gap = abs(one - other)
+    decimals = min(12, max(0, digits - 1 - math.floor(math.log10(gap)))) if 0 < gap < math.inf else digits
+    texts = (f"{value:,.{decimals}f}" for value in (one, other))
+    first, second = (text.rstrip("0").rstrip(".") if "." in text else text for text in texts)
+    return first.replace("-", "\N{MINUS SIGN}"), second.replace("-", "\N{MINUS SIGN}")
+
+
+def shift(one: float, other: float) -> tuple[str, str]:
+    """Return two shares as percentages, rounded as far as they can still be told apart; 0 and 100 only if they are it.
+
+    >>> shift(0.5832, 0.3401), shift(0.50012, 0.49987), shift(0.0004, 0.93)
+    (('58 %', '34 %'), ('50.012 %', '49.987 %'), ('0.04 %', '93 %'))
+    """
+    texts = apart(100 * one, 100 * other, 2)
+    rounded = [text in ("0", "100") and 0 < share < 1 for share, text in zip((one, other), texts, strict=True)]
+    first, second = (
+        percent(share) if far else f"{text} %" for share, text, far in zip((one, other), texts, rounded, strict=True)
+    )
+    return first, second
+
+
 def times(value: float | None) -> str:
     """Return a ratio: two digits that tell below 10, whole above.
 

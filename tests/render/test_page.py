@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from neuronfair.domain.column import LeftOut
 from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import top_of
 from neuronfair.render.page.layermap import cells, layer_maps
 from neuronfair.render.page.template import SPACE, marked
-from neuronfair.verdict.entries import Change, Histogram, Interpretation, Rates, Severity
-from neuronfair.verdict.report import DecisionReport, Verdict
+from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, Rates, Severity, Side
+from neuronfair.verdict.report import DataReport, DecisionReport, Verdict
 from tests import reports
 
 EMPTY = {"meta", "link", "br", "input"}
@@ -203,7 +204,11 @@ def evil(value: Any, kind: str = "") -> Any:
         return {evil(key): evil(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return tuple(evil(item) for item in value)
-    return EVIL + value if isinstance(value, str) and not kind.startswith(("Literal", "Level", "Population")) else value
+    return (
+        EVIL + value
+        if isinstance(value, str) and not kind.startswith(("Literal", "Level", "Population", "Scale"))
+        else value
+    )
 
 
 def test_words_of_the_user_stay_words():
@@ -350,3 +355,58 @@ def test_round_tops_hold_every_interval():
     assert top_of(ends[1:2]) == 1
     assert top_of(ends[2:]) == 1
     assert top_of([]) == 1
+
+
+HURT = Direction("table", 900, (Side("Female", 88, 812), Side("Male", 812, 88)), "In 812 of 900 pairs Female loses.")
+
+
+def test_people_come_before_groups_groups_before_repair_and_the_network_last():
+    parsed = read(reports.with_first(reports.adult(), direction=(HURT,)))
+    ids = [attributes["id"] for tag, attributes in parsed.tags if tag == "section" and "id" in attributes]
+    ours = ["figures", "checks", "a0-rate", "a0-hurt", "a0-worst", "a0-findings", "a0-subgroups", "a0-groups"]
+    ours += ["todo", "repair", "inside", "a0-layers", "a0-search", "reading", "again"]
+    assert [name for name in ids if name in ours] == ours
+
+
+def test_whom_it_hurts_is_said_first_and_drawn():
+    both = replace(reports.attribute("sex+race"), direction=(replace(HURT, sentence="Both hurt."),))
+    made = reports.report(reports.attribute(direction=(HURT,)), both)
+    made = replace(made, data=replace(made.data, classes=("no", "yes"), favourable="yes"))
+    text = read(made).text
+    assert text.count("Whom it hurts. In 812 of 900 pairs Female loses.") == 1
+    assert "Whom it hurts. Both hurt." not in text  # of several together, below
+    assert "Female 90.22 % loses for 812 of 900" in text
+    assert "Which decision do people hope for?" not in text
+    unknown = replace(reports.report(), data=replace(made.data, favourable=None))
+    assert 'favourable = "yes"' in read(unknown).text
+
+
+def test_probabilities_stand_in_the_place_of_margins():
+    found = reports.finding(outcome="yes", probability=0.5832, twin_probability=0.3401)
+    likely = Severity(0.2, 0.4, 0.5, Histogram((0.0, 0.25, 0.5), (60, 40)))
+    made = reports.with_first(reports.report(), worst=(found,), findings=(found,), probability_gaps=likely)
+    parsed = read(replace(made, decision=DecisionReport("argmax", 0.0, "logits")))
+    assert "probability of yes 58 %" in parsed.text
+    assert "probability of yes 34 %" in parsed.text
+    assert "Gap 24.3 points" in parsed.text
+    assert "median 20 %" in parsed.text
+    assert "the softmax or sigmoid of its scores" in parsed.text
+    assert "score 1" not in parsed.text
+    assert [float(td["data-value"]) for td in parsed.all("td") if td.get("class") == "gap"] == [pytest.approx(0.2431)]
+
+
+def test_all_findings_can_be_taken_along():
+    made = reports.adult()
+    made = replace(made, reproduction=replace(made.reproduction, export="neuronfair export RUN --out findings.xlsx"))
+    parsed = read(made)
+    assert "Take all of them along" in parsed.text
+    assert "neuronfair export RUN --out findings.xlsx" in parsed.text
+    assert "#export" in [a["href"] for a in parsed.all("a")]
+
+
+def test_columns_that_were_left_out_are_listed():
+    text = read(
+        reports.report(data=DataReport("people", 50, 2, ("sex",), left_out=(LeftOut("id", "every cell is different"),)))
+    ).text
+    assert "1 column of the table left out" in text
+    assert "idevery cell is different" in text

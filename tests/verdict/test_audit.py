@@ -34,13 +34,29 @@ def table(domain: TableDomain, n: int = 300) -> Data:
 
 
 def classed(domain: TableDomain) -> TableDomain:
-    return replace(domain, target=Target("credit", ("no", "yes")))
+    return replace(domain, target=Target("credit", ("no", "yes")), favourable="yes")
 
 
 @pytest.fixture(scope="module")
 def planted() -> Audit:
     """The flag `s` moves the boundary from a sum of 18.5 to 20.5: who has 19 or 20 is decided by it."""
     return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=SMALL)
+
+
+def test_whom_it_hurts_is_counted_in_table_domain_and_findings(planted):
+    """Who has `s` needs a higher sum for the second class, so in every pair it is lost with `s` and got without."""
+    (entry,) = planted.report.attributes
+    assert [one.population for one in entry.direction] == ["table", "domain", "findings"]
+    counts = (entry.rates.table.discriminated, entry.rates.domain.discriminated, entry.people_found)
+    for one, people in zip(entry.direction, counts, strict=True):
+        assert one.people == people
+        assert [(side.gets, side.loses) for side in one.sides] == [(0, people), (people, 0)]
+    assert len({one.sides[0].values for one in entry.direction}) == 1
+    assert planted.report.decision.scale == "logits"
+    for found in entry.worst:
+        assert found.outcome == "yes"
+        assert (found.probability > 0.5) == (found.decision == "yes") != (found.twin_probability > 0.5)
+    assert sum(entry.probability_gaps.histogram.counts) == counts[2]
 
 
 def test_rates_are_those_that_were_planted(planted):
@@ -210,7 +226,7 @@ def untimed(report: Report) -> Report:
         )
         for one in report.attributes
     )
-    again = replace(report.reproduction, created="")
+    again = replace(report.reproduction, created="", export=None)
     return replace(report, attributes=attributes, seconds=Seconds(), reproduction=again)
 
 

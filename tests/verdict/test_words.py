@@ -91,6 +91,32 @@ def test_scores(people, decision, scores, said):
     assert (told.decision, told.twin_decision) == ("at least 0.5", "below 0.5")
 
 
+def test_probabilities_are_told_where_scores_have_them(people):
+    """Of 'low': e^2 / (e^2 + e^0.5) = 0.818 before, e^-1 / (e^-1 + e^0.5) = 0.182 after."""
+    rows = people.from_table(
+        {
+            name: [value] * 2
+            for name, value in dict(zip(people.names, (39, "F", "Wife", "AF", "B", 2.5, 0), strict=True)).items()
+        }
+    )
+    rows[1, people.column("sex")] = 1 - rows[0, people.column("sex")]
+    pair = words.Pair(*rows, *torch.tensor([[2.0, 0.5], [-1.0, 0.5]]))
+    told = words.finding(people, ARGMAX, pair, [0], 0, "frontier", "logits")
+    assert (told.outcome, told.probability) == ("low", pytest.approx(0.8176, abs=1e-4))
+    assert told.twin_probability == pytest.approx(0.1824, abs=1e-4)
+    assert told.sentence.endswith(": 'high' (probability of 'low' 82 % → 18 %).")
+    assert (told.score, told.twin_score) == (1.5, -1.5)  # margins stay
+    hoped = words.finding(replace(people, favourable="high"), ARGMAX, pair, [0], 0, "frontier", "logits")
+    assert (hoped.outcome, hoped.probability) == ("high", pytest.approx(0.1824, abs=1e-4))
+
+
+def test_numbers_of_a_regression_have_the_digits_that_tell(people):
+    scores = torch.tensor([[0.0460000000000003], [0.1469999]], dtype=torch.float64)
+    told = pair(people, [0], decision=Decision("tolerance", 0.05), scores=scores)
+    assert told.sentence.endswith("gets a score of 0.046; with sex M instead of F: a score of 0.147.")
+    assert told.probability is told.twin_probability is told.outcome is None
+
+
 def test_importance(people):
     """Only gain, column 5 and input 12, moves the score much, and age a little."""
     model = BlackBox.of_inputs(lambda x: 10 * x[:, 12] + 0.1 * x[:, 0], people)

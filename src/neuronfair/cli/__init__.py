@@ -1,6 +1,19 @@
 """The command line: each command is a few lines around one function of the package."""
 
-from neuronfair.cli import audit, compare, data, images, model, rate, repair, reproduce, search
+from neuronfair.cli import audit, compare, data, export, images, model, rate, repair, reproduce, search
 from neuronfair.cli.app import app, main
 
-__all__ = ["app", "audit", "compare", "data", "images", "main", "model", "rate", "repair", "reproduce", "search"]
+__all__ = [
+    "app",
+    "audit",
+    "compare",
+    "data",
+    "export",
+    "images",
+    "main",
+    "model",
+    "rate",
+    "repair",
+    "reproduce",
+    "search",
+]

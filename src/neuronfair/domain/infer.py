@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.attribute import KEEP, MISSING, MISSING_CELLS
+from neuronfair.domain.favourable import favourable_line
 from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.toml import quoted
 from neuronfair.errors import DataError, DomainError, did_you_mean
@@ -31,6 +32,7 @@ _HEAD = """\
 name = {name}
 sensitive = {sensitive}
 target = {{ column = {target}{classes} }}
+{favourable}
 
 [attributes]
 """
@@ -99,6 +101,7 @@ def infer_domain(
         sensitive=_quotes(sensitive),
         target=quoted(target),
         classes=f", classes = {_quotes(classes)}" if classes else "",
+        favourable=favourable_line(target, classes) if classes else "",
     )
     return head + "\n".join(lines) + "\n" + _TAIL
 

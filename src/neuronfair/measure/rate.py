@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.measure.direction import Direction, Tally, favourable_class
 from neuronfair.measure.rows import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
@@ -41,6 +42,7 @@ class Rate:
     population: Population
     confidence: float = 0.95
     looks: int = 1
+    direction: Direction | None = field(default=None, repr=False, compare=False)  # None: no class is favourable
 
     def __post_init__(self) -> None:
         if not 0 <= self.found <= self.sampled or self.sampled < 1:
@@ -114,14 +116,20 @@ def discrimination_rate(
         raise NeuronFairError(f"samples must be 1 or more, got {most}")
     name, draw, total = _source(domain, population, most, seed)
     looks = (total,) if error is None else _looks(total)
+    favourable = favourable_class(domain, decision or Decision(), network.outputs)
+    tally = None if favourable is None else Tally(domain, favourable)
     found = sampled = 0
     for look in looks:
         for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
-            found += int(judge(network, domain, draw(part), decision).discriminates.sum())
+            judged = judge(network, domain, draw(part), decision)
+            found += int(judged.discriminates.sum())
+            if tally is not None:
+                tally.add(judged)
             sampled += len(part)
             if progress:
                 progress(sampled, total)
-        rate = Rate(found, sampled, name, confidence, len(looks))
+        direction = None if tally is None else tally.direction()
+        rate = Rate(found, sampled, name, confidence, len(looks), direction)
         if error is not None and rate.error <= error:
             break
     return rate

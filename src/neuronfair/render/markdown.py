@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator, Sequence
 
+from neuronfair.render.escaped import code as _code
+from neuronfair.render.escaped import table as _table
+from neuronfair.render.escaped import words as _words
 from neuronfair.render.groups import HEADS, group_lines, left_out
-from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
 from neuronfair.verdict.report import CorpusReport, Gate, Report
 from neuronfair.words import POPULATIONS, Population, spanned, times
@@ -28,6 +28,7 @@ def markdown(report: Report) -> str:
             ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
             [_figures(attribute, populations) for attribute in report.attributes],
         ),
+        *(f"**Whom it hurts.** {_words(one.direction[0].sentence)}" for one in report.attributes if one.direction),
         *_groups(report.attributes),
         *_worst(report.attributes),
         *_gate(report.gate),
@@ -98,24 +99,3 @@ def _corpus(corpus: CorpusReport | None) -> Iterator[str]:
         f"{corpus.fixed:,} are fixed{unfit}; {corpus.added:,} added."
     )
     yield "\n".join(f"- {_words(line)}" for line in (*corpus.examples, *corpus.notes))
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _words(text: str) -> str:
-    """Return a text that Markdown and HTML show as it is, on one line: no table, list, link, formula or mention."""
-    line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", visible(" ".join(text.split())))
-    line = re.sub(r"^(\d*)([-+.)])(?= |$)", r"\1\\\2", line)
-    # GitHub makes links of bare addresses, and writes to whom an @ names.
-    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)", "<!-- -->", html.escape(line, quote=False))
-
-
-def _code(text: str) -> str:
-    """Return a text as code, whatever backticks are in it."""
-    text = visible(" ".join(text.split()))
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    inner = f" {text} " if text.startswith("`") or text.endswith("`") else text
-    return f"{ticks}{inner}{ticks}"

@@ -15,12 +15,13 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
+from neuronfair.model.probability import Scale
 from neuronfair.search.examples import examples
 from neuronfair.search.outcome import Outcome
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.replay import holds, replayed
-from neuronfair.words import listed, percent, times
+from neuronfair.words import apart, listed, percent, shift, times
 
 EXAMPLES = 3
 
@@ -70,15 +71,15 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     pairs, seeds = examples(outcome, network, EXAMPLES)
     if len(seeds) == 0:
         return []
-    verb = "gets" if decision.kind == "tolerance" else "decided"
+    verb, scale = "gets" if decision.kind == "tolerance" else "decided", outcome.findings.scale(decision)
     lines = [
         "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
     ]
     for row, twin, own, other, seed in zip(*pairs, seeds, strict=True):
         changes = changed(domain, seed, row)
+        one, two = decided(domain, decision, scale, words.Pair(row, twin, own, other))
         lines.append(
-            f"• {domain.describe(row)}: {verb} {decided(domain, decision, own)}; with only "
-            f"{changed(domain, row, twin)}: {decided(domain, decision, other)}. "
+            f"• {domain.describe(row)}: {verb} {one}; with only {changed(domain, row, twin)}: {two}. "
             + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
         )
     return lines
@@ -90,11 +91,18 @@ def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
     return ", ".join(f"{name} {old} → {new}" for name, (old, new) in table.items() if old != new)
 
 
-def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
-    """Return a decision in words, with the scores it rests on."""
-    said = words.decided(domain, decision, scores)
-    figures = ", ".join(f"{score:.3g}" for score in scores.tolist())
-    return said if decision.kind == "tolerance" else f"{said} (score{'s' if len(scores) > 1 else ''} {figures})"
+def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pair) -> tuple[str, str]:
+    """Return the decisions for a person and the twin in words, with the probabilities or scores that they rest on."""
+    one, two = words.decided(domain, decision, pair.scores, pair.twin_scores)
+    if decision.kind == "tolerance":
+        return one, two
+    likely = words.likelihood(domain, decision, scale, pair)
+    if likely is None:
+        score, twin_score = map(float, words.lead(decision, pair.scores, pair.twin_scores))
+        first, second = (f"score {text}" for text in apart(score, twin_score))
+    else:
+        first, second = (f"probability of {likely[0]} {text}" for text in shift(*likely[1:]))
+    return f"{one} ({first})", f"{two} ({second})"
 
 
 def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
@@ -103,6 +111,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a row of the table.
     """
     again, domain, decision = replayed(run, network, number), run.domain, Decision(**run.manifest["plan"]["decision"])
+    scale = run.findings().scale(decision)
     if again.seed is None:
         where, origin = "the pilot", "It was found from a random row."
     else:
@@ -110,23 +119,24 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
         origin = f"Changed from its row of the table: {changed(domain, again.seed, again.found.row) or 'nothing'}."
     lines = [
         f"Finding {number} of {run.folder}: {where}, step {again.step}.",
-        *_told(domain, decision, again.found),
+        *_told(domain, decision, scale, again.found),
         origin,
         f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
     if again.shrunk is not None:
-        lines += ["Shrunk, as it was reported:", *_told(domain, decision, again.shrunk)]
+        lines += ["Shrunk, as it was reported:", *_told(domain, decision, scale, again.shrunk)]
         lines.append(f"Shrunk, {_state(again.shrunk, decision)}")
     return Group(*lines)
 
 
-def _told(domain: TableDomain, decision: Decision, pair: words.Pair) -> list[str]:
+def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pair) -> list[str]:
     """Return two people and what is decided for them now, in words."""
+    one, two = decided(domain, decision, scale, pair)
     return [
         f"  {domain.describe(pair.row)}",
-        f"  {'gets' if decision.kind == 'tolerance' else 'is decided'} {decided(domain, decision, pair.scores)};",
+        f"  {'gets' if decision.kind == 'tolerance' else 'is decided'} {one};",
         f"with only {changed(domain, pair.row, pair.twin)} the decision is",
-        f"  {decided(domain, decision, pair.twin_scores)}.",
+        f"  {two}.",
     ]
 
 

@@ -21,7 +21,9 @@ def audit_report(report: Report) -> RenderableType:
     """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
     attributes = report.attributes
     lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
-    lines += [_table(attributes), *_groups(attributes)]
+    lines.append(_table(attributes))
+    lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
+    lines += _groups(attributes)
     worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
     for finding in worst[:WORST]:
         lines.append(f"• {finding.sentence}")

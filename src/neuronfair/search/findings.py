@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Domain
+from neuronfair.model.decision import Decision
+from neuronfair.model.probability import Scale, scale_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Findings:
         twins = self.rows.clone()
         twins[:, list(domain.sensitive_columns)] = self.twin_values
         return twins
+
+    def scale(self, decision: Decision) -> Scale:
+        """Return what the scores are taken for, judged by those of people and twins."""
+        return scale_of(decision, torch.cat([self.scores, self.twin_scores]))
 
     def __getitem__(self, chosen: Tensor | slice) -> Findings:
         """Return some of the findings; the counts and the misses stay those of the whole search."""

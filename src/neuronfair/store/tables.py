@@ -29,9 +29,9 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
         ours[STEP]: pa.array(findings.step.cpu().numpy()),
     }
     for i, attribute in enumerate(domain.attributes):
-        columns[attribute.name] = _values(attribute, packed[:, i])
+        columns[attribute.name] = values(attribute, packed[:, i])
     for i, column in enumerate(domain.sensitive_columns):
-        columns[ours[TWIN, column]] = _values(domain.attributes[column], twins[:, i])
+        columns[ours[TWIN, column]] = values(domain.attributes[column], twins[:, i])
     for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
         for i in range(scores.shape[1]):
             columns[ours[name, i]] = pa.array(scores[:, i].cpu().numpy())
@@ -77,7 +77,8 @@ def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], s
     return wanted
 
 
-def _values(attribute: Attribute, codes: Tensor) -> pa.Array:
+def values(attribute: Attribute, codes: Tensor) -> pa.Array:
+    """Return codes of an attribute, on the CPU, as labels or numbers."""
     if attribute.values:
         return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values)))
     # Twelve digits, as in Attribute.value: the number that a person would have written.

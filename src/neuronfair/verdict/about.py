@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,12 @@ from neuronfair.domain.data import Data
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.model.probability import scale_of
 from neuronfair.model.weights import PICKLE_SUFFIXES, Card
 from neuronfair.store.manifest import rows_digest, versions
-from neuronfair.verdict.report import DataReport, ModelReport, Reproduction
+from neuronfair.verdict.report import DataReport, DecisionReport, ModelReport, Reproduction
+
+TRIED = 256  # rows of the table, and as many drawn, by whose scores it is judged what scores are
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataRepo
         sensitive=tuple(sensitive),
         target=target.column if target is not None else None,
         classes=tuple(target.classes) if target is not None else (),
+        favourable=data.domain.favourable,
         domain_inferred=origin.inferred,
         left_out=origin.left_out,
     )
@@ -66,6 +71,14 @@ def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
         accuracy=known if len(known) == len(shares) else None,
         trained_here=origin.trained_here,
     )
+
+
+def about_decision(opened: Opened, data: Data) -> DecisionReport:
+    """Return what an audit says of the decision; what the scores are is judged by those of some people."""
+    spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
+    drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
+    scores = opened.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
+    return DecisionReport(opened.decision.kind, opened.decision.value, scale_of(opened.decision, scores))
 
 
 def _accuracy(opened: Opened, data: Data) -> float | None:
@@ -97,8 +110,10 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
     return ("--model", opened.source, *weights)
 
 
-def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool) -> Reproduction:
-    """Return how to do an audit again."""
+def reproduction(
+    opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool, folder: Path | None
+) -> Reproduction:
+    """Return how to do an audit again, and how to take along what is in its folder."""
     used = versions()
     return Reproduction(
         command=origin.command,
@@ -112,4 +127,5 @@ def reproduction(opened: Opened, data: Data, seed: int, origin: Origin, interrup
         rows=rows_digest(data.rows),
         model=opened.fingerprint,
         interrupted=interrupted,
+        export=None if folder is None else shlex.join(["neuronfair", "export", str(folder), "--out", "findings.xlsx"]),
     )

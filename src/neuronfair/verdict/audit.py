@@ -16,18 +16,19 @@ from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
+from neuronfair.model.probability import Scale
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
 from neuronfair.verdict import inquiry as stages
-from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
+from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
 from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.proposal import propose
-from neuronfair.verdict.report import SCHEMA, DecisionReport, Report, Seconds
+from neuronfair.verdict.report import SCHEMA, Report, Seconds
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
@@ -74,8 +75,9 @@ def run(
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
     clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
+    decision = about_decision(opened, data)
     try:
-        for case in _cases(opened, views, settings, place, origin, clock, show):
+        for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
             inquiries.append(Inquiry.of(case.domain))
             inquiries[-1].note(*_unread(case.domain.sensitive, origin.reads))
             _inquire(case, inquiries[-1], clock, _labelled(show, case.domain.sensitive if len(choices) > 1 else ()))
@@ -92,11 +94,11 @@ def run(
         verdict=verdict(entries, len(data), interrupted=interrupted),
         data=about_data(data, choices[-1], origin),
         model=about_model(opened, data, origin),
-        decision=DecisionReport(opened.decision.kind, opened.decision.value),
+        decision=decision,
         attributes=entries,
         repair=repair,
         seconds=clock.figures(),
-        reproduction=reproduction(opened, data, settings.seed, origin, interrupted),
+        reproduction=reproduction(opened, data, settings.seed, origin, interrupted, place),
     )
     report, failure = ready.judge(report, past)
     if place is not None:
@@ -110,6 +112,7 @@ def _cases(
     settings: AuditSettings,
     folder: Path | None,
     origin: Origin,
+    scale: Scale,
     clock: _Clock,
     show: Progress,
 ) -> Iterator[Case]:
@@ -130,6 +133,7 @@ def _cases(
             confidence=settings.confidence,
             seed=settings.seed,
             telling=telling,
+            scale=scale,
             shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
             folder=None if folder is None else folder / folder_name(view.domain.sensitive),
             manifest=_whereabouts(opened, origin),

@@ -138,7 +138,7 @@ def _sentence(
     table = domain.to_table(torch.stack([row, twin_row]))
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
     twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
-    now, other = decided(domain, decision, scores), decided(domain, decision, twin_scores)
+    now, other = decided(domain, decision, scores, twin_scores)
     return f"{person}: decided {now}; with {twin}: {other}"
 
 

@@ -12,15 +12,19 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.coverage import covered
+from neuronfair.measure.direction import Tally, favourable_class
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
+from neuronfair.model.probability import chances
+from neuronfair.search.findings import Findings
 from neuronfair.search.judge import Pairs, judge
 from neuronfair.search.outcome import Outcome
 from neuronfair.search.shrink import shrink
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import CoverageReport, Finding, Histogram, Severity
+from neuronfair.verdict.entries import CoverageReport, Direction, Finding, Histogram, Severity
 from neuronfair.verdict.folder import keep_nearer
+from neuronfair.verdict.hurt import direction
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
@@ -37,18 +41,22 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     progress("Describing the findings", 0, None)
     domain, decision = case.domain, case.decision
     parts = [outcome.findings for outcome in outcomes]
-    rows = torch.cat([f.packed for f in parts])
-    scores, others = (torch.cat([getattr(f, name) for f in parts]).double() for name in ("scores", "twin_scores"))
+    found = Findings.join(parts)
+    rows = found.packed
     method = torch.cat([torch.full((len(f),), i) for i, f in enumerate(parts)]).to(rows.device)
     number = torch.cat([torch.arange(len(f)) for f in parts]).to(rows.device)
     # Two methods may find the same person: once is enough.
     _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
     once = torch.from_numpy(np.sort(first)).to(rows.device)
-    gaps = decision.gap(scores, others)[once]
+    unique = found[once]
+    scores, others = unique.scores.double(), unique.twin_scores.double()
+    gaps = decision.gap(scores, others)
     generator = torch.Generator().manual_seed(case.seed)
     drawn = once[torch.randperm(len(once), generator=generator).to(once.device)]
     inquiry.add(
         severity=_severity(gaps.cpu().numpy()),
+        probability_gaps=_probability_gaps(case, scores, others),
+        direction=(*inquiry.report.direction, *_found_direction(case, unique)),
         mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
         regions=regions(domain, rows[once].long(), seed=case.seed),
         coverage=_coverage(case, outcomes[0], rows[drawn[:LOOK]]),
@@ -60,7 +68,7 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         methods = [outcomes[i].plan.method for i in method[which].tolist()]
         pairs = map(words.Pair, *_partners(case, people))
         lines = zip(pairs, columns, number[which].tolist(), methods, strict=True)
-        return tuple(_replayed(case, words.finding(domain, decision, *line)) for line in lines)
+        return tuple(_replayed(case, words.finding(domain, decision, *line, case.scale)) for line in lines)
 
     spread = drawn[:SAMPLE]
     inquiry.add(
@@ -92,6 +100,22 @@ def _severity(gaps: np.ndarray[Any, Any]) -> Severity:
     median, p95, largest = (float(q) for q in np.quantile(gaps, (0.5, 0.95, 1.0)))
     counts, edges = np.histogram(gaps, BINS, (0.0, largest or 1.0))
     return Severity(median, p95, largest, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
+
+
+def _probability_gaps(case: Case, scores: Tensor, others: Tensor) -> Severity | None:
+    """Return how far the probabilities of people and their twins lie apart; None where scores are only numbers."""
+    found = chances(case.decision, case.scale, scores, others)
+    return None if found is None else _severity((found.own - found.twin).abs().cpu().numpy())
+
+
+def _found_direction(case: Case, found: Findings) -> tuple[Direction, ...]:
+    """Return whom the found pairs hurt."""
+    favourable = favourable_class(case.domain, case.decision, case.model.outputs)
+    if favourable is None:
+        return ()
+    tally = Tally(case.domain, favourable)
+    tally.add_pairs(Pairs(found.rows, found.twins(case.domain), found.scores, found.twin_scores), case.decision)
+    return direction(case.domain, "findings", tally.direction())
 
 
 def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> CoverageReport | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import cast
+from typing import Literal, cast
 
 from neuronfair.words import Population
 
@@ -91,6 +91,25 @@ class Disparity:
 
 
 @dataclass(frozen=True)
+class Side:
+    """How one choice of sensitive values fares against the others."""
+
+    values: str  # the sensitive values, as of a group
+    gets: int  # people for whom these values get the favourable decision, and others do not
+    loses: int  # people for whom these values do not get it, and others do
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Whom it hurts: who gets the favourable decision, and who loses it, when only the sensitive values change."""
+
+    population: Literal["table", "domain", "findings"]  # findings: the pairs that the searches found
+    people: int  # those among them for whom the favourable decision hangs on the sensitive values
+    sides: tuple[Side, ...]  # up to 20, the clearest first
+    sentence: str
+
+
+@dataclass(frozen=True)
 class LayerReport:
     """How a layer reacts to the sensitive attributes."""
 
@@ -145,7 +164,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Severity:
-    """Score gaps of the findings."""
+    """Gaps of the findings."""
 
     median: float
     p95: float  # one in twenty is wider
@@ -184,6 +203,9 @@ class Finding:
     twin_score: float
     gap: float  # how far the two lie apart: larger is worse
     sentence: str
+    outcome: str | None = None  # the class of the probabilities: the favourable one, or the person's own decision
+    probability: float | None = None  # of that class for the person; null where scores are no probabilities or logits
+    twin_probability: float | None = None  # and for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
 
 
@@ -229,9 +251,11 @@ class AttributeReport:
     rates: Rates = Rates()
     groups: tuple[Group, ...] = ()
     disparity: Disparity | None = None  # null where the model chooses no class
+    direction: tuple[Direction, ...] = ()  # of table, domain and findings; empty if no class is known as favourable
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
-    severity: Severity | None = None
+    severity: Severity | None = None  # gaps between scores
+    probability_gaps: Severity | None = None  # the same between probabilities; null where there are none
     mean_distance: float | None = None  # between two findings
     regions: int | None = None  # of the domain that the findings reach
     coverage: CoverageReport | None = None  # null without misses

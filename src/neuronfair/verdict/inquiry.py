@@ -22,6 +22,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
+from neuronfair.model.probability import Scale
 from neuronfair.repair.run import Progress as Progress
 from neuronfair.search.campaign import find
 from neuronfair.search.outcome import Outcome, Plan
@@ -31,6 +32,7 @@ from neuronfair.verdict import words
 from neuronfair.verdict.entries import AttributeReport, Interpretation, LayerReport, Note, SearchReport
 from neuronfair.verdict.folder import NEARER
 from neuronfair.verdict.groups import group_figures
+from neuronfair.verdict.hurt import direction
 from neuronfair.words import Population
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
@@ -55,6 +57,7 @@ class Case:
     confidence: float
     seed: int
     telling: list[int]  # columns, the most important first
+    scale: Scale = "numbers"  # what the scores are
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     folder: Path | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
@@ -128,6 +131,8 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         if rate.population == "domain":
             inquiry.rate = rate
         inquiry.add(rates=replace(inquiry.report.rates, **{rate.population: words.rate_of(rate)}))
+        hurt = direction(case.domain, "table" if rate.population == "table" else "domain", rate.direction)
+        inquiry.add(direction=(*inquiry.report.direction, *hurt))
     broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
@@ -187,7 +192,7 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
 
 
 def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
-    random, direction, seconds = figures["random"], figures["random_direction"], figures["seconds"]
+    random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
     return SearchReport(
         method=figures["method"],
         folder=place,
@@ -198,7 +203,7 @@ def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
         findings_per_second=figures["findings"] / seconds if seconds else None,
         random_gsr=random and random["gsr"],
         lift=figures["lift"],
-        random_direction_gsr=direction and direction["gsr"],
+        random_direction_gsr=directed and directed["gsr"],
         lift_over_random_direction=figures["lift_over_random_direction"],
         violations=figures["violations"],
         stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),

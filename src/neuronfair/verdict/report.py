@@ -15,6 +15,7 @@ import msgspec
 
 from neuronfair.domain.column import LeftOut
 from neuronfair.errors import DataError
+from neuronfair.model.probability import Scale
 from neuronfair.verdict.entries import AttributeReport, Group, RateOf
 
 SCHEMA = 2
@@ -121,6 +122,7 @@ class DataReport:
     sensitive: tuple[str, ...]
     target: str | None = None  # column that the model decides
     classes: tuple[str, ...] = ()  # of the target
+    favourable: str | None = None  # the class that people hope for
     domain_inferred: bool = False  # whether the domain was read off the table
     left_out: tuple[LeftOut, ...] = ()  # columns that nobody looked at, and why
 
@@ -146,6 +148,7 @@ class DecisionReport:
 
     kind: Literal["argmax", "threshold", "tolerance"]
     value: float  # the threshold, or the widest gap that is tolerated
+    scale: Scale = "numbers"  # what the scores are; probabilities of logits are their softmax or sigmoid
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class Reproduction:
     rows: str
     model: str
     interrupted: bool = False  # by Ctrl-C
+    export: str | None = None  # the command that writes all findings as a table; null without a folder
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,13 +10,15 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.measure.direction import favourable_class
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.probability import Scale, chances
 from neuronfair.verdict.entries import Cell, Change, Condition, Finding, RateOf, SubgroupReport
-from neuronfair.words import listed, percent, plain
+from neuronfair.words import apart, listed, percent, plain, shift
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 LOOK = 128  # rows from which the importance of the attributes is read
@@ -38,42 +39,35 @@ def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Deci
     return moved
 
 
-def decided(domain: TableDomain, decision: Decision, scores: Tensor) -> str:
-    """Return a decision in words: the name of a class where there is one."""
-    classes = domain.target.classes if domain.target is not None else ()
-    score = float(scores[-1])
-    if decision.kind == "tolerance":
-        return f"a score of {_as_fine(score, decision.value)}"
+def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequence[str]:
+    """Return what each class that a model decides is called; nothing for a tolerance, which decides none."""
+    classes, count = domain.target.classes if domain.target is not None else (), decision.classes(outputs)
+    if len(classes) == count:
+        return classes
     if decision.kind == "threshold":
-        reached = score >= decision.value
-        return (
-            classes[int(reached)] if len(classes) == 2 else f"{'at least' if reached else 'below'} {decision.value:g}"
-        )
-    number = int(scores.argmax())
-    return classes[number] if len(classes) == len(scores) else f"class {number}"
+        return f"below {decision.value:g}", f"at least {decision.value:g}"
+    return [f"class {number}" for number in range(count)]
 
 
-def _as_fine(number: float, tolerance: float) -> str:
-    """Return a number with a digit more than the tolerance needs, and three digits at least.
-
-    >>> _as_fine(123456.78, 1800), _as_fine(0.25, 0.1)
-    ('123,457', '0.25')
-    """
-    fine = min(9, 1 - math.floor(math.log10(tolerance))) if tolerance > 0 else 3
-    coarse = min(9, 2 - math.floor(math.log10(abs(number)))) if number else 0
-    text = f"{number:,.{max(0, fine, coarse)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+def decided(domain: TableDomain, decision: Decision, scores: Tensor, others: Tensor) -> tuple[str, str]:
+    """Return the decisions for two people in words: names of classes where there are any."""
+    if decision.kind == "tolerance":
+        one, other = apart(float(scores[-1]), float(others[-1]))
+        return f"a score of {one}", f"a score of {other}"
+    names = class_names(domain, decision, len(scores))
+    return names[int(decision.chosen(scores))], names[int(decision.chosen(others))]
 
 
-def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[float, float]:
-    """Return the scores of a person and a twin as one number each.
+def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scores, (…, outputs), of people and of their twins as one number each: (…) both.
 
     For classes it is how far the person's class leads the twin's; else it is the score itself.
     """
     if decision.kind != "argmax":
-        return float(scores[-1]), float(others[-1])
-    own, other = int(scores.argmax()), int(others.argmax())
-    return float(scores[own] - scores[other]), float(others[own] - others[other])
+        return scores[..., -1], others[..., -1]
+    own, other = scores.argmax(-1, keepdim=True), others.argmax(-1, keepdim=True)
+    first, second = (s.gather(-1, own)[..., 0] - s.gather(-1, other)[..., 0] for s in (scores, others))
+    return first, second
 
 
 def person(domain: TableDomain, row: Mapping[str, Cell], named: Sequence[str], left: int) -> str:
@@ -102,23 +96,32 @@ class Pair(NamedTuple):
 
 
 def finding(
-    domain: TableDomain, decision: Decision, pair: Pair, columns: Sequence[int], number: int, method: str
+    domain: TableDomain,
+    decision: Decision,
+    pair: Pair,
+    columns: Sequence[int],
+    number: int,
+    method: str,
+    scale: Scale = "numbers",
 ) -> Finding:
     """Return a person and the twin as values and as a sentence.
 
-    `columns` are the attributes to name, the most telling first. Of several sensitive attributes, those that are the
-    same for both are named as well: the twin has them too.
+    `columns` are the attributes to name, the most telling first; `scale` is what the scores are. Of several sensitive
+    attributes, those that are the same for both are named as well: the twin has them too.
     """
     table = domain.to_table(torch.stack([pair.row, pair.twin]))
     row = {name: values[0] for name, values in table.items()}
     changed = tuple(Change(name, own, twin) for name, (own, twin) in table.items() if own != twin)
     both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
     named = sorted([*both, *[c for c in columns if bool(domain.free[c])][:NAMED]])
-    one, other = decided(domain, decision, pair.scores), decided(domain, decision, pair.twin_scores)
+    one, other = decided(domain, decision, pair.scores, pair.twin_scores)
     verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
     instead = listed([f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed])
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
     score, twin_score = lead(decision, pair.scores, pair.twin_scores)
+    likely = likelihood(domain, decision, scale, pair)
+    odds = f" (probability of '{likely[0]}' {' → '.join(shift(*likely[1:]))})" if likely is not None else ""
+    outcome, probability, twin_probability = likely or (None, None, None)
     return Finding(
         number=number,
         method=method,
@@ -126,11 +129,28 @@ def finding(
         changed=changed,
         decision=one,
         twin_decision=other,
-        score=score,
-        twin_score=twin_score,
+        score=float(score),
+        twin_score=float(twin_score),
         gap=float(decision.gap(pair.scores, pair.twin_scores)),
-        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}.",
+        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}{odds}.",
+        outcome=outcome,
+        probability=probability,
+        twin_probability=twin_probability,
     )
+
+
+def likelihood(domain: TableDomain, decision: Decision, scale: Scale, pair: Pair) -> tuple[str, float, float] | None:
+    """Return a class and how probable it is for a person and for the twin; None where scores are only numbers.
+
+    The class is the favourable one, or where that is not at stake the one decided for the person.
+    """
+    outputs = len(pair.scores)
+    found = chances(
+        decision, scale, pair.scores[None], pair.twin_scores[None], favourable_class(domain, decision, outputs)
+    )
+    if found is None:
+        return None
+    return class_names(domain, decision, outputs)[int(found.of)], float(found.own), float(found.twin)
 
 
 def condition(domain: TableDomain, cut: Cut) -> Condition:

@@ -22,6 +22,7 @@ from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, Change, Finding, RateOf, SearchReport
+from neuronfair.verdict.hurt import AMONG
 from neuronfair.verdict.report import Seconds
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
@@ -42,7 +43,7 @@ def marked(finding: Finding) -> Markup:
     >>> marked(One(sentence="… with sex M instead of F: yes.", changed=[One(attribute="sex", own="F", twin="M")]))
     Markup('… with <mark>sex M instead of F</mark>: yes.')
     """
-    sentence, at, parts = finding.sentence, 0, []
+    sentence, at, parts = _tight(finding.sentence), 0, []
     for start, end in sorted(filter(None, (_place(sentence, change) for change in finding.changed))):
         if start >= at:  # two changes may have been found in the same words
             parts += [escape(sentence[at:start]), Markup("<mark>{}</mark>").format(sentence[start:end])]
@@ -70,6 +71,12 @@ def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
     return max(attributes, key=lambda one: one.rates.largest)
 
 
+def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[AttributeReport]:
+    """Return those of whom the first screen says whom they hurt: each attribute alone, at most two."""
+    alone = [one for one in attributes if one.direction and len(one.sensitive) == 1]
+    return (alone or [one for one in attributes if one.direction])[:2]
+
+
 def _best_search(attribute: AttributeReport) -> SearchReport | None:
     """Return the search with the largest lift over random; None where none is known."""
     return max(
@@ -87,6 +94,27 @@ def _people(findings: Sequence[Finding]) -> dict[str, Any]:
         "rows": [[finding.row.get(column) for column in columns] for finding in findings],
         "changed": [[[c.attribute, c.own, c.twin] for c in finding.changed] for finding in findings],
     }
+
+
+def _odds(finding: Finding) -> tuple[str, str, str]:
+    """Return what is shown below two decisions, and its values: a probability, or a score where there is none."""
+    if finding.probability is None or finding.twin_probability is None:
+        return ("score", *words.apart(finding.score, finding.twin_score))
+    one, other = words.shift(finding.probability, finding.twin_probability)
+    return f"probability of {finding.outcome}", one.replace(" ", SPACE), other.replace(" ", SPACE)
+
+
+def _distance(finding: Finding) -> float:
+    """Return how far two people lie apart: of probabilities, or of scores where there are none."""
+    if finding.probability is None or finding.twin_probability is None:
+        return finding.gap
+    return abs(finding.probability - finding.twin_probability)
+
+
+def _gap(finding: Finding) -> str:
+    if finding.probability is None:
+        return words.number(finding.gap)
+    return f"{words.number(100 * _distance(finding))}{SPACE}points"
 
 
 def _digest(script: str) -> str:
@@ -126,13 +154,17 @@ def _environment() -> Environment:
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
         "digest": _digest,
+        "distance": _distance,
         "duration": _united(words.duration),
+        "gap": _gap,
         "game_json": lambda game: htmlsafe_json_dumps(msgspec.to_builtins(game), separators=(",", ":")),
         "headline": _headline,
+        "hurting": _hurting,
         "layers": _layers,
         "left_out": left_out,
         "maps": layer_maps,
         "marked": marked,
+        "odds": _odds,
         "parts": _parts,
         "people": _people,
         "percent": percent,
@@ -141,6 +173,7 @@ def _environment() -> Environment:
         "worst_attribute": _worst_attribute,
     }
     environment.globals |= {
+        "AMONG": AMONG,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,
         "ticks": charts.ticks,

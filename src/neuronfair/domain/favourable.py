@@ -1,0 +1,65 @@
+"""Which class people hope for, guessed where its words leave no doubt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from neuronfair.domain.toml import quoted
+
+# Words for the same answer, and for its opposite. The first pair says nothing without a question: see `_HARM`.
+_ANSWERS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
+_OPPOSITES = (
+    ({"good"}, {"bad"}),
+    (
+        {"approve", "approved", "accept", "accepted", "grant", "granted", "admit", "admitted", "hire", "hired"}
+        | {"offer", "offered", "select", "selected", "invite", "invited"},
+        {"deny", "denied", "reject", "rejected", "decline", "declined", "refuse", "refused"},
+    ),
+    ({"paid", "repaid", "fully paid", "paid off"}, {"default", "defaulted", "unpaid", "charged off", "not repaid"}),
+    ({"pass", "passed"}, {"fail", "failed"}),
+    ({"eligible"}, {"ineligible"}),
+    ({"qualified"}, {"unqualified", "disqualified"}),
+    ({"success", "successful"}, {"failure", "unsuccessful"}),
+)
+# A yes to one of these is no good news. Short beginnings of words, and long ones anywhere: "loandefault".
+_HARM = re.compile(
+    r"\b(?:bad|ban|claim|dead|death|debt|deni|deny|die|fail|fine|fire|flag|ill|jail|late|left|leav|loss|lost|miss|not|"
+    r"no|quit|sick|sue)|default|fraud|risk|churn|arrest|reject|recid|delinq|crim|offen|violat|violen|bankrupt|mortal|"
+    r"diseas|cancer|diabet|stroke|attack|readmi|readmit|terminat|layoff|attrition|lapse|cancel|dropout|drop.out|"
+    r"suspen|expel|expul|evict|penal|guilt|convict|complain|hazard|injur|accident|abus|spam|unpaid|charge|foreclos|"
+    r"delay|declin|refus|block|suspic|detain|detent|prison|hospital|problem|overdue|arrear|warn|threat|stop|search"
+)
+
+
+def favourable_line(column: str, classes: Sequence[str]) -> str:
+    """Return the line of a domain file that names the class people hope for; a comment where the words do not tell.
+
+    >>> print(favourable_line("loan", ["denied", "approved"]))
+    favourable = "approved"  # guessed from the words: correct it
+    >>> print(favourable_line("two_year_recid", ["no", "yes"]))
+    # favourable = "no"  # the class that people hope for: if you name it, it can be said who loses
+    """
+    guess, sure = _guess(column, classes)
+    if sure:
+        return f"favourable = {quoted(guess)}  # guessed from the words: correct it"
+    return f"# favourable = {quoted(guess)}  # the class that people hope for: if you name it, it can be said who loses"
+
+
+def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
+    """Return a class, and whether its words and those of the other class leave no doubt."""
+    for one, other in (classes, classes[::-1]) if len(classes) == 2 else ():
+        hoped, feared = _words(one), _words(other)
+        if hoped in _ANSWERS[0] and feared in _ANSWERS[1]:
+            harmful = _HARM.search(_words(column)) is not None
+            return (other, False) if harmful else (one, True)
+        for good, bad in _OPPOSITES:
+            opposite = feared in bad or (hoped in good and re.fullmatch(rf"(?:not|no|non|un) ?{hoped}", feared))
+            if hoped in good and opposite:
+                return one, True
+    return classes[-1], False
+
+
+def _words(text: str) -> str:
+    """Return a name as lower-case words: "LoanDefault" and "loan_default" are "loan default"."""
+    return " ".join(re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", text).casefold().split())

@@ -1,0 +1,125 @@
+"""A model card: what an audit says of a model, on one page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neuronfair.render.escaped import code, table, words
+from neuronfair.render.groups import HEADS, group_lines
+from neuronfair.verdict.entries import AttributeReport, Note
+from neuronfair.verdict.report import Report
+from neuronfair.words import POPULATIONS, percent, spanned
+
+WORST, GROUPS = 3, 6  # cases told, and groups listed of each attribute: the card is one page
+LIMITS = (
+    "A search finds cases; it does not prove that there are none.",
+    "A rate belongs to the population that is named beside it. People drawn uniformly from the domain are all people "
+    "that the domain allows, equally likely; real applicants are not.",
+    "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested.",
+    "Deciding twins alike says nothing about whether decisions are right, nor whether groups fare equally.",
+    "Found people are as plausible as the rules of the domain.",
+)
+
+
+def model_card(report: Report) -> str:
+    """Return an audit as a model card in Markdown: the model, the people, the figures, the limits."""
+    model, data, again = report.model, report.data, report.reproduction
+    parts = [
+        f"# Model card: {words(model.source)}",
+        f"**{words(report.verdict.text)}**",
+        "## The model",
+        _facts(
+            ("Model", f"{words(model.source)} ({words(model.kind)}), {'white' if model.white_box else 'black'} box"),
+            ("Fingerprint", code(model.fingerprint)),
+            ("Accuracy", ", ".join(f"{percent(share)} ({part})" for part, share in (model.accuracy or {}).items())),
+            ("Decides", f"{words(data.target or '')}: {' or '.join(map(words, data.classes))}" if data.target else ""),
+            ("Hoped for", words(data.favourable or "")),
+            ("A decision flips by", _decision(report)),
+        ),
+        "## The people",
+        _facts(
+            ("Table", f"{words(data.name)}, {data.rows:,} rows, {data.attributes:,} attributes"),
+            ("Sensitive", words(", ".join(data.sensitive))),
+            ("What a person may be", "guessed from the table" if data.domain_inferred else "from a domain file"),
+        ),
+        "## How often the decision flips if only the attribute changes",
+        table(
+            ("attribute", "of", f"share (interval{_sure(report)})"),
+            [
+                (
+                    words(one.name),
+                    f"{rate.of:,} {POPULATIONS[rate.population]}",
+                    spanned(rate.rate, rate.low, rate.high),
+                )
+                for one in report.attributes
+                for rate in one.rates.measured
+            ],
+        ),
+        *_hurt(report),
+        *_groups(report),
+        *_worst(report),
+        "## Limits of this audit",
+        "\n".join(
+            f"- {line}" for line in (*LIMITS, *(words(f"{n.seen} {n.remedy}") for n in _notes(report.attributes)))
+        ),
+        "## How it was made",
+        f"neuronfair {words(report.neuronfair)}, {words(again.created)}, seed {again.seed}; Python "
+        f"{words(again.python)}, torch {words(again.torch)}; domain {code(again.domain[:12])}, rows "
+        f"{code(again.rows[:12])}."
+        + (f" Again: {code(again.command)}" if again.command else "")
+        + (" **Interrupted: not everything was looked at.**" if again.interrupted else ""),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _sure(report: Report) -> str:
+    sure = {percent(rate.confidence) for one in report.attributes for rate in one.rates.measured}
+    return f" with {' or '.join(sorted(sure))} confidence" if sure else ""
+
+
+def _facts(*facts: tuple[str, str]) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in facts if value)
+
+
+def _decision(report: Report) -> str:
+    kind, value = report.decision.kind, report.decision.value
+    said = {"argmax": "another class", "threshold": f"the other side of {value:g}", "tolerance": f"more than {value:g}"}
+    return said[kind]
+
+
+def _hurt(report: Report) -> Iterator[str]:
+    told = [one.direction[0].sentence for one in report.attributes if one.direction]
+    if told:
+        yield "## Whom it hurts"
+        yield "\n".join(f"- {words(sentence)}" for sentence in told)
+
+
+def _groups(report: Report) -> Iterator[str]:
+    rows = []
+    for one in report.attributes:
+        largest = sorted(one.groups, key=lambda group: -group.rows)[:GROUPS]
+        rows += [
+            (words(one.name), words(group.values), f"{group.rows:,}", percent(group.selection_rate))
+            for group in one.groups
+            if group in largest
+        ]
+    if rows:
+        chosen = next((words(one.disparity.selected) for one in report.attributes if one.disparity), "chosen")
+        yield "## Groups of the table"
+        yield f"The largest {GROUPS} of each choice of attributes; audit.json has all."
+        yield table(("attribute", "group", "rows", f"decided {chosen}"), rows)
+        yield table(HEADS, [tuple(map(words, line)) for line in group_lines(report.attributes)])
+
+
+def _worst(report: Report) -> Iterator[str]:
+    worst = sorted((finding for one in report.attributes for finding in one.worst), key=lambda one: -one.gap)
+    found = ", ".join(f"{one.people_found:,} by {words(one.name)}" for one in report.attributes)
+    if worst:
+        yield "## Worst cases"
+        yield f"Of the people found ({found}), moved as near to a row of the table as possible:"
+        yield "\n".join(f"- {words(finding.sentence)}" for finding in worst[:WORST])
+
+
+def _notes(attributes: tuple[AttributeReport, ...]) -> dict[Note, None]:
+    """Return what may mislead, each once."""
+    return dict.fromkeys(note for one in attributes for note in one.health)

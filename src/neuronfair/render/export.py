@@ -1,0 +1,189 @@
+"""All findings of an audit or of a search as one table: each person beside the twin, as CSV, Excel or Parquet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import torch
+
+from neuronfair.atomic import replacing
+from neuronfair.errors import DataError, NeuronFairError, RunError, needs
+from neuronfair.measure.direction import favourable_class
+from neuronfair.model.decision import Decision
+from neuronfair.model.probability import Scale, chances
+from neuronfair.search.findings import Findings
+from neuronfair.shown import visible
+from neuronfair.store.manifest import MANIFEST, load_manifest
+from neuronfair.store.run import Run
+from neuronfair.store.tables import TWIN, values
+from neuronfair.verdict.words import class_names, lead
+from neuronfair.words import plural
+
+FORMATS = (".csv", ".xlsx", ".parquet")
+SHEET = (1_048_576, 16_384)  # rows and columns that a sheet of Excel holds
+AT_ONCE = 65_536  # findings that are turned into words at a time
+FIRST = ("sensitive", "method", "number")
+LAST = ("decision", "twin_decision", "outcome", "probability", "twin_probability", "score", "twin_score", "gap")
+_FORMULA, _NUMBER = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]"), re.compile(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
+
+
+def export_findings(folder: Path, out: Path) -> int:
+    """Write everything that an audit or a search found to a table, and return how many pairs these are.
+
+    `out` ends in .csv, .xlsx or .parquet. A line holds the person's attributes, the twin's sensitive values, both
+    decisions, how probable one class is for both, and the scores. In CSV and Excel a text that a spreadsheet would take
+    for a formula begins with an apostrophe.
+    """
+    if out.suffix.lower() == ".xlsx":
+        needs("openpyxl", "excel", "writing .xlsx", NeuronFairError)
+    runs = runs_in(folder)
+    count = sum(int(line["findings"]) for run in runs for lines in run.journal.parts.values() for line in lines)
+    twins = list(dict.fromkeys(name for run in runs for name in run.domain.sensitive))
+    names = _names(runs[0].domain.names, twins)
+    if out.suffix.lower() == ".xlsx" and (count >= SHEET[0] or len(names) > SHEET[1]):
+        raise DataError(
+            f"{out}: {plural(count, 'finding')} in {len(names):,} columns do not fit into a sheet of Excel, which "
+            f"holds {SHEET[0] - 1:,} below its heading and {SHEET[1]:,} columns. Choose .csv or .parquet"
+        )
+    parts = (part for run in runs for part in _parts(run, twins, names))
+    writers: dict[str, Callable[[Path, Iterator[pa.Table]], None]] = {
+        ".csv": _csv,
+        ".xlsx": _xlsx,
+        ".parquet": _parquet,
+    }
+    with replacing(out.resolve()) as temporary:
+        writers[out.suffix.lower()](temporary, parts)
+    return count
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """Return the searches of an audit, or the one that a folder is."""
+    try:
+        is_audit = "audit" in load_manifest(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{folder}: is not the folder of an audit or of a search: it has no {MANIFEST}") from None
+    places = sorted(path.parent for path in folder.glob(f"*/*/{MANIFEST}")) if is_audit else [folder]
+    runs = [Run.open(place) for place in places]
+    if not runs:
+        raise RunError(f"{folder}: this audit has no search of a table yet, so there is nothing to export")
+    if len({run.domain.fingerprint for run in runs}) > 1:
+        raise RunError(f"{folder}: its searches are about different domains, so they make no one table")
+    return runs
+
+
+def neutral(text: str) -> str:
+    r"""Return a text that no spreadsheet takes for a formula: with an apostrophe before it; numbers stay as they are.
+
+    >>> [neutral(text) for text in ("=1+1", "-3.5", "@x", "a=b")]
+    ["'=1+1", '-3.5', "'@x", 'a=b']
+    """
+    shown = visible(text)
+    return f"'{shown}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else shown
+
+
+def _names(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
+    """Return the heading of every column; one of ours that an attribute has already gets a line behind it."""
+    taken = set(attributes)
+    ours = []
+    for name in (*FIRST, *(TWIN.format(name) for name in twins), *LAST):
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        ours.append(name)
+    return [*ours[: len(FIRST)], *attributes, *ours[len(FIRST) :]]
+
+
+def _parts(run: Run, twins: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Give the findings of a run as tables; nobody makes one without rows, for its headings."""
+    findings = run.findings()
+    scale = findings.scale(Decision(**run.manifest["plan"]["decision"]))
+    for start in range(0, max(1, len(findings)), AT_ONCE):
+        columns = _columns(run, findings[start : start + AT_ONCE], scale, start, twins)
+        yield pa.table(columns, names=list(names))
+
+
+def _columns(run: Run, found: Findings, scale: Scale, first: int, twins: Sequence[str]) -> list[pa.Array]:
+    domain, plan, count = run.domain, run.manifest["plan"], len(found)
+    decision = Decision(**plan["decision"])
+    people, others = found.rows.cpu(), found.twins(domain).cpu()
+    said = class_names(domain, decision, run.outputs)
+    scores, twin_scores = found.scores.double().cpu(), found.twin_scores.double().cpu()
+    likely = chances(decision, scale, scores, twin_scores, favourable_class(domain, decision, run.outputs))
+    nothing = pa.nulls(count, pa.float64())
+
+    def classes(numbers: torch.Tensor | None) -> pa.Array:
+        if numbers is None or not said:
+            return pa.nulls(count, pa.string())
+        return _labels(numbers, said)
+
+    chosen = [decision.chosen(one) if said else None for one in (scores, twin_scores)]
+    return [
+        *(pa.array([text] * count, pa.string()) for text in ("+".join(domain.sensitive), str(plan.get("method", "")))),
+        pa.array(range(first, first + count), pa.int64()),
+        *(values(attribute, people[:, i]) for i, attribute in enumerate(domain.attributes)),
+        *(values(domain.attributes[c], others[:, c]) for c in map(domain.column, twins)),
+        *map(classes, chosen),
+        classes(None if likely is None else likely.of),
+        *([nothing, nothing] if likely is None else (pa.array(p.numpy()) for p in (likely.own, likely.twin))),
+        *(pa.array(score.numpy()) for score in lead(decision, scores, twin_scores)),
+        pa.array(decision.gap(scores, twin_scores).numpy()),
+    ]
+
+
+def _labels(codes: torch.Tensor, labels: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(labels), pa.string()))
+
+
+def _shown(table: pa.Table) -> pa.Table:
+    """Return a table whose words, headings too, no spreadsheet takes for formulas."""
+    columns = []
+    for column in table.columns:
+        if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
+            one = column.combine_chunks()
+            coded = one if pa.types.is_dictionary(one.type) else one.dictionary_encode()
+            said = pa.array([None if t is None else neutral(t) for t in coded.dictionary.to_pylist()], pa.string())
+            column = pa.DictionaryArray.from_arrays(coded.indices, said).cast(pa.string())
+        columns.append(column)
+    return pa.table(columns, names=[neutral(name) for name in table.column_names])
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return a table with texts in the place of codes: every part of a file has one type then."""
+    kinds = (pa.string() if pa.types.is_dictionary(field.type) else field.type for field in table.schema)
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+
+
+def _csv(path: Path, parts: Iterator[pa.Table]) -> None:
+    first = _shown(next(parts))
+    with pa.csv.CSVWriter(str(path), first.schema) as writer:
+        writer.write_table(first)
+        for part in parts:
+            writer.write_table(_shown(part))
+
+
+def _parquet(path: Path, parts: Iterator[pa.Table]) -> None:
+    first = _plain(next(parts))
+    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for part in parts:
+            writer.write_table(_plain(part))
+
+
+def _xlsx(path: Path, parts: Iterator[pa.Table]) -> None:
+    from openpyxl import Workbook
+
+    book: Any = Workbook(write_only=True)
+    sheet = book.create_sheet("findings")
+    sheet.freeze_panes = "A2"
+    for i, part in enumerate(map(_shown, parts)):
+        if i == 0:
+            sheet.append(part.column_names)
+        for row in zip(*(column.to_pylist() for column in part.columns), strict=True):
+            sheet.append(row)
+    book.save(path)

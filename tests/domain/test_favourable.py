@@ -1,0 +1,65 @@
+"""The class that people hope for: guessed where the words are clear, and only there."""
+
+from __future__ import annotations
+
+import pytest
+
+from neuronfair.domain.favourable import favourable_line
+from neuronfair.domain.infer import infer_domain
+from neuronfair.domain.toml import parse_domain
+
+
+@pytest.mark.parametrize(
+    ("column", "classes", "hoped"),
+    [
+        ("hired", ("no", "yes"), "yes"),
+        ("Loan_Status", ("Y", "N"), "Y"),
+        ("credit_risk", ("bad", "good"), "good"),  # these words speak for themselves
+        ("loan", ("Denied", "Approved"), "Approved"),
+        ("offer", ("accepted", "rejected"), "accepted"),
+        ("status", ("Charged Off", "Fully Paid"), "Fully Paid"),
+        ("outcome", ("default", "paid"), "paid"),
+        ("exam", ("fail", "pass"), "pass"),
+        ("decision", ("hired", "not_hired"), "hired"),
+        ("benefit", ("False", "True"), "True"),
+    ],
+)
+def test_clear_words(column, classes, hoped):
+    for order in (classes, classes[::-1]):
+        assert favourable_line(column, order).startswith(f'favourable = "{hoped}"  # guessed')
+
+
+@pytest.mark.parametrize(
+    ("column", "classes"),
+    [
+        ("hired", ("0", "1")),
+        ("income", ("<=50K", ">50K")),
+        ("two_year_recid", ("no", "yes")),
+        ("LoanDefault", ("no", "yes")),
+        ("loandefault", ("False", "True")),
+        ("is_fraud", ("N", "Y")),
+        ("churned", ("no", "yes")),
+        ("application_denied", ("no", "yes")),
+        ("late_payment", ("no", "yes")),
+        ("grade", ("good", "fair", "bad")),
+        ("decision", ("approved", "bad")),  # no opposites
+        ("decision", ("approved", "pending")),
+    ],
+)
+def test_doubtful_words_are_left_to_the_user(column, classes):
+    assert favourable_line(column, classes).startswith("# favourable = ")
+
+
+def test_harm_suggests_the_other_class():
+    assert favourable_line("arrested", ("no", "yes")).startswith('# favourable = "no"')
+
+
+def test_the_draft_of_a_domain_holds_it(tmp_path):
+    for target, expected in (("hired", "yes"), ("fraud", None)):
+        path = tmp_path / f"{target}.csv"
+        path.write_text(
+            f"sex,age,{target}\n" + "".join(f"{'FM'[i % 2]},{i % 40},{('no', 'yes')[i % 3 == 0]}\n" for i in range(60))
+        )
+        text = infer_domain(path, sensitive=["sex"], target=target)
+        assert parse_domain(text).favourable == expected
+        assert "favourable = " in text
