@@ -36,6 +36,7 @@ def audit(
     data: options.DataArgument = "adult",
     model: options.ModelOption = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
@@ -111,7 +112,7 @@ def audit(
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     table, text = options.load_data(data, encoding, domain, sensitive, target)
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
-    source = options.Source(model, weights, trust_pickle, decision, device)
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     origin = Origin(
         command=shlex.join(["neuronfair", *sys.argv[1:]]),
@@ -119,6 +120,7 @@ def audit(
         trained_here=model is None,
         weights=weights,
         trust_pickle=trust_pickle,
+        preprocess=preprocess,
         table=None if data in DATASETS else data,
         domain_text=text,
         inferred=target is not None,

@@ -50,6 +50,7 @@ def interpret(
     encoding: options.EncodingOption = "default",
     model: options.ModelOption = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
@@ -81,7 +82,7 @@ def interpret(
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     table, _ = options.load_data(data, encoding, domain, sensitive, target)
-    opened, table, _ = options.Source(model, weights, trust_pickle, decision, device).open_or_train(
+    opened, table, _ = options.Source(model, weights, trust_pickle, decision, device, preprocess).open_or_train(
         table, console, seed
     )
     network = opened.model

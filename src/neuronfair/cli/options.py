@@ -58,6 +58,13 @@ ModelOption = Annotated[
 WeightsOption = Annotated[
     Path | None, typer.Option(help="Weights (.safetensors) for the torch module that package.module:name makes.")
 ]
+PreprocessOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="package.module:name",
+        help="Your function from a table (DataFrame) to the model's inputs: a tensor, a tuple or a dictionary of them.",
+    ),
+]
 TrustOption = Annotated[
     bool, typer.Option("--trust-pickle", help="Open pickles too. Opening one runs any program hidden in it.")
 ]
@@ -177,6 +184,7 @@ class Source:
     trust_pickle: bool = False
     decision: str | None = None
     device: str = "cpu"
+    preprocess: str | None = None
 
     def open(self, data: Data) -> Opened:
         """Open the model that is named."""
@@ -190,6 +198,7 @@ class Source:
             trust_pickle=self.trust_pickle,
             device=self.device,
             decision=read_decision(self.decision),
+            preprocess=self.preprocess,
         )
 
     def train(
@@ -200,6 +209,8 @@ class Source:
 
         if self.weights is not None:
             raise NeuronFairError("--weights belongs to a --model given as package.module:name")
+        if self.preprocess is not None:
+            raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
         decision = read_decision(self.decision)
         module, card = fit_classifier(data, console, seed, settings=settings)
         request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)

@@ -28,13 +28,16 @@ from neuronfair.model.open.aten import (
     activation,
     check_arguments,
 )
-from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
+from neuronfair.model.open.fed import open_graph
+from neuronfair.model.open.feeds import Input
+from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.overwriting import Makes, without_overwriting
 
 SCHEMA = 8  # the version of the archive's description of a graph that is read here
 _AGAIN = "Save it again with torch.export.save of torch 2.9 or newer, or name the module as package.module:name"
 _FLOATS = {6, 7, 8, 13}  # the numbers of the floating-point types, see below
+_WHOLE = {4, 5}
 # The numbers that archives use for torch's types.
 _TYPES = {
     1: np.uint8,
@@ -52,9 +55,9 @@ _CONTIGUOUS = 1  # the number of the one memory format that matters, before a vi
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
-    """Read an exported program with one input, whose batch size must be free."""
+    """Read an exported program, whose batch size must be free."""
     try:
-        graph = _read(request)
+        graph, inputs = _read(request)
     except Unsupported as reason:
         raise request.error(f"not read here: {reason}. {_AGAIN}") from reason
     except NeuronFairError:
@@ -62,11 +65,10 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     except Exception as error:  # a damaged file can fail anywhere in the readers
         said = f"{type(error).__name__}: {one_line(error)}"
         raise request.error(f"not a readable torch.export archive ({said})") from error
-    check_full_pass(request, graph)
-    return request.white_box("torch.export", graph)
+    return open_graph(request, "torch.export", graph, inputs)
 
 
-def _read(request: Request) -> Graph:
+def _read(request: Request) -> tuple[Graph, list[Input]]:
     with open_archive(request.content, request.path) as archive:
         archive.filename = request.source  # for messages
         check_archive(archive)
@@ -82,12 +84,7 @@ def _read(request: Request) -> Graph:
     module = program["graph_module"]
     given, tensors = _inputs(request, module["signature"]["input_specs"], weights)
     graph = module["graph"]
-    sizes = graph["tensor_values"][given]["sizes"]
-    if "as_int" in sizes[0]:
-        raise request.error(
-            f"was exported for batches of {sizes[0]['as_int']} rows only. Export it with a dynamic batch size: "
-            "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-        )
+    inputs = [_input(request, name, graph["tensor_values"][name]) for name in given]
     outputs = [spec["user_output"]["arg"] for spec in module["signature"]["output_specs"] if "user_output" in spec]
     if len(outputs) != 1 or "as_tensor" not in outputs[0]:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
@@ -96,7 +93,17 @@ def _read(request: Request) -> Graph:
     steps, result = without_overwriting(
         [(_step(node, types), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
     )
-    return Graph(steps, tensors, given, result)
+    return Graph(steps, tensors, given, result), inputs
+
+
+def _input(request: Request, name: str, described: Any) -> Input:
+    batch, *sizes = described["sizes"]
+    if "as_int" in batch:
+        raise request.error(
+            f"was exported for batches of {batch['as_int']} rows only. Export it with a dynamic batch size: "
+            "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+        )
+    return Input(name, "float" if described["dtype"] in _FLOATS else "whole", tuple(size["as_int"] for size in sizes))
 
 
 def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tensor]:
@@ -124,8 +131,8 @@ def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tens
     return tensors
 
 
-def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-    """Return the name of the one input, and the weights by the names that they have in the graph."""
+def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -> tuple[list[str], dict[str, Tensor]]:
+    """Return the names of the inputs, and the weights by the names that they have in the graph."""
     given, tensors = [], {}
     for spec in specs:
         ((kind, entry),) = spec.items()
@@ -135,9 +142,9 @@ def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -
             tensors[entry["arg"]["name"]] = weights[entry[f"{kind}_name"]]
         else:
             raise Unsupported(f"an input of kind {kind!a}")
-    if len(given) != 1:
-        raise request.error(f"has {len(given)} inputs; one tensor of encoded rows is expected")
-    return given[0], tensors
+    if not given:
+        raise request.error("has no input")
+    return given, tensors
 
 
 def _makes(target: str) -> Makes:
@@ -151,9 +158,10 @@ def _step(node: Any, types: Mapping[str, int]) -> Step:
     target, inputs = OVERWRITING.get(node["target"], node["target"]), node["inputs"]
     name = node.get("name") or results[0]
     if target in CASTS:  # a change of type, which must not undo that of the whole network
-        if types[results[0]] not in _FLOATS:
-            raise Unsupported("a cast to whole numbers or truth values")
-        return Step(name, results, _same, (_argument(inputs[0]["arg"]),))
+        if types[results[0]] not in _FLOATS | _WHOLE:
+            raise Unsupported("a cast to small whole numbers or truth values")
+        cast = _same if types[results[0]] in _FLOATS else Tensor.long
+        return Step(name, results, cast, (_argument(inputs[0]["arg"]),))
     if target not in FUNCTIONS:
         raise Unsupported(f"the operation {ascii(target)[1:-1]}")
     positional = [_argument(i["arg"]) for i in inputs if i.get("kind", 1) == 1]

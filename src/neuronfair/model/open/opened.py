@@ -61,6 +61,7 @@ class Request:
     trust_pickle: bool = False
     device: str = "cpu"
     decision: Decision | None = None
+    preprocess: Callable[[Any], Any] | None = None  # from a DataFrame to the inputs of the model
 
     @property
     def path(self) -> Path:

@@ -31,6 +31,9 @@ class Reading:
 def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     """Return the ways that fit what an estimator says of its inputs, the most likely first."""
     domain = request.domain.to("cpu")
+    if request.preprocess is not None:
+        function, table = request.preprocess, Frames(domain)
+        return [Reading(lambda rows: function(table.of_rows(rows)), "rows go through preprocess")]
     names = _said(estimator, "feature_names_in_")
     if names is not None:
         return _by_name(request, domain, [str(name) for name in names], estimator, bare)

@@ -1,0 +1,335 @@
+"""Networks of several inputs, or of codes for embeddings: white boxes behind a layer that makes their inputs.
+
+Ordinary preprocessing treats columns one by one, and so does an embedding: each value of an attribute has its numbers.
+So one fixed layer, found by asking (`linear_layer`), makes the inputs from an encoding of the same codes. Whole numbers
+have no gradient. But where they become others (an embedding, a cast), these are a sum of what each column adds as
+well, and the same kind of layer, whose value is left aside, gives the gradient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from neuronfair.errors import ModelError, NeuronFairError, one_line
+from neuronfair.limits import TooLarge, check_size
+from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.layers import ACTIVATIONS, evaluating, with_functions_as_modules
+from neuronfair.model.open.feeds import (
+    REMEDY,
+    Feed,
+    Input,
+    Unmatched,
+    arguments,
+    by_domain,
+    by_preprocess,
+    guesses,
+    matched,
+)
+from neuronfair.model.open.graph import Graph, check_full_pass
+from neuronfair.model.open.opened import TOLERANCE, Opened, Request
+from neuronfair.model.open.preprocessing import Columns, NotLinear, linear_layer
+from neuronfair.model.weights import fingerprint
+
+PART = 4096  # rows that are asked about at once while the layer is found
+
+
+class Crossings(TorchFunctionMode):
+    """Within it, `see` is shown each tensor that is computed from whole numbers of the rows, and may replace it.
+
+    A tensor of the rows is plain as long as no weight has met it, so that a column that is cast to whole numbers counts.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], see: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._see = see
+        self._plain = {id(x): (x, True) for x in inputs}  # tensors are kept, lest another gets the number of one
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute as ever, and look at what came of it."""
+        result = func(*args, **(kwargs or {}))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        known = [self._plain[id(x)] for x in given if id(x) in self._plain]
+        if not known:
+            return result
+        plain = all(is_plain for _, is_plain in known)
+        if plain and isinstance(result, Tensor) and result.is_floating_point():
+            if not any(x.is_floating_point() for x, _ in known):
+                result, plain = self._see(result), False
+            else:
+                plain = not any(x.is_floating_point() and id(x) not in self._plain for x in given)
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor):
+                self._plain[id(x)] = (x, plain)
+        return result
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where whole numbers become others: which dimension holds the rows, and how many numbers a row has."""
+
+    dim: int
+    width: int
+
+    def of_rows(self, result: Tensor, rows: int) -> Tensor:
+        """Return the numbers of each row: (n, width)."""
+        return result.movedim(self.dim, 0).reshape(rows, self.width)
+
+    def like(self, numbers: Tensor, result: Tensor) -> Tensor:
+        """Return numbers of rows in the shape of the result."""
+        return numbers.reshape(result.movedim(self.dim, 0).shape).movedim(0, self.dim)
+
+
+class Fed(nn.Module):
+    """A network behind the layer that makes its inputs, which are of these shapes and types."""
+
+    def __init__(
+        self,
+        inner: nn.Module,
+        feed: Feed,
+        inputs: Sequence[Tensor],
+        sites: Sequence[Site],
+        made: Columns,
+    ) -> None:
+        super().__init__()
+        self._call, self._sites = feed.call, tuple(sites)
+        self._kinds = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
+        self._widths = [math.prod(shape) for shape, _ in self._kinds]
+        total = sum(self._widths)
+        self.inner = inner
+        self.inputs, self.looked_up = made.part(0, total), made.part(total, made.out_features)
+
+    def forward(self, x: Tensor) -> Any:
+        """Return what the network computes for encoded rows."""
+        parts = self.inputs(x).split(self._widths, 1)
+        inputs = [
+            part.reshape(len(x), *shape)
+            if dtype.is_floating_point
+            else part.detach().round().to(dtype).reshape(len(x), *shape)
+            for part, (shape, dtype) in zip(parts, self._kinds, strict=True)
+        ]
+        if not self._sites or not (torch.is_grad_enabled() and x.requires_grad):
+            return self._call(self.inner, inputs)
+        slopes = self.looked_up(x)
+        slopes = slopes - slopes.detach()  # zero, with a gradient
+        waiting = zip(self._sites, slopes.split([site.width for site in self._sites], 1), strict=True)
+
+        def see(result: Tensor) -> Tensor:
+            site, slope = next(waiting)
+            return result + site.like(slope, result).to(result.dtype)
+
+        with Crossings(inputs, see):
+            return self._call(self.inner, inputs)
+
+
+def open_fed(
+    request: Request, kind: str, inner: nn.Module, feed: Feed, *, ask: Callable[[Tensor], Any] | None = None
+) -> Opened:
+    """Return a network whose inputs are made by a feed: a white box, or a black box with the reason.
+
+    `ask` is the source itself, where there is one beside the torch module, to compare with.
+    """
+    direct = _Direct(inner, feed)
+    known = _fingerprint(request, inner)
+    try:
+        encoding, module = _learned(request, direct)
+        opened = request.white_box(kind, module, encoding=encoding, note=feed.note)
+        if request.reproduced(opened, direct.scores) and (ask is None or request.reproduced(opened, ask)):
+            return replace(opened, fingerprint=known)
+        why = "its scores could not be reproduced in torch"
+    except NotLinear as reason:
+        why = str(reason)
+    return request.black_box(kind, ask or direct.scores, "; ".join(filter(None, (why, feed.note))), print_of=known)
+
+
+def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
+    """Return a torch module as it can be fed: by preprocess, with what the domain declares, or with what fits it."""
+    if request.preprocess is not None:
+        return open_fed(request, kind, module, by_preprocess(request))
+    names = arguments(module)
+    if len(names) <= 1:  # a graph names its input to itself
+        direct = _Direct(module, by_domain(request))
+        try:
+            if not direct.sites(request.drawn)[1]:
+                return request.white_box(kind, module)
+            encoding, fed = _learned(request, direct)
+            return replace(request.white_box(kind, fed, encoding=encoding), fingerprint=fingerprint(module))
+        except NotLinear:  # it has gradients, though not by whole numbers that it makes itself
+            return request.white_box(kind, module)
+        except Exception as error:  # the module's own code refuses these numbers
+            if isinstance(error, TooLarge):
+                raise
+    fits = _fitting(request, module, names)
+    if not fits and len(names) <= 1:
+        return request.white_box(kind, module)  # which says what is wrong
+    if not fits:
+        raise request.error(f"takes {', '.join(names)}, which cannot be told from the domain alone. {REMEDY}")
+    (feed, scores), *others = fits
+    if any(s.shape != scores.shape or not torch.allclose(s, scores, TOLERANCE, TOLERANCE) for _, s in others):
+        raise request.error(f"takes {', '.join(names)}, which fit the domain in several ways. {REMEDY}")
+    return open_fed(request, kind, module, feed)
+
+
+def open_graph(request: Request, kind: str, graph: Graph, inputs: Sequence[Input]) -> Opened:
+    """Return a graph from a file as it can be fed; what it takes is measured before anything is computed."""
+    feed = graph_feed(request, inputs)
+    if feed is None:
+        check_full_pass(request, graph)
+        return open_module(request, kind, graph)
+    check_full_pass(request, graph, feed.given(request.drawn[:1]))
+    return open_fed(request, kind, graph, feed)
+
+
+def graph_feed(
+    request: Request, inputs: Sequence[Input], *, raw: bool = False, texts: Sequence[str] = ()
+) -> Feed | None:
+    """Return how the inputs that a file describes are made of rows; None for the numbers that the domain declares."""
+    if request.preprocess is not None:
+        return by_preprocess(request)
+    if len(inputs) == 1 and inputs[0].kind == "float" and inputs[0].name not in request.domain.names:
+        return None
+    try:
+        return matched(request, inputs, raw=raw, texts=texts)
+    except Unmatched as reason:
+        raise request.error(str(reason)) from reason
+
+
+def _fitting(request: Request, module: nn.Module, names: Sequence[str]) -> list[tuple[Feed, Tensor]]:
+    """Return the ways to feed a module that it accepts and reads all columns of, with its scores."""
+    found = []
+    for inputs in guesses(request, names):
+        feed = matched(request, inputs, raw=False)
+        direct = _Direct(module, feed)
+        try:
+            scores = direct.scores(request.tried)
+            if scores.dim() in (1, 2) and len(scores) == len(request.tried) and direct.reads_all(request.tried):
+                found.append((feed, scores))
+        except Exception:  # the module's own code
+            continue
+    return found
+
+
+class _Direct:
+    """A network that is given its inputs as they are."""
+
+    def __init__(self, inner: nn.Module, feed: Feed) -> None:
+        self.inner, self.feed = inner, feed
+        tensors = [*inner.parameters(), *inner.buffers()]
+        self.dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+        self.device = next((t.device for t in tensors), torch.device("cpu"))
+
+    def given(self, rows: Tensor) -> list[Tensor]:
+        """Return the inputs of rows, where the network computes."""
+        return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in self.feed.given(rows)]
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return what the network computes for rows."""
+        return torch.cat([self._run(self.given(part)).detach().cpu() for part in rows.split(ROWS_PER_PASS)])
+
+    def reads_all(self, rows: Tensor) -> bool:
+        """Return whether each attribute makes a difference: a network that leaves one out was made for others."""
+        scores = self.scores(rows)
+        for place in range(rows.shape[1]):
+            other = rows.clone()
+            other[:, place] = rows[:, place].roll(1)
+            if not torch.equal(other, rows) and torch.equal(self.scores(other), scores):
+                return False
+        return True
+
+    def sites(self, rows: Tensor) -> tuple[list[Tensor], list[Site]]:
+        """Return inputs of two rows, and the places where whole numbers become others."""
+        (inputs, two), (_, three) = (self._seen(rows[:count]) for count in (2, 3))
+        if len(two) != len(three):
+            raise NotLinear("it computes other things for other numbers of rows")
+        return inputs, [_site(a, b) for a, b in zip(two, three, strict=True)]
+
+    def features(self, rows: Tensor, sites: Sequence[Site]) -> np.ndarray:
+        """Return the inputs and what they are looked up to, for each row: (n, features)."""
+        lines = []
+        for part in rows.split(PART):
+            inputs, results = self._seen(part)
+            if len(results) != len(sites):
+                raise NotLinear("it computes other things for other rows")
+            looked_up = [site.of_rows(r, len(part)) for site, r in zip(sites, results, strict=True)]
+            lines.append(torch.cat([x.reshape(len(part), -1).double() for x in (*inputs, *looked_up)], 1).cpu())
+        return torch.cat(lines).numpy()
+
+    def _seen(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        inputs, results = self.given(rows), list[Tensor]()
+
+        def see(result: Tensor) -> Tensor:
+            results.append(result.detach().clone())
+            return result
+
+        with Crossings(inputs, see):
+            self._run(inputs)
+        return inputs, results
+
+    def _run(self, inputs: Sequence[Tensor]) -> Tensor:
+        with torch.no_grad(), evaluating(self.inner.modules()):
+            result = self.feed.call(self.inner, [x.clone() for x in inputs])
+        if not isinstance(result, Tensor):
+            raise ModelError(f"the module must return one tensor of scores, got {type(result).__name__}")
+        return result
+
+
+def _site(two: Tensor, three: Tensor) -> Site:
+    """Return where the rows are in a result, from those for two and for three rows."""
+    grown = [dim for dim, (a, b) in enumerate(zip(two.shape, three.shape, strict=False)) if a != b]
+    if two.dim() != three.dim() or len(grown) != 1 or two.shape[grown[0]] * 3 != three.shape[grown[0]] * 2:
+        raise NotLinear("it lays rows side by side, so that their gradients cannot be told apart")
+    return Site(grown[0], two.numel() // 2)
+
+
+def _learned(request: Request, direct: _Direct) -> tuple[TableEncoding, Fed]:
+    """Return the encoding and the network behind its layer; refuse inputs that no such layer makes."""
+    inside = ((request.tried >= 0) & (request.tried < request.domain.to("cpu").sizes)).all(1)
+    rows = request.tried[inside]
+    try:
+        inputs, sites = direct.sites(rows)
+        if not sites and not any(x.is_floating_point() for x in inputs):
+            raise NotLinear("its code cannot be followed from whole numbers to its layers")
+        width = sum(x[0].numel() for x in inputs) + sum(site.width for site in sites)
+        check_size(ROWS_PER_PASS * width, f"{request.source}, its inputs", times=4)
+        encoding, made = linear_layer(lambda some: direct.features(some, sites), request.domain, rows[0])
+        features = direct.features(rows, sites)
+    except (NotLinear, NeuronFairError):
+        raise
+    except Exception as error:  # the network's own code
+        raise request.error(f"fails on rows of the domain ({type(error).__name__}: {one_line(error)})") from error
+    if not np.isfinite(features).all():
+        raise NotLinear("its inputs are NaN or infinite for some rows")
+    ours = made(encoding.encode(rows, torch.float64)).detach().numpy()
+    if (np.abs(ours - features) > TOLERANCE * (1 + np.abs(features).max(0))).any():
+        raise NotLinear("its inputs mix columns")
+    inner = direct.inner
+    if not any(isinstance(part, ACTIVATIONS) for part in inner.modules()):
+        try:
+            inner = with_functions_as_modules(inner)
+        except Exception:  # its forward() cannot be followed, so its layers stay unknown
+            inner = direct.inner
+    fed = Fed(inner, direct.feed, inputs, sites, made)
+    for part in (fed.inputs, fed.looked_up):  # which alone are ours to change
+        part.to(direct.device, direct.dtype)
+    return encoding, fed
+
+
+def _fingerprint(request: Request, inner: nn.Module) -> str:
+    """Return what a network is known by: its weights, and the code of what prepares its inputs."""
+    if request.preprocess is None:
+        return fingerprint(inner)
+    try:
+        code = inspect.getsource(request.preprocess)
+    except (TypeError, OSError):
+        code = repr(type(request.preprocess))
+    return hashlib.sha256(f"{fingerprint(inner)}{code}".encode()).hexdigest()
