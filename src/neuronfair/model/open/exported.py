@@ -30,7 +30,7 @@ from neuronfair.model.open.aten import (
 )
 from neuronfair.model.open.fed import open_graph
 from neuronfair.model.open.feeds import Input
-from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported
+from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, names_in
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.overwriting import Makes, without_overwriting
 
@@ -90,8 +90,9 @@ def _read(request: Request) -> tuple[Graph, list[Input]]:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
     types = {name: value["dtype"] for name, value in graph["tensor_values"].items()}
     nodes = [node for node in graph["nodes"] if node["target"] not in CHECKS]
+    plain = {*given, *(name for name, tensor in tensors.items() if not tensor.is_floating_point())}
     steps, result = without_overwriting(
-        [(_step(node, types), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
+        [(_step(node, types, plain), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
     )
     return Graph(steps, tensors, given, result), inputs
 
@@ -153,15 +154,18 @@ def _makes(target: str) -> Makes:
     return Makes.WINDOW if target in VIEWS else Makes.NEW
 
 
-def _step(node: Any, types: Mapping[str, int]) -> Step:
+def _step(node: Any, types: Mapping[str, int], plain: set[str]) -> Step:
+    """Return the step of a node; `plain` are the values that no weight has met, which grow as steps are read."""
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
     target, inputs = OVERWRITING.get(node["target"], node["target"]), node["inputs"]
     name = node.get("name") or results[0]
+    if plain.issuperset(names_in([_argument(i["arg"]) for i in inputs])):
+        plain.update(results)
     if target in CASTS:  # a change of type, which must not undo that of the whole network
-        if types[results[0]] not in _FLOATS | _WHOLE:
-            raise Unsupported("a cast to small whole numbers or truth values")
-        cast = _same if types[results[0]] in _FLOATS else Tensor.long
-        return Step(name, results, cast, (_argument(inputs[0]["arg"]),))
+        whole = types[results[0]] in _WHOLE and results[0] in plain  # a code; else it has no gradient
+        if not whole and types[results[0]] not in _FLOATS:
+            raise Unsupported("a cast to whole numbers or truth values")
+        return Step(name, results, Tensor.long if whole else _same, (_argument(inputs[0]["arg"]),))
     if target not in FUNCTIONS:
         raise Unsupported(f"the operation {ascii(target)[1:-1]}")
     positional = [_argument(i["arg"]) for i in inputs if i.get("kind", 1) == 1]

@@ -47,7 +47,7 @@ PART = 4096  # rows that are asked about at once while the layer is found
 class Crossings(TorchFunctionMode):
     """Within it, `see` is shown each tensor that is computed from whole numbers of the rows, and may replace it.
 
-    A tensor of the rows is plain as long as no weight has met it, so that a column that is cast to whole numbers counts.
+    A tensor of the rows is plain as long as no weight has met it: a column that is cast to whole numbers counts.
     """
 
     def __init__(self, inputs: Sequence[Tensor], see: Callable[[Tensor], Tensor]) -> None:
@@ -106,8 +106,8 @@ class Fed(nn.Module):
         self._kinds = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
         self._widths = [math.prod(shape) for shape, _ in self._kinds]
         total = sum(self._widths)
-        self.inner = inner
-        self.inputs, self.looked_up = made.part(0, total), made.part(total, made.out_features)
+        self.inner, self.inputs = inner, made.part(0, total)
+        self.looked_up = made.part(total, made.out_features) if sites else None
 
     def forward(self, x: Tensor) -> Any:
         """Return what the network computes for encoded rows."""
@@ -118,7 +118,7 @@ class Fed(nn.Module):
             else part.detach().round().to(dtype).reshape(len(x), *shape)
             for part, (shape, dtype) in zip(parts, self._kinds, strict=True)
         ]
-        if not self._sites or not (torch.is_grad_enabled() and x.requires_grad):
+        if self.looked_up is None or not (torch.is_grad_enabled() and x.requires_grad):
             return self._call(self.inner, inputs)
         slopes = self.looked_up(x)
         slopes = slopes - slopes.detach()  # zero, with a gradient
@@ -144,9 +144,14 @@ def open_fed(
     try:
         encoding, module = _learned(request, direct)
         opened = request.white_box(kind, module, encoding=encoding, note=feed.note)
-        if request.reproduced(opened, direct.scores) and (ask is None or request.reproduced(opened, ask)):
+        same = request.reproduced(opened, direct.scores) and (ask is None or request.reproduced(opened, ask))
+        if opened.white_box and same:
             return replace(opened, fingerprint=known)
-        why = "its scores could not be reproduced in torch"
+        why = (
+            "its scores could not be reproduced in torch"
+            if opened.white_box
+            else "no hidden activation was found in it"
+        )
     except NotLinear as reason:
         why = str(reason)
     return request.black_box(kind, ask or direct.scores, "; ".join(filter(None, (why, feed.note))), print_of=known)
@@ -212,7 +217,8 @@ def _fitting(request: Request, module: nn.Module, names: Sequence[str]) -> list[
         direct = _Direct(module, feed)
         try:
             scores = direct.scores(request.tried)
-            if scores.dim() in (1, 2) and len(scores) == len(request.tried) and direct.reads_all(request.tried):
+            by_name = set(names) <= set(request.domain.names)  # then it may leave columns out
+            if len(scores) == len(request.tried) and (by_name or direct.reads_all(request.tried)):
                 found.append((feed, scores))
         except Exception:  # the module's own code
             continue
@@ -234,7 +240,7 @@ class _Direct:
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return what the network computes for rows."""
-        return torch.cat([self._run(self.given(part)).detach().cpu() for part in rows.split(ROWS_PER_PASS)])
+        return torch.cat([self._run(self.given(part)).detach().cpu() for part in torch.split(rows, ROWS_PER_PASS)])
 
     def reads_all(self, rows: Tensor) -> bool:
         """Return whether each attribute makes a difference: a network that leaves one out was made for others."""
@@ -256,7 +262,7 @@ class _Direct:
     def features(self, rows: Tensor, sites: Sequence[Site]) -> np.ndarray:
         """Return the inputs and what they are looked up to, for each row: (n, features)."""
         lines = []
-        for part in rows.split(PART):
+        for part in torch.split(rows, PART):
             inputs, results = self._seen(part)
             if len(results) != len(sites):
                 raise NotLinear("it computes other things for other rows")
@@ -319,7 +325,7 @@ def _learned(request: Request, direct: _Direct) -> tuple[TableEncoding, Fed]:
         except Exception:  # its forward() cannot be followed, so its layers stay unknown
             inner = direct.inner
     fed = Fed(inner, direct.feed, inputs, sites, made)
-    for part in (fed.inputs, fed.looked_up):  # which alone are ours to change
+    for part in filter(None, (fed.inputs, fed.looked_up)):  # which alone are ours to change
         part.to(direct.device, direct.dtype)
     return encoding, fed
 

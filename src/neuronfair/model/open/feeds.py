@@ -71,15 +71,16 @@ def by_domain(request: Request) -> Feed:
 def by_preprocess(request: Request) -> Feed:
     """Return what the user's own function makes of the table."""
     function, frames = request.preprocess, Frames(request.domain)
+    assert function is not None
 
     def made(rows: Tensor) -> Any:
         try:
-            return function(frames.of_rows(rows))  # type: ignore[misc] - only called where there is one
+            return function(frames.of_rows(rows))
         except Exception as error:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
     first = made(request.tried[:2])
-    names = tuple(map(str, first)) if _is_named(first) else ()
+    names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 
     def given(rows: Tensor) -> list[Tensor]:
         parts = made(rows)
@@ -91,10 +92,6 @@ def by_preprocess(request: Request) -> Feed:
         return tensors
 
     return Feed(given, names, "rows go through preprocess")
-
-
-def _is_named(parts: Any) -> bool:
-    return isinstance(parts, Mapping)
 
 
 def _tensor(request: Request, part: Any) -> Tensor:
@@ -193,10 +190,10 @@ def _by_kind(request: Request, inputs: Sequence[Input]) -> list[list[Attribute]]
         if all(i.kind in rest for i in inputs) and {kind: len(some) for kind, some in rest.items()} == wanted:
             return [[rest[i.kind].pop(0) for _ in range(i.width)] for i in inputs]
     shown = ", ".join(f"'{i.name}' ({i.width} {'numbers' if i.kind == 'float' else 'whole numbers'})" for i in inputs)
-    labels = len(_label_sets(request)[0])
+    count = len(_label_sets(request)[0])
     raise Unmatched(
-        f"its inputs {shown} do not fit the domain '{request.domain.name}', which has {labels} columns of labels and "
-        f"{len(request.domain.attributes) - labels} of numbers. {REMEDY}"
+        f"its inputs {shown} do not fit the domain '{request.domain.name}', which has {count} columns of labels and "
+        f"{len(request.domain.attributes) - count} of numbers. {REMEDY}"
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from neuronfair.apart import read_apart
-from neuronfair.errors import needs, one_line
+from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.fed import graph_feed, open_fed, open_module
@@ -25,7 +25,7 @@ from neuronfair.model.open.feeds import Feed, Input, by_domain, by_preprocess, l
 from neuronfair.model.open.graph import Unsupported, check_full_pass
 from neuronfair.model.open.keras_graph import keras_graph
 from neuronfair.model.open.keras_layers import without_numpy_warning
-from neuronfair.model.open.keras_lookups import stand_ins
+from neuronfair.model.open.keras_lookups import LOOKUPS, stand_ins
 from neuronfair.model.open.opened import Opened, Request
 
 _ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
@@ -68,7 +68,10 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         check_full_pass(request, graph, None if feed is None else feed.given(request.drawn[:1]))
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if feed is None else feed.note)))
-        return request.black_box("Keras", ask, why, print_of=known)
+        try:
+            return request.black_box("Keras", ask, why, print_of=known)
+        except ModelError as error:
+            raise ModelError(f"{error}; and {why}") from error
     if feed is not None:
         opened = open_fed(request, "Keras", graph, feed, ask=ask)
     else:
@@ -113,6 +116,7 @@ def _checked(request: Request) -> bytes:
             if odd:
                 raise ValueError(f"the archive holds '{odd[0]}'")
             check_size(len(files["config.json"]), request.source, times=TREE)
+            files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
             content, weights = repacked(files), files["model.weights.h5"]
         read_apart("hdf5", weights, request.source)
     except TooLarge:
@@ -120,6 +124,11 @@ def _checked(request: Request) -> bytes:
     except Exception as error:  # a damaged archive can fail anywhere in the reader
         raise request.error(f"not a readable Keras file ({one_line(error)})") from error
     return content
+
+
+def _stood_in(entry: dict[str, Any]) -> dict[str, Any]:
+    """Let a layer that looks something up be the one that stands in for it, see `stand_ins`."""
+    return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
 
 
 def _inputs(model: Any) -> list[Input]:
@@ -150,6 +159,8 @@ def _predictor(request: Request, model: Any, feed: Feed | None, texts: Sequence[
     words = np.array(list(texts) or [""], dtype=object)
 
     def given(rows: Tensor) -> Any:
+        if texts and needs("keras", "keras").config.backend() != "tensorflow":
+            raise ModelError("Keras takes text with TensorFlow only")
         tensors = getattr(model, "inputs", None) or [None]
         arrays = [x.numpy() for x in feed.given(rows)]
         arrays = [

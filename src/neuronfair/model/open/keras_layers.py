@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from neuronfair.errors import needs
 from neuronfair.model.open.graph import Unsupported
-from neuronfair.model.open.keras_lookups import LOOKUPS, Embedded, Encoded, Merge, MERGES, discretization, lookup
+from neuronfair.model.open.keras_lookups import LOOKUPS, MERGES, Embedded, Encoded, Merge, discretization, lookup
 
 
 def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str, nn.Module]:

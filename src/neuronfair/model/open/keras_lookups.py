@@ -1,8 +1,9 @@
-"""Keras layers that join tensors or turn labels and numbers into whole numbers, in torch; vocabularies are read as data."""
+"""Keras layers that join tensors, or look labels and numbers up, in torch; vocabularies are read as data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,14 @@ from neuronfair.model.open.graph import Unsupported
 LOOKUPS = ("IntegerLookup", "StringLookup")
 
 
-def _average(parts: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(parts)).mean(0)
-
-
-def _chain(join: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
-    def joined(parts: Sequence[Tensor]) -> Tensor:
-        result = parts[0]
-        for part in parts[1:]:
-            result = join(result, part)
-        return result
-
-    return joined
-
-
-MERGES: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
-    "Concatenate": list,  # which needs an axis, see below
-    "Add": _chain(torch.add),
-    "Subtract": _chain(torch.sub),
-    "Multiply": _chain(torch.mul),
-    "Maximum": _chain(torch.maximum),
-    "Minimum": _chain(torch.minimum),
-    "Average": _average,
+MERGES: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
+    "Concatenate": lambda parts, axis: torch.cat(list(parts), axis),
+    "Add": lambda parts, axis: reduce(torch.add, parts),
+    "Subtract": lambda parts, axis: reduce(torch.sub, parts),
+    "Multiply": lambda parts, axis: reduce(torch.mul, parts),
+    "Maximum": lambda parts, axis: reduce(torch.maximum, parts),
+    "Minimum": lambda parts, axis: reduce(torch.minimum, parts),
+    "Average": lambda parts, axis: reduce(torch.add, parts) / len(parts),
 }
 
 
@@ -50,12 +37,8 @@ class Merge(nn.Module):
 
     def forward(self, *parts: Tensor) -> Tensor:
         """Return the parts as one; whole numbers become what the others are."""
-        kind = torch.float32
-        for part in parts:
-            kind = torch.promote_types(kind, part.dtype) if part.is_floating_point() else kind
-        if any(part.is_floating_point() for part in parts):
-            parts = tuple(part if part.is_floating_point() else part.to(kind) for part in parts)
-        return torch.cat(parts, self.axis) if self.kind == "Concatenate" else MERGES[self.kind](parts)
+        kind = reduce(torch.promote_types, (part.dtype for part in parts))
+        return MERGES[self.kind]([part.to(kind) for part in parts], self.axis)
 
 
 class Embedded(nn.Module):
@@ -188,9 +171,10 @@ def stand_ins(keras: Any) -> dict[str, type]:
         def load_own_variables(self, store: Any) -> None:
             """What it weighs words with is of no use here."""
 
-        def load_assets(self, place: str) -> None:
-            lines = (Path(place) / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
-            self.vocabulary = self.vocabulary or [self.word(line) for line in lines]
+        def load_assets(self, place: str | None) -> None:
+            if place is not None and not self.vocabulary:
+                lines = (Path(place) / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
+                self.vocabulary = [self.word(line) for line in lines]
 
         def compute_output_spec(self, inputs: Any) -> Any:
             if self.output_mode == "int":

@@ -140,8 +140,6 @@ def _black_box(request: Request, model: Any, inputs: list[Any], feed: Feed | Non
         except Exception as error:  # its own refusal, too
             last = error
     else:
-        if isinstance(last, TooLarge):
-            raise last
         raise request.error(f"{why}, and {one_line(last)}") from last
     return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
 

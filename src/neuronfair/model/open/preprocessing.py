@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -63,14 +63,17 @@ class Columns(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of encoded rows."""
         features = super().forward(x)
-        for curve in self.curves:
+        for curve in self._curved():
             features = features.index_add(1, curve.features, curve(x))
         return features
 
     def part(self, start: int, stop: int) -> Columns:
         """Return a layer that computes some of the features only."""
-        curves = (curve.part(start, stop) for curve in self.curves)
+        curves = (curve.part(start, stop) for curve in self._curved())
         return Columns(self.weight[start:stop], self.bias[start:stop], [c for c in curves if len(c.features)])
+
+    def _curved(self) -> Iterator[Curve]:
+        return (curve for curve in self.curves if isinstance(curve, Curve))
 
 
 def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tuple[TableEncoding, Columns]:
@@ -95,7 +98,7 @@ def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tupl
                 raise NotLinear(f"the preprocessing of '{attribute.name}' is no straight line over its values")
             codes = np.arange(attribute.size)
             adds = _added(transform, base, start, place, codes)
-        if straight or attribute.size > MAX_LOOKUP and attribute.ordered:
+        if straight or (attribute.ordered and attribute.size > MAX_LOOKUP):
             line, column, shift = _as_number(attribute, codes, adds)
             if not straight:
                 bent = np.flatnonzero((adds != 0).any(0))
