@@ -60,10 +60,7 @@ WeightsOption = Annotated[
 ]
 PreprocessOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="package.module:name",
-        help="Your function from a table (DataFrame) to the model's inputs: a tensor, a tuple or a dictionary of them.",
-    ),
+    typer.Option(help="package.module:name of your function from a table (DataFrame) to the model's inputs."),
 ]
 TrustOption = Annotated[
     bool, typer.Option("--trust-pickle", help="Open pickles too. Opening one runs any program hidden in it.")
@@ -190,16 +187,9 @@ class Source:
         """Open the model that is named."""
         from neuronfair.model.open import open_model
 
-        return open_model(
-            self.model or "",
-            data.domain,
-            data.rows,
-            weights=self.weights,
-            trust_pickle=self.trust_pickle,
-            device=self.device,
-            decision=read_decision(self.decision),
-            preprocess=self.preprocess,
-        )
+        said: dict[str, Any] = {"weights": self.weights, "trust_pickle": self.trust_pickle, "device": self.device}
+        said |= {"decision": read_decision(self.decision), "preprocess": self.preprocess}
+        return open_model(self.model or "", data.domain, data.rows, **said)
 
     def train(
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None

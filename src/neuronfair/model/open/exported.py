@@ -28,9 +28,9 @@ from neuronfair.model.open.aten import (
     activation,
     check_arguments,
 )
-from neuronfair.model.open.fed import open_graph
 from neuronfair.model.open.feeds import Input
 from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, names_in
+from neuronfair.model.open.inputs import open_graph
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.overwriting import Makes, without_overwriting
 
@@ -51,6 +51,7 @@ _TYPES = {
     12: np.bool_,
 }
 _PLAIN = {"as_int": int, "as_bool": bool, "as_string": str}
+_TENSORS = {"as_tensor", "as_tensors", "as_optional_tensors"}
 _CONTIGUOUS = 1  # the number of the one memory format that matters, before a view
 
 
@@ -159,7 +160,8 @@ def _step(node: Any, types: Mapping[str, int], plain: set[str]) -> Step:
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
     target, inputs = OVERWRITING.get(node["target"], node["target"]), node["inputs"]
     name = node.get("name") or results[0]
-    if plain.issuperset(names_in([_argument(i["arg"]) for i in inputs])):
+    read = [_argument(i["arg"]) for i in inputs if i["arg"].keys() & _TENSORS]
+    if plain.issuperset(names_in(read)):
         plain.update(results)
     if target in CASTS:  # a change of type, which must not undo that of the whole network
         whole = types[results[0]] in _WHOLE and results[0] in plain  # a code; else it has no gradient

@@ -19,8 +19,8 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import keras_file, scikit
-from neuronfair.model.open.fed import open_module
 from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.inputs import open_module
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.weights import fingerprint, read_safetensors
 

@@ -20,9 +20,9 @@ from neuronfair.apart import read_apart
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.fed import graph_feed, open_fed, open_module
 from neuronfair.model.open.feeds import Feed, Input, by_domain, by_preprocess, labels_of
 from neuronfair.model.open.graph import Unsupported, check_full_pass
+from neuronfair.model.open.inputs import graph_feed, open_fed, open_module
 from neuronfair.model.open.keras_graph import keras_graph
 from neuronfair.model.open.keras_layers import without_numpy_warning
 from neuronfair.model.open.keras_lookups import LOOKUPS, stand_ins

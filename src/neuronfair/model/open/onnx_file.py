@@ -15,10 +15,10 @@ from neuronfair.apart import read_apart
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import VARIABLE, TooLarge, max_bytes
 from neuronfair.model.open.classes import by_position, class_order, ordered
-from neuronfair.model.open.fed import graph_feed, open_fed, open_module
 from neuronfair.model.open.feeds import Feed, Input, by_domain
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
+from neuronfair.model.open.inputs import graph_feed, open_fed, open_module
 from neuronfair.model.open.onnx_model import read_model
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.operators import activation, operator
@@ -132,15 +132,18 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
 
 def _black_box(request: Request, model: Any, inputs: list[Any], feed: Feed | None, why: str) -> Opened:
     """Return a graph that only onnxruntime can run: it is given the table itself, if it takes that, or numbers."""
+    ask = None
     for way in (feed,) if request.preprocess is not None else (None, feed):
         try:
             ask, told = _predictor(request, model, inputs, way)
             ask(request.drawn[:2])
             break
-        except Exception as error:  # its own refusal, too
+        except ModelError as error:
             last = error
-    else:
-        raise request.error(f"{why}, and {one_line(last)}") from last
+        except Exception:  # the graph refuses these rows, which is said below if there is no other way
+            continue
+    if ask is None:
+        raise request.error(f"{why}, and {last}") from last
     return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
 
 
