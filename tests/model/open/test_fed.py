@@ -305,7 +305,7 @@ def test_an_audit_finds_planted_bias(crowd):
         module.b.weight[0, 0], module.b.bias[0] = 1.0, -10.0
     data = Data("crowd", crowd.domain, crowd.rows, crowd.labels)
     opened = open_model(module, crowd.domain, crowd.rows, preprocess=prepare)
-    result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=20, steps=5, samples=500))
+    result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=10, steps=3, samples=300))
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.
     rates = result.report.attributes[0].rates
     assert abs(rates.domain.rate - 30 / 74) < 0.1

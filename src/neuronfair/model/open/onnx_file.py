@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -136,12 +137,12 @@ def _black_box(request: Request, model: Any, inputs: list[Any], feed: Feed | Non
     for way in (feed,) if request.preprocess is not None else (None, feed):
         try:
             ask, told = _predictor(request, model, inputs, way)
-            ask(request.drawn[:2])
-            break
         except ModelError as error:
             last = error
-        except Exception:  # the graph refuses these rows, which is said below if there is no other way
             continue
+        with suppress(Exception):  # the graph refuses these rows, which is said below if there is no other way
+            ask(request.drawn[:2])
+            break
     if ask is None:
         raise request.error(f"{why}, and {last}") from last
     return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
