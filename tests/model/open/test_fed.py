@@ -198,6 +198,26 @@ class Columns(nn.Module):
         return self.b(self.act(self.a(torch.cat([self.table(race), age], 1))))
 
 
+class Apart(Net):
+    """Each column of labels for itself, and the numbers together."""
+
+    def forward(self, a, b, c, d, num):
+        return super().forward(torch.stack([a, b, c, d], 1), num)
+
+
+class Turned(nn.Module):
+    """Codes that are laid out otherwise: columns first, or all in one line."""
+
+    def __init__(self, flat):
+        super().__init__()
+        self.flat, self.table, self.a, self.b = flat, nn.Embedding(4, 2), nn.Linear(8, 4), nn.Linear(4, 1)
+
+    def forward(self, cat):
+        found = self.table(cat.flatten() if self.flat else cat.T)
+        found = found if self.flat else found.transpose(0, 1)
+        return self.b(torch.tanh(self.a(found.reshape(-1, 8))))
+
+
 class Cast(nn.Module):
     """One tensor of numbers, of which one is cast to a code, and one is cut in two."""
 
@@ -217,6 +237,30 @@ def test_inputs_that_bear_the_names_of_columns(crowd):
     found = open_model(module, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, module(crowd.rows[:, 4], numbers(crowd.rows)[:, :1]).detach(), [4])
     assert "each input is the column of its name, with labels as their places" in found.note
+
+
+def test_codes_one_by_one(crowd):
+    torch.manual_seed(0)
+    module = Apart().eval()
+    found = open_model(module, crowd.domain, crowd.rows)
+    cat = codes(crowd.rows)
+    check_white_box(found, crowd.rows, module(*cat.unbind(1), numbers(crowd.rows)).detach(), [6])
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_codes_that_are_laid_out_otherwise(flat, crowd):
+    torch.manual_seed(0)
+    module = Turned(flat).eval()
+    found = open_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
+    check_white_box(found, crowd.rows, module(codes(crowd.rows)).detach(), [4])
+
+
+def test_a_domain_of_labels_only(crowd):
+    labels = TableDomain("labels", tuple(a for a in crowd.domain.attributes if a.values), ("sex",))
+    torch.manual_seed(0)
+    module = Turned(True).eval()
+    found = open_model(module, labels, codes(crowd.rows))
+    check_white_box(found, codes(crowd.rows), module(codes(crowd.rows)).detach(), [4])
 
 
 def test_a_code_that_is_cast_from_a_number(crowd):
@@ -282,6 +326,54 @@ def test_a_preprocess_that_mixes_columns_makes_a_black_box(net, crowd):
     num = raw_numbers(crowd.rows)
     num[:, 0] *= num[:, 1]
     check_black_box(found, crowd.rows, net(codes(crowd.rows), num).detach(), "its inputs mix columns")
+
+
+class Crowded(Turned):
+    """Its work grows with the square of the rows."""
+
+    def forward(self, cat):
+        return super().forward(cat) + self.table(cat[:, 0].repeat(len(cat)))[: len(cat), :1]
+
+
+class More(Turned):
+    """It does more for more rows."""
+
+    def forward(self, cat):
+        again = self.table(cat).sum() if len(cat) > 2 else 0
+        return super().forward(cat) + 0 * again
+
+
+@pytest.mark.parametrize(("make", "why"), [(Crowded, "lays rows side by side"), (More, "other numbers of rows")])
+def test_rows_that_cannot_be_told_apart_make_a_black_box(make, why, crowd):
+    module = make(True).eval()
+    found = open_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
+    check_black_box(found, crowd.rows, module(codes(crowd.rows)).detach(), why)
+
+
+def test_empty_inputs_are_no_layer(net, crowd):
+    def empty(table):
+        cat, num = prepare(table)
+        num[table["race"].to_numpy() == "B", 0] = torch.nan
+        return cat, num
+
+    with pytest.raises(ModelError, match="NaN"):
+        open_model(net, crowd.domain, crowd.rows, preprocess=empty)
+
+
+def test_preprocess_before_other_models(crowd, tmp_path):
+    sklearn = pytest.importorskip("sklearn.neural_network", reason="scikit-learn is not installed")
+    model = sklearn.MLPClassifier((3,), max_iter=3, random_state=0)
+    x = torch.cat([codes(crowd.rows), raw_numbers(crowd.rows)], 1).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has not learned everything
+        model.fit(x, crowd.labels.numpy())
+    found = open_model(model, crowd.domain, crowd.rows, preprocess=lambda table: torch.cat(prepare(table), 1).numpy())
+    check_white_box(found, crowd.rows, model.predict_proba(x), [3])
+    oldest = open_model(lambda num: num[:, 0] / 100, crowd.domain, crowd.rows, preprocess=lambda t: prepare(t)[1])
+    check_black_box(oldest, crowd.rows, (crowd.rows[:, 0] + 17.0) / 100, "Python function")
+    (tmp_path / "trees.ubj").touch()
+    with pytest.raises(ModelError, match=r"preprocess is for torch, Keras, ONNX and scikit-learn models"):
+        open_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows, preprocess=prepare)
 
 
 def test_code_that_cannot_be_followed_makes_a_black_box(crowd):

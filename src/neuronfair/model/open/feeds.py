@@ -231,7 +231,8 @@ def labels_of(attribute: Attribute) -> list[str]:
 
 def _numbers(attribute: Attribute) -> Tensor | None:
     """Return what stands in the table for labels that are numbers, all of them."""
-    found = [cells(attribute)[code] for code in range(attribute.size)]
+    content = cells(attribute)
+    found = [content[code] for code in range(attribute.size)]
     if any(isinstance(cell, str) or cell != cell for cell in found):
         return None
     return torch.tensor(found, dtype=torch.float64)

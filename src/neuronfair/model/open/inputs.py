@@ -69,9 +69,10 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
             return replace(request.white_box(kind, fed, encoding=encoding), fingerprint=fingerprint(module))
         except NotLinear:  # it has gradients, though not by whole numbers that it makes itself
             return request.white_box(kind, module)
-        except Exception as error:  # the module's own code refuses these numbers
-            if isinstance(error, TooLarge):
-                raise
+        except TooLarge:
+            raise
+        except Exception:  # the module's own code refuses these numbers; others may fit
+            pass
     fits = _fitting(request, module, names)
     if not fits and len(names) <= 1:
         return request.white_box(kind, module)  # which says what is wrong
