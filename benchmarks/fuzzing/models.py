@@ -45,17 +45,40 @@ def pt2() -> list[Files]:
 
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(7, 4), nn.ReLU(), nn.Linear(4, 3), nn.ELU(0.5), nn.Linear(3, 2)).eval()
-    example = torch.from_numpy(_encoded()[:3])
-    program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    content = written(lambda path: torch.export.save(program, path), ".pt2")
-    return [{"model.pt2": zipped([(re.sub("^[^/]*/", "model/", name), part) for name, part in unzipped(content)])}]
+
+    class Codes(nn.Module):
+        """Codes of labels for embeddings, and numbers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList([nn.Embedding(size, 2) for size in (2, 3, 2)])
+            self.a, self.b = nn.Linear(8, 3), nn.Linear(3, 2)
+
+        def forward(self, cat: Any, num: Any) -> Any:
+            parts = [table(cat[:, place]) for place, table in enumerate(self.tables)]
+            return self.b(torch.relu(self.a(torch.cat([*parts, num], 1))))
+
+    batch, rows = {0: torch.export.Dim("batch")}, people().rows[:3]
+    given = [
+        (module, (torch.from_numpy(_encoded()[:3]),), (batch,)),
+        (Codes().eval(), (rows[:, [1, 2, 4]], rows[:, [0, 3]].float()), (batch, batch)),
+    ]
+    found = []
+    for one, example, shapes in given:
+        program = torch.export.export(one, example, dynamic_shapes=shapes)
+        content = written(lambda path, program=program: torch.export.save(program, path), ".pt2")
+        parts = [(re.sub("^[^/]*/", "model/", name), part) for name, part in unzipped(content)]
+        found.append({"model.pt2": zipped(parts)})
+    return found
 
 
 def onnx() -> list[Files]:
     from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-    def model(nodes: list[Any], tensors: dict[str, Any]) -> Any:
-        ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k])] for n, k in (("x", 7), ("y", 2))]
+    def model(nodes: list[Any], tensors: dict[str, Any], inputs: dict[str, Any] | None = None) -> Any:
+        described = inputs or {"x": (TensorProto.FLOAT, 7)}
+        given = [helper.make_tensor_value_info(n, kind, ["n", k]) for n, (kind, k) in described.items()]
+        ends = [given, [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])]]
         weights = [numpy_helper.from_array(tensor, name) for name, tensor in tensors.items()]
         graph = helper.make_graph(nodes, "g", *ends, weights)
         versions = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
@@ -86,7 +109,16 @@ def onnx() -> list[Files]:
         external_data_helper.set_external_data(tensor, "weights.bin", place, len(tensor.raw_data))
         place += len(tensor.raw_data)
         tensor.ClearField("raw_data")
-    models = [{"model.onnx": m.SerializeToString()} for m in (plain, conv, model([trees], {}))]
+    looked_up = [
+        helper.make_node("Gather", ["E", "cat"], ["e"]),
+        helper.make_node("Flatten", ["e"], ["f"]),
+        helper.make_node("Cast", ["cat"], ["w"], to=TensorProto.FLOAT),
+        helper.make_node("Concat", ["f", "num", "w"], ["j"], axis=1),
+    ]
+    two = {"cat": (TensorProto.INT64, 3), "num": (TensorProto.FLOAT, 2)}
+    wide = tensors | {"W": np.ones((4, 11), "f"), "E": np.arange(6, dtype="f").reshape(3, 2)}
+    codes = model([*looked_up, *dense("j")], wide, two)
+    models = [{"model.onnx": m.SerializeToString()} for m in (plain, conv, model([trees], {}), codes)]
     return [*models, {"model.onnx": outer.SerializeToString(), "weights.bin": data}]
 
 
@@ -194,11 +226,13 @@ def _without_chance(archive: bytes) -> bytes:
 
 def _keras(suffix: str) -> list[Files]:
     os.environ.setdefault("KERAS_BACKEND", "torch")
+    from neuronfair.model.open.keras_lookups import stand_ins
+
     import keras
 
     layers = keras.layers
     models = []
-    for kind in ("straight", "joined"):
+    for kind in ("straight", "joined", "inputs"):
         keras.utils.clear_session()
         keras.utils.set_random_seed(0)
         given = keras.Input((7,))
@@ -206,5 +240,24 @@ def _keras(suffix: str) -> list[Files]:
         if kind == "joined":
             hidden = layers.Add()([hidden, layers.Dense(3)(given)])
         model = keras.Model(given, layers.Dense(2)(hidden))
+        if kind == "inputs":
+            kinds = {
+                "age": "float32",
+                "sex": "int32",
+                "job": "int64",
+                "race": "string" if suffix == ".keras" else "int32",
+            }
+            named = {name: keras.Input((1,), name=name, dtype=kind) for name, kind in kinds.items()}
+            race = named["race"]
+            if suffix == ".keras":  # without TensorFlow no other file can have a vocabulary
+                race = stand_ins(keras)["StringLookup"](name="words", vocabulary=["C", "A"])(race)
+            parts = [
+                layers.Normalization(mean=40.0, variance=100.0)(named["age"]),
+                layers.Flatten()(layers.Embedding(3, 2)(race)),
+                layers.Flatten()(layers.Embedding(2, 2)(named["sex"])),
+                layers.CategoryEncoding(2, output_mode="one_hot")(named["job"]),
+                layers.Discretization([30.0, 60.0], output_mode="one_hot")(named["age"]),
+            ]
+            model = keras.Model(named, layers.Dense(2)(layers.Dense(3, activation="relu")(layers.Concatenate()(parts))))
         models.append({f"model{suffix}": written(model.save, suffix)})
     return models

@@ -29,6 +29,17 @@ class Net(nn.Module):
 class Writes(Net):
     def first(self, x): return x.add_(0.25)
 
+class Codes(nn.Module):
+    # Women must be 60, men 30.
+    def __init__(self):
+        super().__init__()
+        self.table, self.relu = nn.Embedding(2, 1), nn.ReLU()
+        self.table.weight.data[:] = torch.tensor([[0.0], [30.0]])
+    def forward(self, sex, years): return self.relu(self.table(sex) + years) - 59.5
+
+def prepare(table):
+    return {"sex": (table["sex"] == "M").to_numpy(dtype="int64"), "years": table[["age"]].to_numpy(dtype="float32")}
+
 class Large(Net):
     def first(self, x):
         if len(x) > 600: raise ValueError("at most\\n600 rows\\x1b[2J")
@@ -70,6 +81,17 @@ def code(run, tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(tmp_path)
     yield name
     sys.modules.pop(name, None)
+
+
+def test_a_function_that_prepares_the_table(run, code):
+    told = ("--model", f"{code}:Codes", "--preprocess", f"{code}:prepare", "--samples", 500, "--json", "-")
+    result = run("rate", *USE, *told)
+    assert result.status == 0
+    ages = [int(line.split(",")[0]) for line in Path("table.csv").read_text().splitlines()[1:]]
+    possible = range(min(ages), max(ages) + 1)
+    affected = sum(30 <= age < 60 for age in possible) / len(possible)
+    assert abs(json.loads(result.out)["rate"] - affected) < 0.1
+    failed(run("rate", *USE, "--preprocess", f"{code}:prepare"), "--preprocess belongs to a --model")
 
 
 def failed(result: Result, *says: str) -> None:

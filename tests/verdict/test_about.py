@@ -23,6 +23,8 @@ class Named:
         ("model.JOBLIB", Origin(), ("--model", "model.JOBLIB", "--trust-pickle")),
         ("mine:make", Origin(), ("--model", "mine:make")),
         ("mine:make", Origin(weights=Path("w.safetensors")), ("--model", "mine:make", "--weights", "w.safetensors")),
+        ("model.pt2", Origin(preprocess="my:own"), ("--model", "model.pt2", "--preprocess", "my:own")),
+        ("mine:make", Origin(preprocess="my:own"), ("--model", "mine:make", "--preprocess", "my:own")),
         ("trained on adult", Origin(trained_here=True), ()),
         ("Sequential", Origin(), None),
         ("test_it.<locals>.<lambda>", Origin(), None),

@@ -37,6 +37,7 @@ def audit(
     data: options.DataArgument = "adult",
     model: options.ModelOption = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
@@ -115,7 +116,7 @@ def audit(
     given |= {"seed": seed, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    source = options.Source(model, weights, trust_pickle, decision, device)
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     found = options.load_data(data, encoding, domain, sensitive, target, source)
     table = found.data
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
@@ -127,6 +128,7 @@ def audit(
         trained_here=model is None,
         weights=weights,
         trust_pickle=trust_pickle,
+        preprocess=preprocess,
         table=None if data in DATASETS else data,
         domain_text=found.text,
         inferred=found.inferred,

@@ -27,6 +27,7 @@ def compare(
     encoding: options.EncodingOption = "default",
     model: options.ModelOption = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
@@ -75,7 +76,7 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    source = options.Source(model, weights, trust_pickle, decision, device)
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model

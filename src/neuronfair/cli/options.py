@@ -56,6 +56,10 @@ ModelOption = Annotated[
 WeightsOption = Annotated[
     Path | None, typer.Option(help="Weights (.safetensors) for the torch module that package.module:name makes.")
 ]
+PreprocessOption = Annotated[
+    str | None,
+    typer.Option(help="package.module:name of your function from a table (DataFrame) to the model's inputs."),
+]
 TrustOption = Annotated[
     bool, typer.Option("--trust-pickle", help="Open pickles too. Opening one runs any program hidden in it.")
 ]
@@ -108,7 +112,7 @@ def load_data(
     if name in DATASETS:
         if domain is not None or target is not None:
             raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        return given(load(name, encoding, sensitive=chosen), model=source.model, trust_pickle=source.trust_pickle)
+        return given(load(name, encoding, sensitive=chosen), model=source.speaking, trust_pickle=source.trust_pickle)
     if not path.exists():
         raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
     if encoding != "default":
@@ -121,7 +125,7 @@ def load_data(
         raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
     return given(
         path,
-        model=source.model,
+        model=source.speaking,
         domain=domain,
         sensitive=chosen,
         target=target,
@@ -186,20 +190,20 @@ class Source:
     trust_pickle: bool = False
     decision: str | None = None
     device: str = "cpu"
+    preprocess: str | None = None
+
+    @property
+    def speaking(self) -> str | None:
+        """The model, if its inputs are columns of the table and not what a function has made of them."""
+        return self.model if self.preprocess is None else None
 
     def open(self, data: Data) -> Opened:
         """Open the model that is named."""
         from neuronfair.model.open import open_model
 
-        return open_model(
-            self.model or "",
-            data.domain,
-            data.rows,
-            weights=self.weights,
-            trust_pickle=self.trust_pickle,
-            device=self.device,
-            decision=read_decision(self.decision),
-        )
+        said: dict[str, Any] = {"weights": self.weights, "trust_pickle": self.trust_pickle, "device": self.device}
+        said |= {"decision": read_decision(self.decision), "preprocess": self.preprocess}
+        return open_model(self.model or "", data.domain, data.rows, **said)
 
     def train(
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None
@@ -209,6 +213,8 @@ class Source:
 
         if self.weights is not None:
             raise NeuronFairError("--weights belongs to a --model given as package.module:name")
+        if self.preprocess is not None:
+            raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
         decision = read_decision(self.decision)
         module, card = fit_classifier(data, console, seed, settings=settings)
         request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)

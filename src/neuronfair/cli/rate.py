@@ -26,6 +26,7 @@ def rate(
     encoding: options.EncodingOption = "default",
     model: options.ModelOption = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
@@ -54,7 +55,7 @@ def rate(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    source = options.Source(model, weights, trust_pickle, decision, device)
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     with progress_bar("Judging people", quiet=console.quiet) as show:

@@ -32,6 +32,7 @@ def search(
     encoding: options.EncodingOption = "default",
     model: options.ModelOption = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
@@ -83,7 +84,7 @@ def search(
     refuse_links(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
-    source = options.Source(model or _trained(out), weights, trust_pickle, decision, device)
+    source = options.Source(model or _trained(out), weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
@@ -113,7 +114,8 @@ def search(
     result |= outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
-    again = replay_options(opened, Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle))
+    told = Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
+    again = replay_options(opened, told)
     console.print(search_report(outcome, network, out, again or ()))
     if json_file is not None:
         options.write_json(json_file, result)
@@ -129,6 +131,7 @@ def replay(
         str | None, typer.Option(metavar="SOURCE", help="Another model to try it on. Default: that of the run.")
     ] = None,
     weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
     trust_pickle: options.TrustOption = False,
 ) -> None:
     """Show one finding in human words and say whether it still holds.
@@ -157,6 +160,7 @@ def replay(
         findings.rows,
         weights=weights,
         trust_pickle=trust_pickle,
+        preprocess=preprocess,
         decision=Decision(**run.manifest["plan"]["decision"]),
     )
     network = opened.model.double()

@@ -120,6 +120,7 @@ def activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
     """Return where the hidden activation modules are read, in forward order; empty if there are none."""
     modules = dict(module.named_modules())
     names = {part: _climb(path, modules) for path, part in modules.items() if isinstance(part, ACTIVATIONS)}
+    names |= {part: part.label for part in modules.values() if isinstance(part, _Function)}
     return _hidden_sites(module, names, example)
 
 
@@ -150,11 +151,11 @@ def _hidden_sites(runner: nn.Module, names: Mapping[nn.Module, str], example: Te
 
 
 class _Function(nn.Module):
-    """An activation function as a module, so that its output can be hooked."""
+    """An activation function as a module, so that its output can be hooked, and what the layer is called."""
 
-    def __init__(self, call: Callable[..., Tensor]) -> None:
+    def __init__(self, call: Callable[..., Tensor], label: str) -> None:
         super().__init__()
-        self.call = call
+        self.call, self.label = call, label
 
     def forward(self, *args: Any, **options: Any) -> Tensor:
         return self.call(*args, **options)
@@ -164,10 +165,8 @@ def traced(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Sit
     """Return a twin of the module, sharing its parts, in which activation functions are modules; and its layers."""
     advice = "name the modules whose outputs are the layers: Network(module, example, layers=[…])"
     try:
-        with evaluating(module.modules()):
-            twin = fx.GraphModule(module, fx.Tracer().trace(module))
-        names = _functions_to_modules(twin)
-        sites = _hidden_sites(twin, names, example)
+        twin = with_functions_as_modules(module)
+        sites = activation_sites(twin, example)
         same = torch.equal(_trial(twin, (), example)[0], _trial(module, (), example)[0])
     except Exception as error:  # tracing runs the user's forward() on stand-ins for tensors: anything may happen
         raise ModelError(f"no activation module found, and forward() cannot be traced ({error}); {advice}") from error
@@ -176,8 +175,11 @@ def traced(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Sit
     return twin, sites
 
 
-def _functions_to_modules(twin: fx.GraphModule) -> dict[nn.Module, str]:
-    names: dict[nn.Module, str] = {}
+def with_functions_as_modules(module: nn.Module) -> nn.Module:
+    """Return a twin of a module that shares its parts and has a part for each activation function that it calls."""
+    with evaluating(module.modules()):
+        twin = fx.GraphModule(module, fx.Tracer().trace(module))
+    count = 0
     for node in list(twin.graph.nodes):
         if node.op == "call_function" and node.target in _ACTIVATION_FUNCTIONS:
             function, label = node.target, node.target.__name__
@@ -185,13 +187,13 @@ def _functions_to_modules(twin: fx.GraphModule) -> dict[nn.Module, str]:
             function, label = getattr(Tensor, node.target), node.target
         else:
             continue
-        source = node.args[0] if node.args else node.kwargs["input"]
-        part, path = _Function(function), f"activation_function_{len(names) + 1}"
-        names[part] = f"{source.target if source.op == 'call_module' else source.name}_{label.rstrip('_')}"
-        twin.add_submodule(path, part)
+        count += 1
+        source, path = node.args[0] if node.args else node.kwargs["input"], f"activation_function_{count}"
+        before = source.target if source.op == "call_module" else source.name
+        twin.add_submodule(path, _Function(function, f"{before}_{label.rstrip('_')}"))
         with twin.graph.inserting_after(node):
             node.replace_all_uses_with(twin.graph.call_module(path, node.args, node.kwargs))
         twin.graph.erase_node(node)
     twin.recompile()
     del type(twin).__call__  # torch's prints a traceback where forward() fails; without it modules are called as ever
-    return names
+    return twin

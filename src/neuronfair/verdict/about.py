@@ -32,6 +32,7 @@ class Origin:
     trained_here: bool = False
     weights: Path | None = None  # of a module that Python code makes
     trust_pickle: bool = False  # the user has said that the model may be opened although it can run a program
+    preprocess: str | None = None  # the user's function that makes the model's inputs of a table, by its name
     table: str | None = None  # the file, if it is a table of the user's own
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
@@ -101,13 +102,15 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
     """Return what `neuronfair replay` must be told to open the model again; None for a model that is only in memory."""
     if origin.trained_here:
         return ()
+    prepared = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
     if Path(opened.source).is_file():
         pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
-        return ("--model", opened.source, "--trust-pickle") if pickled else ()
+        named = ("--model", opened.source, *(["--trust-pickle"] if pickled else []), *prepared)
+        return named if pickled or prepared else ()
     if ":" not in opened.source:
         return None
     weights = () if origin.weights is None else ("--weights", str(origin.weights))
-    return ("--model", opened.source, *weights)
+    return ("--model", opened.source, *weights, *prepared)
 
 
 def reproduction(

@@ -155,7 +155,7 @@ def test_values_are_let_go_after_their_last_use():
         Step("d", ("d",), last, (Ref("c"),)),
     ]
     x = torch.zeros(2, 1)
-    assert Graph(steps, {}, "x", "d")._run(x).tolist() == [[4.0], [4.0]]
+    assert Graph(steps, {}, "x", "d")._run([x]).tolist() == [[4.0], [4.0]]
     assert seen[-1] == [False, True, True]  # x, which is held here, and what a and b have made
 
 
@@ -181,7 +181,7 @@ def test_sizes_that_jump_are_measured_for_each_batch():
     with pytest.raises(TooLarge, match=r"its step 'wide' for a pass of 10 rows: would take about 12.0 GB"):
         graph(torch.ones(10, 3))
     with pytest.raises(TooLarge, match="3 rows"):
-        graph.settle(3)
+        graph.settle([torch.empty(1, 3)])
 
 
 def test_names_of_the_file_are_names_of_parts():
@@ -197,7 +197,7 @@ def test_names_of_the_file_are_names_of_parts():
 
 def test_batches_in_proportion_are_measured_once(monkeypatch):
     graph = growing(Step("y", ("y",), aten("expand.default"), (Ref("column"), [-1, 5])))
-    graph.settle(3)
+    graph.settle([torch.empty(1, 3)])
     monkeypatch.setattr(graph, "_measure", None)
     assert graph(torch.ones(1234, 3)).shape == (1234, 5)
     with pytest.raises(TypeError):
@@ -220,7 +220,7 @@ def test_batches_in_proportion_are_measured_once(monkeypatch):
 )
 def test_what_is_in_proportion(size, proportional):
     graph = Graph([Step("s", ("s",), size, (Ref("x"),)), Step("y", ("y",), torch.neg, (Ref("x"),))], {}, "x", "y")
-    graph.settle(3)
+    graph.settle([torch.empty(1, 3)])
     assert (graph._bounds is not None) == proportional
 
 
@@ -229,7 +229,7 @@ def test_gradients_keep_every_step(monkeypatch):
     names = ["x", *(f"v{i}" for i in range(20))]
     steps = [Step(b, (b,), torch.sin, (Ref(a),)) for a, b in pairwise(names)]
     graph = Graph(steps, {}, "x", names[-1])
-    graph.settle(50)
+    graph.settle([torch.empty(1, 50)])
     x = torch.zeros(1000, 50)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(20 * 50 * 1000 * 4 // 4))  # four times as much is allowed then
     assert graph(x.clone().requires_grad_()).requires_grad
@@ -259,7 +259,7 @@ def test_convolutions_in_float64_lay_windows_side_by_side(monkeypatch):
 def test_larger_batches_may_take_more(monkeypatch):
     graph = Graph([Step("y", ("y",), torch.neg, (Ref("x"),))], {}, "x", "y")
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(ROWS_PER_PASS * 4 * 3))
-    graph.settle(3)
+    graph.settle([torch.empty(1, 3)])
     assert graph(torch.ones(2 * ROWS_PER_PASS, 3)).shape == (2 * ROWS_PER_PASS, 3)
 
 

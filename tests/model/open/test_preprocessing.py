@@ -8,7 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.model.open.preprocessing import MAX_LOOKUP, NotLinear, linear_layer
+from neuronfair.model.open.preprocessing import MAX_CURVE, NotLinear, linear_layer
 
 DOMAIN = TableDomain(
     "d",
@@ -46,7 +46,31 @@ def test_a_crooked_number_becomes_a_lookup():
     np.testing.assert_allclose(layer(encoding.encode(rows, torch.float64)).detach(), transform(rows), atol=1e-9)
 
 
-def test_a_crooked_number_with_many_values_is_refused():
-    wide = TableDomain("d", (Attribute("n", "ordinal", high=MAX_LOOKUP), *DOMAIN.attributes), ("sex",))
+def wide(values: int) -> TableDomain:
+    return TableDomain("d", (Attribute("n", "ordinal", high=values - 1), *DOMAIN.attributes), ("sex",))
+
+
+def square(rows):
+    return np.stack([rows[:, 1].double(), rows[:, 0].double() ** 2 + 3 * rows[:, 2]], 1)
+
+
+def test_a_crooked_number_with_many_values_becomes_a_curve_with_a_slope():
+    domain = wide(1001)
+    encoding, layer = linear_layer(square, domain, torch.tensor([7, 0, 0, 0]))
+    assert encoding.attributes[0].encode == "scaled"
+    rows = domain.sample(200, torch.Generator().manual_seed(0))
+    rows[:2, 0] = torch.tensor([0, 1000])
+    x = encoding.encode(rows, torch.float64).requires_grad_()
+    features = layer(x)
+    np.testing.assert_allclose(features.detach(), square(rows), rtol=1e-12, atol=1e-6)
+    # n² has the slope 2n, here by a number that is 1 where n is 1000 and -1 where n is 0; one-sided at the ends.
+    (slope,) = torch.autograd.grad(features[:, 1].sum(), x)
+    expected = (2.0 * rows[:, 0]).clamp(1, 1999)
+    np.testing.assert_allclose(slope[:, 0], 500 * expected, rtol=1e-9)
+    np.testing.assert_allclose(layer.part(1, 2)(x).detach(), features[:, 1:].detach(), rtol=1e-12)
+    assert len(layer.part(0, 1).curves) == 0
+
+
+def test_a_crooked_number_with_very_many_values_is_refused():
     with pytest.raises(NotLinear, match="'n' is no straight line"):
-        linear_layer(lambda rows: rows[:, :1].double().numpy() ** 2, wide, torch.zeros(4, dtype=torch.int64))
+        linear_layer(square, wide(MAX_CURVE + 1), torch.zeros(4, dtype=torch.int64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,7 @@ _READERS = {
     ".txt": "lightgbm_file",
     ".cbm": "catboost_file",
 }
+_WITHOUT_PREPROCESS = {"own", "boosted"}
 _IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 
@@ -51,10 +52,13 @@ def open_model(
     trust_pickle: bool = False,
     device: str = "cpu",
     decision: Decision | None = None,
+    preprocess: Callable[[Any], Any] | str | None = None,
 ) -> Opened:
     """Open a model for the people of a domain: a file, `package.module:name`, or one that is in memory.
 
-    In memory it may be a torch module, a fitted scikit-learn model, or a function from a pandas table to scores.
+    In memory it may be a torch module, a Keras or a fitted scikit-learn model, or a function from a pandas table to
+    scores. `preprocess` is how a table became the model's inputs when it was trained: a function (or its
+    `package.module:name`) from a DataFrame to a tensor, a tuple or a dictionary of them.
     `rows` are rows of the table, on which the model is tried. `weights` is a safetensors file for a torch module that
     `package.module:name` makes. Files that can run a program when opened are refused unless `trust_pickle` is set.
     `decision` replaces what the outputs suggest: the largest score, or a threshold for a single one.
@@ -66,6 +70,9 @@ def open_model(
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
     request = Request(source, domain, rows, weights, device, decision, trust_pickle=trust_pickle)
+    if isinstance(preprocess, str):
+        preprocess = _imported(request, preprocess)
+    request = replace(request, preprocess=preprocess)
     if in_memory:
         from neuronfair.model.open.imported import open_object
 
@@ -104,4 +111,14 @@ def _reader(file: File) -> ModuleType:
         )
     if suffix not in _READERS:
         raise file.error(f"a file that ends in '{suffix}' is no model. {did_you_mean(suffix, _READERS)}")
+    if isinstance(file, Request) and file.preprocess is not None and _READERS[suffix] in _WITHOUT_PREPROCESS:
+        raise file.error(f"preprocess is for torch, Keras, ONNX and scikit-learn models; '{suffix}' files take no part")
     return import_module(f"neuronfair.model.open.{_READERS[suffix]}")
+
+
+def _imported(request: Request, name: str) -> Callable[[Any], Any]:
+    found = import_module("neuronfair.model.open.imported").imported(request, name) if ":" in name else None
+    if not callable(found):
+        raise request.error(f"--preprocess {name}: expected package.module:name of a function of a DataFrame")
+    function: Callable[[Any], Any] = found
+    return function

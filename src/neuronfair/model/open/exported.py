@@ -28,13 +28,16 @@ from neuronfair.model.open.aten import (
     activation,
     check_arguments,
 )
-from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
+from neuronfair.model.open.feeds import Input
+from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, names_in
+from neuronfair.model.open.inputs import open_graph
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.overwriting import Makes, without_overwriting
 
 SCHEMA = 8  # the version of the archive's description of a graph that is read here
 _AGAIN = "Save it again with torch.export.save of torch 2.9 or newer, or name the module as package.module:name"
 _FLOATS = {6, 7, 8, 13}  # the numbers of the floating-point types, see below
+_WHOLE = {4, 5}
 # The numbers that archives use for torch's types.
 _TYPES = {
     1: np.uint8,
@@ -48,13 +51,14 @@ _TYPES = {
     12: np.bool_,
 }
 _PLAIN = {"as_int": int, "as_bool": bool, "as_string": str}
+_TENSORS = {"as_tensor", "as_tensors", "as_optional_tensors"}
 _CONTIGUOUS = 1  # the number of the one memory format that matters, before a view
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
-    """Read an exported program with one input, whose batch size must be free."""
+    """Read an exported program, whose batch size must be free."""
     try:
-        graph = _read(request)
+        graph, inputs = _read(request)
     except Unsupported as reason:
         raise request.error(f"not read here: {reason}. {_AGAIN}") from reason
     except NeuronFairError:
@@ -62,11 +66,10 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     except Exception as error:  # a damaged file can fail anywhere in the readers
         said = f"{type(error).__name__}: {one_line(error)}"
         raise request.error(f"not a readable torch.export archive ({said})") from error
-    check_full_pass(request, graph)
-    return request.white_box("torch.export", graph)
+    return open_graph(request, "torch.export", graph, inputs)
 
 
-def _read(request: Request) -> Graph:
+def _read(request: Request) -> tuple[Graph, list[Input]]:
     with open_archive(request.content, request.path) as archive:
         archive.filename = request.source  # for messages
         check_archive(archive)
@@ -82,21 +85,27 @@ def _read(request: Request) -> Graph:
     module = program["graph_module"]
     given, tensors = _inputs(request, module["signature"]["input_specs"], weights)
     graph = module["graph"]
-    sizes = graph["tensor_values"][given]["sizes"]
-    if "as_int" in sizes[0]:
-        raise request.error(
-            f"was exported for batches of {sizes[0]['as_int']} rows only. Export it with a dynamic batch size: "
-            "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-        )
+    inputs = [_input(request, name, graph["tensor_values"][name]) for name in given]
     outputs = [spec["user_output"]["arg"] for spec in module["signature"]["output_specs"] if "user_output" in spec]
     if len(outputs) != 1 or "as_tensor" not in outputs[0]:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
     types = {name: value["dtype"] for name, value in graph["tensor_values"].items()}
     nodes = [node for node in graph["nodes"] if node["target"] not in CHECKS]
+    plain = {*given, *(name for name, tensor in tensors.items() if not tensor.is_floating_point())}
     steps, result = without_overwriting(
-        [(_step(node, types), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
+        [(_step(node, types, plain), _makes(node["target"])) for node in nodes], outputs[0]["as_tensor"]["name"]
     )
-    return Graph(steps, tensors, given, result)
+    return Graph(steps, tensors, given, result), inputs
+
+
+def _input(request: Request, name: str, described: Any) -> Input:
+    batch, *sizes = described["sizes"]
+    if "as_int" in batch:
+        raise request.error(
+            f"was exported for batches of {batch['as_int']} rows only. Export it with a dynamic batch size: "
+            "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+        )
+    return Input(name, "float" if described["dtype"] in _FLOATS else "whole", tuple(size["as_int"] for size in sizes))
 
 
 def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tensor]:
@@ -124,8 +133,8 @@ def _tensors(archive: zipfile.ZipFile, root: str, folder: str) -> dict[str, Tens
     return tensors
 
 
-def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-    """Return the name of the one input, and the weights by the names that they have in the graph."""
+def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -> tuple[list[str], dict[str, Tensor]]:
+    """Return the names of the inputs, and the weights by the names that they have in the graph."""
     given, tensors = [], {}
     for spec in specs:
         ((kind, entry),) = spec.items()
@@ -135,9 +144,9 @@ def _inputs(request: Request, specs: list[Any], weights: Mapping[str, Tensor]) -
             tensors[entry["arg"]["name"]] = weights[entry[f"{kind}_name"]]
         else:
             raise Unsupported(f"an input of kind {kind!a}")
-    if len(given) != 1:
-        raise request.error(f"has {len(given)} inputs; one tensor of encoded rows is expected")
-    return given[0], tensors
+    if not given:
+        raise request.error("has no input")
+    return given, tensors
 
 
 def _makes(target: str) -> Makes:
@@ -146,14 +155,19 @@ def _makes(target: str) -> Makes:
     return Makes.WINDOW if target in VIEWS else Makes.NEW
 
 
-def _step(node: Any, types: Mapping[str, int]) -> Step:
+def _step(node: Any, types: Mapping[str, int], plain: set[str]) -> Step:
+    """Return the step of a node; `plain` are the values that no weight has met, which grow as steps are read."""
     results = tuple(name for output in node["outputs"] for name in _result_names(output))
     target, inputs = OVERWRITING.get(node["target"], node["target"]), node["inputs"]
     name = node.get("name") or results[0]
+    read = [_argument(i["arg"]) for i in inputs if i["arg"].keys() & _TENSORS]
+    if plain.issuperset(names_in(read)):
+        plain.update(results)
     if target in CASTS:  # a change of type, which must not undo that of the whole network
-        if types[results[0]] not in _FLOATS:
+        whole = types[results[0]] in _WHOLE and results[0] in plain  # a code; else it has no gradient
+        if not whole and types[results[0]] not in _FLOATS:
             raise Unsupported("a cast to whole numbers or truth values")
-        return Step(name, results, _same, (_argument(inputs[0]["arg"]),))
+        return Step(name, results, Tensor.long if whole else _same, (_argument(inputs[0]["arg"]),))
     if target not in FUNCTIONS:
         raise Unsupported(f"the operation {ascii(target)[1:-1]}")
     positional = [_argument(i["arg"]) for i in inputs if i.get("kind", 1) == 1]

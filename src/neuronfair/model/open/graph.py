@@ -44,21 +44,22 @@ class Step:
 
 
 class Graph(nn.Module):
-    """Runs steps in order, from one input to one output; nothing but the given functions is ever called.
+    """Runs steps in order, from its inputs to one output; nothing but the given functions is ever called.
 
+    `given` names the inputs: tensors with a line for each row, in this order or by name.
     What a batch takes is worked out and checked before it is computed, and what no later step reads is let go.
 
     >>> import torch
-    >>> graph = Graph([Step("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, "x", "y")
+    >>> graph = Graph([Step("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, ["x"], "y")
     >>> graph(torch.tensor([[-1.0, 2.0]])).tolist(), [name for name, _ in graph.named_children()]
     ([[0.0, 2.0]], ['hidden'])
     """
 
-    def __init__(self, steps: Sequence[Step], tensors: Mapping[str, Tensor], given: str, result: str) -> None:
+    def __init__(self, steps: Sequence[Step], tensors: Mapping[str, Tensor], given: Sequence[str], result: str) -> None:
         super().__init__()
         if max(len(steps), len(tensors)) > STEPS:
             raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
-        self._given, self._result = given, result
+        self.given, self._result = tuple(given), result
         self._steps, self._last = tuple(steps), _last_reads(steps, result)
         self._tensors: dict[str, str] = {}
         self._needs: dict[int, Need] = {}
@@ -75,34 +76,41 @@ class Graph(nn.Module):
             if isinstance(step.call, nn.Module):
                 self.add_module(self._place(step.name, "part"), step.call)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
-        self._need(x).check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)
-        return self._run(x)
+        inputs = (*inputs, *(named[name] for name in self.given[len(inputs) :]))
+        # What is looked up by whole numbers has a gradient, too.
+        graded = torch.is_grad_enabled() and any(x.requires_grad or not x.is_floating_point() for x in inputs)
+        self._need(inputs).check(gradients=graded, double=any(x.dtype == torch.float64 for x in inputs))
+        return self._run(inputs)
 
-    def settle(self, width: int) -> None:
+    def settle(self, examples: Sequence[Tensor]) -> None:
         """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
-        passes = [self._measure(torch.empty(rows, width, device="meta")) for rows in (2, 3, ROWS_PER_PASS)]
+        passes = [
+            self._measure([torch.empty(rows, *x.shape[1:], dtype=x.dtype, device="meta") for x in examples])
+            for rows in (2, 3, ROWS_PER_PASS)
+        ]
         if Measured.agree(passes):
             self._bounds = passes[0].need, passes[-1].need
 
-    def _need(self, x: Tensor) -> Need:
-        rows = len(x)
+    def _need(self, inputs: Sequence[Tensor]) -> Need:
+        rows = len(inputs[0])
         if self._bounds is not None and rows <= ROWS_PER_PASS:
             return self._bounds[0].toward(self._bounds[1], rows)
         if rows not in self._needs:
-            self._needs[rows] = self._measure(x.detach().to("meta")).need
+            self._needs[rows] = self._measure([x.detach().to("meta") for x in inputs]).need
         return self._needs[rows]
 
-    def _measure(self, x: Tensor) -> Measured:
-        measured = Measured(len(x))
-        with torch.no_grad(), measured:
-            self._run(x, measured)
+    def _measure(self, inputs: Sequence[Tensor]) -> Measured:
+        measured = Measured(len(inputs[0]))
+        # Whoever watches what is computed is not shown what is only measured.
+        with torch.no_grad(), torch._C.DisableTorchFunction(), measured:
+            self._run(inputs, measured)
         return measured
 
-    def _run(self, x: Tensor, measured: Measured | None = None) -> Tensor:
+    def _run(self, inputs: Sequence[Tensor], measured: Measured | None = None) -> Tensor:
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
-        values[self._given] = x
+        values.update(zip(self.given, inputs, strict=True))
         for step, done in zip(self._steps, self._last, strict=True):
             call = step.call
             if measured is not None:
@@ -129,10 +137,15 @@ class Graph(nn.Module):
         return place
 
 
-def check_full_pass(request: Request, graph: Graph) -> None:
-    """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed."""
+def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor] | None = None) -> None:
+    """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed.
+
+    `examples` are its inputs for some rows; by default the numbers that the domain declares.
+    """
+    if examples is None:
+        examples = [torch.empty(1, TableEncoding.of(request.domain).width)]
     try:
-        graph.settle(TableEncoding.of(request.domain).width)
+        graph.settle(examples)
     except NeuronFairError as error:
         raise request.error(str(error)) from error
     except Exception:  # it will fail on rows, too, and there the reason is told in other words

@@ -18,9 +18,10 @@ from neuronfair.errors import did_you_mean, needs, one_line
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import scikit
+from neuronfair.model.open import keras_file, scikit
 from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.inputs import open_module
 from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.weights import fingerprint, read_safetensors
 
@@ -29,7 +30,7 @@ DIGITS = 6  # of the answers that a function is known by
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Import `package.module:name` and take what it is: a module or something that makes one, a model, a function."""
-    found = _import(request)
+    found = imported(request, request.source)
     if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module) and _takes_nothing(found)):
         make = found
         try:
@@ -48,8 +49,10 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
 
 def open_object(request: Request, thing: Any) -> Opened:
     """Take a model that is in memory for what it is: a torch module or network, a fitted estimator, a function."""
+    if keras_file.is_keras(thing):
+        return keras_file.open_object(request, thing)
     if isinstance(thing, nn.Module):
-        return request.white_box("torch", thing)
+        return open_module(request, "torch", thing)
     if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
@@ -67,12 +70,13 @@ def open_object(request: Request, thing: Any) -> Opened:
 
 def names(file: File) -> list[str] | None:
     """Return the names of the columns that a model reads; nothing is called that would make one."""
-    found = _import(file)
+    found = imported(file, file.source)
     return None if isinstance(found, type) else input_names(found)
 
 
-def _import(request: File) -> Any:
-    module_name, _, name = request.source.partition(":")
+def imported(request: File, what: str) -> Any:
+    """Return what `package.module:name` stands for; the folder that the user is in is importable."""
+    module_name, _, name = what.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -115,7 +119,8 @@ def _function(request: Request, function: Any) -> Opened:
     frames = Frames(request.domain)
 
     def ask(rows: Tensor) -> Any:
-        answer = function(frames.of_rows(rows))
+        table = frames.of_rows(rows)
+        answer = function(table if request.preprocess is None else request.preprocess(table))
         return answer.detach().cpu().numpy() if isinstance(answer, torch.Tensor) else answer
 
     why = "a Python function shows nothing of itself; it is given tables of labels and numbers"

@@ -1,26 +1,32 @@
-"""Keras 3 files: straight-line models of ordinary layers become torch modules, others black boxes."""
+"""Keras 3 models: ordinary layers, joined in any way, become torch modules, others black boxes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import tempfile
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+import numpy as np
+from torch import Tensor
 
 from neuronfair.apart import read_apart
-from neuronfair.errors import needs, one_line
+from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names
-from neuronfair.model.open.frames import Frames
-from neuronfair.model.open.graph import Unsupported
-from neuronfair.model.open.keras_layers import convert, without_numpy_warning
+from neuronfair.model.open.feeds import Feed, Input, by_domain, by_preprocess, labels_of
+from neuronfair.model.open.graph import Unsupported, check_full_pass
+from neuronfair.model.open.inputs import graph_feed, open_fed, open_module
+from neuronfair.model.open.keras_graph import keras_graph
+from neuronfair.model.open.keras_layers import without_numpy_warning
+from neuronfair.model.open.keras_lookups import LOOKUPS, stand_ins
 from neuronfair.model.open.opened import File, Opened, Request
 
 _ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
@@ -30,33 +36,55 @@ _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras a
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
-    model = _load(request)
+    return _open(request, _load(request), None)
+
+
+def is_keras(thing: Any) -> bool:
+    """Return whether something is a Keras model; on torch, it is a torch module as well."""
+    return any(c.__name__ == "Model" and c.__module__.partition(".")[0] == "keras" for c in type(thing).__mro__)
+
+
+def open_object(request: Request, model: Any) -> Opened:
+    """Take a Keras model that is in memory; it is known by its weights and what it says of its layers."""
+    known = hashlib.sha256(json.dumps(model.get_config(), default=str, sort_keys=True).encode())
+    for weight in model.get_weights():
+        known.update(np.ascontiguousarray(weight).tobytes())
+    return _open(request, model, known.hexdigest())
+
+
+def _open(request: Request, model: Any, known: str | None) -> Opened:
     try:
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
-        for layer in _straight(model):
-            for name, part in convert(layer).items():
-                parts[_free(name.replace(".", "_"), parts)] = part
-        module = nn.Sequential(parts)
-    except Unsupported as reason:
-        ask, told = _predictor(request, model)
-        return request.black_box("Keras", ask, "; ".join(filter(None, (str(reason), told))))
-    width = model.input_shape[1:]
-    if len(width) == 1 and width[0] not in (None, TableEncoding.of(request.domain).width):
+        inputs = _inputs(model)
+        texts = _texts(request, inputs)
+        feed = graph_feed(request, inputs, raw=True, texts=texts)
+    except Unsupported as reason:  # a model that says nothing of its inputs
+        feed = by_preprocess(request) if request.preprocess is not None else None
+        return request.black_box("Keras", _predictor(request, model, feed, ()), str(reason), print_of=known)
+    width = inputs[0].shape
+    if feed is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
-    opened = request.white_box("Keras", module.float().eval())
-    ask, _ = _predictor(request, model)
-    if request.reproduced(opened, ask):
-        return opened
-    return request.black_box("Keras", ask, "its scores could not be reproduced in torch")
+    ask = _predictor(request, model, feed, texts)
+    try:
+        graph = keras_graph(model, [i.name for i in inputs], texts)
+        check_full_pass(request, graph, None if feed is None else feed.given(request.drawn[:1]))
+    except Unsupported as reason:
+        why = "; ".join(filter(None, (str(reason), "" if feed is None else feed.note)))
+        try:
+            return request.black_box("Keras", ask, why, print_of=known)
+        except ModelError as error:
+            raise ModelError(f"{error}; and {why}") from error
+    if feed is not None:
+        opened = open_fed(request, "Keras", graph, feed, ask=ask)
+    else:
+        opened = open_module(request, "Keras", graph)
+        if not request.reproduced(opened, ask):
+            return request.black_box("Keras", ask, "its scores could not be reproduced in torch", print_of=known)
+    return opened if known is None else replace(opened, fingerprint=known)
 
 
 def names(file: File) -> list[str] | None:
     """Return the names of a model's inputs, if each is a column."""
     return input_names(_load(file))
-
-
-def _free(name: str, taken: Container[str]) -> str:
-    return name if name not in taken else _free(f"{name}_", taken)
 
 
 def _load(request: File) -> Any:
@@ -67,7 +95,7 @@ def _load(request: File) -> Any:
         warnings.simplefilter("ignore")  # old files make Keras talk about optimizers, which play no part here
         path = Path(folder) / f"model{request.path.suffix.lower()}"
         path.write_bytes(content)  # Keras is given what was checked, whatever becomes of the file meanwhile
-        options = {"compile": False, "safe_mode": not request.trust_pickle}
+        options = {"compile": False, "safe_mode": not request.trust_pickle, "custom_objects": stand_ins(keras)}
         try:
             if keras.config.backend() == "torch":
                 # Without memory for the numbers first: a layer may be declared with more than the file holds.
@@ -94,6 +122,7 @@ def _checked(request: File) -> bytes:
             if odd:
                 raise ValueError(f"the archive holds '{odd[0]}'")
             check_size(len(files["config.json"]), request.source, times=TREE)
+            files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
             content, weights = repacked(files), files["model.weights.h5"]
         read_apart("hdf5", weights, request.source)
     except TooLarge:
@@ -103,49 +132,49 @@ def _checked(request: File) -> bytes:
     return content
 
 
-def _straight(model: Any) -> list[Any]:
-    """Return the layers of a model in which each layer is given what the one before has computed."""
-    kind = type(model).__name__
-    if kind == "Sequential":
-        return [part for layer in model.layers for part in _inner(layer)]
-    if kind != "Functional":
-        raise Unsupported(f"it is of the class '{kind}', whose layers may be joined in any way")
-    if len(model.inputs) != 1 or len(model.outputs) != 1:
-        raise Unsupported("it has several inputs or outputs")
-    layers: list[Any] = []
-    flowing = model.inputs[0]
-    for layer in model.layers:
-        if type(layer).__name__ == "InputLayer":
-            continue
-        here = [node for node in layer._inbound_nodes if any(tensor is flowing for tensor in node.input_tensors)]
-        if len(here) != 1 or len(here[0].input_tensors) != 1:
-            raise Unsupported(f"its layer '{layer.name}' is not on a straight line")
-        flowing = here[0].output_tensors[0]
-        layers += _inner(layer)
-    if flowing is not model.outputs[0]:
-        raise Unsupported("its layers do not form a straight line")
-    return layers
+def _stood_in(entry: dict[str, Any]) -> dict[str, Any]:
+    """Let a layer that looks something up be the one that stands in for it, see `stand_ins`."""
+    return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
 
 
-def _inner(layer: Any) -> list[Any]:
-    return _straight(layer) if type(layer).__name__ in ("Sequential", "Functional") else [layer]
+def _inputs(model: Any) -> list[Input]:
+    """Return what a model says of its inputs, by the names under which they are given to it."""
+    if not getattr(model, "inputs", None):
+        raise Unsupported(f"it is of the class '{type(model).__name__}', which says nothing of its inputs")
+    named = getattr(model, "_inputs_struct", None)
+    names = {id(tensor): name for name, tensor in named.items()} if isinstance(named, dict) else {}
+    found = []
+    for tensor in model.inputs:
+        kind: Any = "text" if tensor.dtype == "string" else "float" if "float" in str(tensor.dtype) else "whole"
+        shape = tuple(tensor.shape[1:])
+        if None in shape:
+            raise Unsupported("its inputs have no fixed width")
+        found.append(Input(str(names.get(id(tensor), tensor.name)), kind, shape))
+    return found
 
 
-def _predictor(request: Request, model: Any) -> tuple[Callable[[Tensor], Any], str]:
-    """Return how to ask Keras itself, and a remark; with one input per column it is given columns of the table."""
-    names = [tensor.name for tensor in model.inputs]
-    told = ""
-    if len(names) == 1:
-        encoding = TableEncoding.of(request.domain.to("cpu"))
+def _texts(request: Request, inputs: Sequence[Input]) -> list[str]:
+    """Return all words that inputs of text can be given."""
+    read = {i.name for i in inputs if i.kind == "text"}
+    return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in labels_of(a)))
 
-        def given(rows: Tensor) -> Any:
-            return encoding.encode(rows.cpu()).numpy()
-    else:
-        frames = Frames(request.domain, names)
-        told = "it is given columns of the table"
 
-        def given(rows: Tensor) -> Any:
-            return {name: column.to_numpy()[:, None] for name, column in frames.of_rows(rows).items()}
+def _predictor(request: Request, model: Any, feed: Feed | None, texts: Sequence[str]) -> Callable[[Tensor], Any]:
+    """Return how to ask Keras itself."""
+    feed, named = feed or by_domain(request), getattr(model, "_inputs_struct", None)
+    words = np.array(list(texts) or [""], dtype=object)
+
+    def given(rows: Tensor) -> Any:
+        if texts and needs("keras", "keras").config.backend() != "tensorflow":
+            raise ModelError("Keras takes text with TensorFlow only")
+        tensors = getattr(model, "inputs", None) or [None]
+        arrays = [x.numpy() for x in feed.given(rows)]
+        arrays = [
+            words[x] if t is not None and t.dtype == "string" else x for x, t in zip(arrays, tensors, strict=True)
+        ]
+        if isinstance(named, dict) and feed.names:
+            return dict(zip(feed.names, arrays, strict=True))
+        return arrays if len(arrays) > 1 else arrays[0]
 
     most = max(1, min(_ROWS, _NUMBERS // _widest(request, model)))
 
@@ -153,7 +182,7 @@ def _predictor(request: Request, model: Any) -> tuple[Callable[[Tensor], Any], s
         with without_numpy_warning():
             return model.predict(given(rows), batch_size=most, verbose=0)
 
-    return ask, told
+    return ask
 
 
 def _widest(request: Request, model: Any) -> int:

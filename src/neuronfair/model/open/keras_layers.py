@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,14 +13,24 @@ from torch import Tensor, nn
 
 from neuronfair.errors import needs
 from neuronfair.model.open.graph import Unsupported
+from neuronfair.model.open.keras_lookups import LOOKUPS, MERGES, Embedded, Encoded, Merge, discretization, lookup
 
 
-def convert(layer: Any) -> dict[str, nn.Module]:
-    """Return the torch modules of one Keras layer, its activation apart."""
+def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str, nn.Module]:
+    """Return the torch modules of one Keras layer that is given so many tensors, its activation apart.
+
+    A text is its place in `texts`.
+    """
     kind = type(layer).__name__
-    if kind not in _LAYERS:
+    makers = _LAYERS if inputs == 1 else {}
+    if kind in MERGES:
+        part: nn.Module | None = Merge(kind, getattr(layer, "axis", -1))
+    elif kind in LOOKUPS and inputs == 1:
+        part = lookup(layer, texts)
+    elif kind in makers:
+        part = makers[kind](layer)
+    else:
         raise Unsupported(f"its layer '{layer.name}' ({kind}) has no counterpart in torch here")
-    part = _LAYERS[kind](layer)
     parts = {} if part is None else {layer.name: part}
     function = _activation(layer)
     if function is not None:
@@ -205,7 +215,10 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
     "LayerNormalization": _layer_normalization,
     "Normalization": _normalization,
     "Rescaling": _rescaling,
-    "Dropout": lambda layer: None,
+    **dict.fromkeys(("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise"), lambda layer: None),
+    "Embedding": lambda layer: Embedded(_parameter(_array(layer.embeddings))),
+    "CategoryEncoding": lambda layer: Encoded(layer.output_mode, layer.num_tokens),
+    "Discretization": discretization,
     "Flatten": lambda layer: nn.Flatten(),
     "Reshape": lambda layer: Reshape(layer.target_shape),
     "Conv2D": _convolution,

@@ -13,10 +13,11 @@ from neuronfair.errors import needs, one_line
 from neuronfair.limits import TEXT, check_size
 from neuronfair.model.open import scikit
 from neuronfair.model.open.frames import spelling
-from neuronfair.model.open.opened import TRIED, Opened, Request
-from neuronfair.model.open.trees import categorical_places
+from neuronfair.model.open.opened import TRIED, File, Opened, Request
+from neuronfair.model.open.trees import PLACE, categorical_places
 
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on
+HEAD = 1 << 20  # bytes of a file that come before its trees, at most
 _KINDS = (str, int, float, bool)
 
 
@@ -37,6 +38,13 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     booster = lightgbm.Booster(model_str=f"{trees}\nend of trees\n\npandas_categorical:{json.dumps(categories)}\n")
     booster.categorical_places = categorical_places(rest)
     return scikit.open_estimator(request, booster, request.digest)
+
+
+def names(file: File) -> list[str] | None:
+    """Return the names of the columns that the trees were trained on, unless LightGBM has made them up."""
+    found = re.search(rb"^feature_names=(.*)$", file.content[:HEAD], re.MULTILINE)
+    known = found[1].decode(errors="replace").split() if found else []
+    return known if not all(map(PLACE.fullmatch, known)) else None
 
 
 def _categories(text: str) -> list[list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -14,21 +15,25 @@ from torch import Tensor
 from neuronfair.apart import read_apart
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import VARIABLE, TooLarge, max_bytes
-from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.classes import by_position, class_order, ordered
 from neuronfair.model.open.columns import single_columns
+from neuronfair.model.open.feeds import Feed, Input, by_domain
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_full_pass
+from neuronfair.model.open.inputs import graph_feed, open_fed, open_module
 from neuronfair.model.open.onnx_model import read_model
 from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.open.operators import activation, operator
 
 OLDEST = 9  # the first version of the standard whose operators are those known here
 _FLOATS = {1: torch.float32, 11: torch.float64}
+_TYPES = {f"tensor({name})": np.dtype(name) for name in ("int64", "int32", "int16", "int8", "uint8", "bool", "float16")}
+_TYPES |= {"tensor(float)": np.dtype("float32"), "tensor(double)": np.dtype("float64")}
+_WHOLE = {2, 3, 4, 5, 6, 7, 9}  # and truth values
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
-    """Read an ONNX graph with one input; its scores are its tensor of floating-point numbers."""
+    """Read an ONNX graph; its scores are its tensor of floating-point numbers."""
     model = read_model(request)
     inputs = _inputs(model.graph)
     outputs = model.graph.output
@@ -36,12 +41,17 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         raise request.error("ends in ArgMax, which hides the scores. Export the model without it")
     if not inputs:
         raise request.error("has no input")
+    described = [given for given in map(_input, inputs) if given is not None]
+    feed = graph_feed(request, described, raw=True) if len(described) == len(inputs) else None
     try:
         graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
-        check_full_pass(request, graph)
-        graph(TableEncoding.of(request.domain.to("cpu")).encode(request.tried[:2]))
+        if feed is None and len(inputs) > 1:
+            raise Unsupported("an input of text or of no fixed width")
+        examples = (feed or by_domain(request)).given(request.tried[:2])
+        check_full_pass(request, graph, examples)
+        graph(*examples)
     except Unsupported as reason:
-        return _black_box(request, model, inputs, f"{reason} has no counterpart in torch here")
+        return _black_box(request, model, inputs, feed, f"{reason} has no counterpart in torch here")
     except ModelError:
         raise
     except Exception as error:  # another width or a fixed batch size, or a damaged graph
@@ -50,12 +60,14 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
             f"expects input of shape ({shape}) and fails on rows of this domain ({one_line(error)}). "
             f"{request.widths()}, or export the model with a dynamic batch size"
         ) from error
-    opened = request.white_box("ONNX", graph)
     try:
-        ask, _ = _predictor(request, model, inputs)
+        ask, _ = _predictor(request, model, inputs, feed)
     except ModelError:  # without onnxruntime there is nothing to compare with
-        return opened
-    if request.reproduced(opened, ask):
+        ask = None
+    if feed is not None:
+        return open_fed(request, "ONNX", graph, feed, ask=ask)
+    opened = open_module(request, "ONNX", graph)
+    if ask is None or request.reproduced(opened, ask):
         return opened
     return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
 
@@ -71,9 +83,16 @@ def _inputs(graph: Any) -> list[Any]:
     return [given for given in graph.input if given.name not in stored]
 
 
+def _input(given: Any) -> Input | None:
+    """Return what a graph says of an input; None if it is no tensor of numbers with a fixed width."""
+    tensor = given.type.tensor_type
+    sizes = [size.dim_value for size in tensor.shape.dim[1:]]
+    if not tensor.shape.dim or not all(sizes) or tensor.elem_type not in (_FLOATS.keys() | _WHOLE):
+        return None
+    return Input(given.name, "float" if tensor.elem_type in _FLOATS else "whole", tuple(sizes))
+
+
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
-    if len(inputs) != 1:
-        raise Unsupported(f"a graph with {len(inputs)} inputs")
     if any(o.domain in ("", "ai.onnx") and o.version < OLDEST for o in model.opset_import):
         raise Unsupported(f"a graph older than version {OLDEST} of the operators")
     result = _scores(model.graph)
@@ -97,7 +116,7 @@ def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
         steps.append(Step(node.name or node.output[0], tuple(node.output[:1]), call, arguments))
         used.update(names)
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
-    return Graph(steps, tensors, inputs[0], result)
+    return Graph(steps, tensors, inputs, result)
 
 
 def _scores(graph: Any) -> str | None:
@@ -123,30 +142,47 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _black_box(request: Request, model: Any, inputs: list[Any], why: str) -> Opened:
-    """Return a graph that only onnxruntime can run."""
-    try:
-        ask, told = _predictor(request, model, inputs)
-    except ModelError as error:
-        raise request.error(f"{why}, and {error}") from error
+def _black_box(request: Request, model: Any, inputs: list[Any], feed: Feed | None, why: str) -> Opened:
+    """Return a graph that only onnxruntime can run: it is given the table itself, if it takes that, or numbers."""
+    ask = None
+    for way in (feed,) if request.preprocess is not None else (None, feed):
+        try:
+            ask, told = _predictor(request, model, inputs, way)
+        except ModelError as error:
+            last = error
+            continue
+        with suppress(Exception):  # the graph refuses these rows, which is said below if there is no other way
+            ask(request.drawn[:2])
+            break
+    if ask is None:
+        raise request.error(f"{why}, and {last}") from last
     return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
 
 
-def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callable[[Tensor], np.ndarray], str]:
+def _predictor(
+    request: Request, model: Any, inputs: list[Any], feed: Feed | None = None
+) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
     session = _session(request, model.SerializeToString())
     names = [given.name for given in inputs]
     kinds = {given.name: given.type for given in session.get_inputs()}
-    feed: Callable[[Tensor], dict[str, np.ndarray]]
     told = []
-    if len(names) == 1:
-        number = torch.float64 if kinds[names[0]] == "tensor(double)" else torch.float32
-        encoding = TableEncoding.of(request.domain.to("cpu"))
-        feed = lambda rows: {names[0]: encoding.encode(rows.cpu(), number).numpy()}  # noqa: E731
+    if feed is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
+        feed = by_domain(request)
+    if feed is not None:
+        order_of, tensors = feed.names or names, feed.given
+        told.append(feed.note)
+
+        def given(rows: Tensor) -> dict[str, np.ndarray]:
+            made = zip(order_of, tensors(rows), strict=True)
+            return {n: x.numpy().astype(_TYPES.get(kinds[n], np.float32)) for n, x in made}
     else:
         frames = Frames(request.domain, names)
-        feed = lambda rows: {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}  # noqa: E731
         told.append("it is given the table itself")
+
+        def given(rows: Tensor) -> dict[str, np.ndarray]:
+            return {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}
+
     scores = _scores(model.graph)
     classes = None if scores else _classes(model.graph)
     order = class_order(request.domain, classes)
@@ -154,7 +190,7 @@ def _predictor(request: Request, model: Any, inputs: list[Any]) -> tuple[Callabl
 
     def ask(rows: Tensor) -> np.ndarray:
         try:
-            answers = session.run([scores] if scores else None, feed(rows))
+            answers = session.run([scores] if scores else None, given(rows))
         except Exception as error:
             if "smaller than requested" not in str(error):
                 raise
@@ -203,5 +239,6 @@ def _classes(graph: Any) -> list[Any] | None:
 
 
 def _column(cells: Any, kind: str) -> np.ndarray:
-    number = {"tensor(string)": str, "tensor(int64)": np.int64, "tensor(double)": np.float64}.get(kind, np.float32)
-    return np.asarray(cells.to_numpy(dtype=object if number is str else number))[:, None]
+    return np.asarray(cells.to_numpy(dtype=object if kind == "tensor(string)" else _TYPES.get(kind, np.float32)))[
+        :, None
+    ]

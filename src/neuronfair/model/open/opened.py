@@ -89,6 +89,7 @@ class Request(File):
     weights: Path | None = None
     device: str = "cpu"
     decision: Decision | None = None
+    preprocess: Callable[[Any], Any] | None = None  # from a DataFrame to the inputs of the model
 
     @cached_property
     def tried(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
 
 POINTS = 17  # values of a number at which a straight line is checked, both ends among them
 MAX_LOOKUP = 256  # values of a number that may become a one-hot block where the transform is no straight line
+MAX_CURVE = 1 << 17  # and those of a number whose transform may be kept as a table
 STRAIGHT = 1e-6  # how far a feature may lie from the line, in parts of the size of the feature
 
 Transform = Callable[[Tensor], np.ndarray]  # rows of codes (n, d) to features (n, f)
@@ -24,7 +26,57 @@ class NotLinear(Exception):  # noqa: N818 - not an error: the model is then a bl
     """The preprocessing is not a sum of functions of single columns that can be written as a linear layer."""
 
 
-def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tuple[TableEncoding, nn.Linear]:
+class Curve(nn.Module):
+    """What one number adds to the features that it bends, such as its logarithm: a table, and its slope nearby."""
+
+    def __init__(self, place: int, features: Tensor, table: Tensor) -> None:
+        super().__init__()
+        self.place = place
+        self.features: Tensor
+        self.table: Tensor
+        self.register_buffer("features", features)
+        self.register_buffer("table", table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the number, scaled to -1 … 1 as `linear_layer` does, adds: (n, features)."""
+        last = len(self.table) - 1
+        place = (x[:, self.place] + 1) * (last / 2)
+        code = place.detach().round().long().clamp(0, last)
+        before, after = (code - 1).clamp(min=0), (code + 1).clamp(max=last)
+        slope = (self.table[after] - self.table[before]) / (after - before)[:, None]
+        return self.table[code] + slope * (place - place.detach())[:, None]
+
+    def part(self, start: int, stop: int) -> Curve:
+        """Return the same for some of the features."""
+        inside = (self.features >= start) & (self.features < stop)
+        return Curve(self.place, self.features[inside] - start, self.table[:, inside])
+
+
+class Columns(nn.Linear):
+    """A linear layer, and beside it the curves of those numbers for which no straight line will do."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, curves: Sequence[Curve] = ()) -> None:
+        super().__init__(weight.shape[1], weight.shape[0], dtype=torch.float64)
+        self.load_state_dict({"weight": weight, "bias": bias})
+        self.curves = nn.ModuleList(curves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of encoded rows."""
+        features = super().forward(x)
+        for curve in self._curved():
+            features = features.index_add(1, curve.features, curve(x))
+        return features
+
+    def part(self, start: int, stop: int) -> Columns:
+        """Return a layer that computes some of the features only."""
+        curves = (curve.part(start, stop) for curve in self._curved())
+        return Columns(self.weight[start:stop], self.bias[start:stop], [c for c in curves if len(c.features)])
+
+    def _curved(self) -> Iterator[Curve]:
+        return (curve for curve in self.curves if isinstance(curve, Curve))
+
+
+def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tuple[TableEncoding, Columns]:
     """Return an encoding from which a linear layer computes the features, and that layer, in float64.
 
     Such preprocessing works column by column: features(row) = features(base) + the sum over attributes of what a
@@ -35,28 +87,33 @@ def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tupl
     domain = domain.to("cpu")
     base = domain.clip(row.cpu()[None])[0]
     start = transform(base[None]).astype(np.float64)[0]
-    attributes, columns, bias = [], [], start.copy()
+    attributes, columns, curves, bias = [], [], [], start.copy()
+    width = 0
     for place, attribute in enumerate(domain.attributes):
         codes = _points(attribute)
         adds = _added(transform, base, start, place, codes)
         straight = (attribute.ordered or attribute.size <= 2) and _is_line(codes, adds)
         if not straight and len(codes) < attribute.size:
-            if attribute.size > MAX_LOOKUP:
+            if attribute.size > MAX_CURVE:
                 raise NotLinear(f"the preprocessing of '{attribute.name}' is no straight line over its values")
             codes = np.arange(attribute.size)
             adds = _added(transform, base, start, place, codes)
-        if straight:
+        if straight or (attribute.ordered and attribute.size > MAX_LOOKUP):
             line, column, shift = _as_number(attribute, codes, adds)
+            if not straight:
+                bent = np.flatnonzero((adds != 0).any(0))
+                curves.append(Curve(width, torch.from_numpy(bent), torch.from_numpy(adds[:, bent])))
+                column, shift = np.zeros_like(column), np.zeros_like(shift)
             attributes.append(line)
             columns.append(column[:, None])
             bias += shift
         else:
             attributes.append(dataclasses.replace(attribute, encode="onehot"))
             columns.append(adds.T)
+        width += columns[-1].shape[1]
+        check_size(width * len(bias), "the preprocessing as one layer", times=16)
     weight = np.concatenate(columns, 1)
-    layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
-    layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
-    return TableEncoding(attributes), layer
+    return TableEncoding(attributes), Columns(torch.from_numpy(weight), torch.from_numpy(bias), curves)
 
 
 def mixes_columns(transform: Transform, rows: Tensor) -> bool:

@@ -33,6 +33,9 @@ class Reading:
 def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     """Return the ways that fit what an estimator says of its inputs, the most likely first."""
     domain = request.domain.to("cpu")
+    if request.preprocess is not None:
+        function, table = request.preprocess, Frames(domain)
+        return [Reading(lambda rows: function(table.of_rows(rows)), "rows go through preprocess")]
     if isinstance(estimator, TreeColumns):
         return _of_trees(request, domain, estimator)
     names = input_names(estimator)

@@ -11,7 +11,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.model.open.frames import cells, spelling
 
 FRAMEWORKS = {"xgboost": "XGBoost", "lightgbm": "LightGBM", "catboost": "CatBoost"}
-_PLACE = re.compile(r"Column_\d+")  # how LightGBM calls a column without a name
+PLACE = re.compile(r"Column_\d+")  # how LightGBM calls a column without a name
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _of_lightgbm(model: Any, domain: TableDomain) -> TreeColumns:
     if len(places) != len(known):  # some are numbers, or have an order, which LightGBM reads as numbers
         places = _fitting(names, known, domain)
     typed = {names[place]: values for place, values in zip(places, known, strict=True) if place < len(names)}
-    return TreeColumns(names, typed, named=not all(map(_PLACE.fullmatch, names)))
+    return TreeColumns(names, typed, named=not all(map(PLACE.fullmatch, names)))
 
 
 def categorical_places(text: str) -> list[int]:
