@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import hypothesis
 import pytest
+import typer
 
 from neuronfair import cli
 from neuronfair.domain.table import TableDomain
@@ -21,6 +24,15 @@ ROOT = Path(__file__).parent.parent
 # Continuous integration tries the same examples every time; people at work try new ones. No test measures time.
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("ours")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quickly() -> Iterator[None]:
+    """Build the tree of commands once, not for every call, and wait for no disk: no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture
