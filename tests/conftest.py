@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ import typer
 from neuronfair import cli
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
+from neuronfair.model import stacked
 from neuronfair.testing.cases import PEOPLE
+from neuronfair.verdict.settings import AuditSettings
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
 
@@ -33,6 +36,27 @@ def quickly() -> Iterator[None]:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train and audit with little effort: for tests that ask what works together, not how good the result is."""
+    shorten(monkeypatch)
+
+
+def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
+    """Train for few epochs, and let audits search from at most 15 rows, 5 steps each."""
+    descend, sized = stacked.descend, AuditSettings.sized
+
+    def short(module, rows, held, settings, shuffles, **others):
+        return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
+
+    def small(settings, *given):
+        whole = sized(settings, *given)
+        return replace(whole, seeds=min(whole.seeds, 15), steps=min(whole.steps, 5))
+
+    patch.setattr(stacked, "descend", short)
+    patch.setattr(AuditSettings, "sized", small)
 
 
 @pytest.fixture
