@@ -35,18 +35,18 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # The same tests, and which lines they reach: slower.
 coverage: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered
 
 # What our requirements bring with them is the newest that fits, and may warn of them. OLDEST=torch==2.13.0 takes that
 # torch instead, where the index has the oldest with CUDA packages only.
 OLDEST ?=
 
 test-oldest: .venv-oldest/installed
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --dist loadfile \
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n auto --dist worksteal \
 	  -W ignore::DeprecationWarning -W ignore::FutureWarning -W "ignore:The given buffer is not writable"
 
 .venv-oldest/installed: pyproject.toml
@@ -79,6 +79,7 @@ clean:
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[images]'
 	@touch $@
 
-.venv/installed-dev: .venv/installed
+# Everything at once, the package itself too.
+.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	@touch .venv/installed $@

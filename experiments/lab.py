@@ -231,10 +231,9 @@ def _describe(job: Job) -> dict[str, Any]:
 
 
 def _prepare() -> None:
-    import torch
-
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # there are as many processes as cores
+    # There are as many processes as cores; torch, which no job has imported yet, reads these.
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 
 def _end_with_parent() -> None:

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import hypothesis
 import pytest
+import typer
 
 from neuronfair import cli
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
+from neuronfair.model import stacked
 from neuronfair.testing.cases import PEOPLE
+from neuronfair.verdict.settings import AuditSettings
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
 
@@ -21,6 +27,36 @@ ROOT = Path(__file__).parent.parent
 # Continuous integration tries the same examples every time; people at work try new ones. No test measures time.
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("ours")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quickly() -> Iterator[None]:
+    """Build the tree of commands once, not for every call, and wait for no disk: no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train and audit with little effort: for tests that ask what works together, not how good the result is."""
+    shorten(monkeypatch)
+
+
+def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
+    """Train for few epochs, and let audits search from at most 15 rows, 5 steps each."""
+    descend, sized = stacked.descend, AuditSettings.sized
+
+    def short(module, rows, held, settings, shuffles, **others):
+        return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
+
+    def small(settings, *given):
+        whole = sized(settings, *given)
+        return replace(whole, seeds=min(whole.seeds, 15), steps=min(whole.steps, 5))
+
+    patch.setattr(stacked, "descend", short)
+    patch.setattr(AuditSettings, "sized", small)
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import runpy
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -25,13 +25,14 @@ NOTEBOOKS = {
 
 
 @pytest.fixture
-def call(tmp_path):
-    """Run Python with some words in an empty folder, and return the process."""
+def call(monkeypatch, tmp_path, capsys, briefly):
+    """Run a script in an empty folder, and return what it prints."""
+    monkeypatch.chdir(tmp_path)
 
-    def run(*words: object, cwd=tmp_path) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        command = [sys.executable, *map(str, words)]
-        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    def run(script: Path) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", [str(script)])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr()
 
     return run
 
@@ -45,19 +46,17 @@ def needs_skops() -> None:
 def test_a_script_runs(name, call):
     if name == "audit_own_table.py":
         needs_skops()
-    result = call(EXAMPLES / name)
-    assert result.returncode == 0, result.stderr
-    assert SCRIPTS[name] in result.stdout
-    assert result.stderr == ""
+    out, err = call(EXAMPLES / name)
+    assert SCRIPTS[name] in out
+    assert err == ""
 
 
-def test_the_little_project_passes_its_own_test(call, tmp_path):
+def test_the_little_project_passes_its_own_test(call, tmp_path, capsys):
     needs_skops()
-    project = shutil.copytree(EXAMPLES / "ci_gate", tmp_path / "project", dirs_exist_ok=True)
-    assert call("train.py", cwd=project).returncode == 0
-    result = call("-m", "pytest", "-q", cwd=project)
-    assert result.returncode == 0, result.stdout
-    assert "2 passed" in result.stdout
+    shutil.copytree(EXAMPLES / "ci_gate", tmp_path, dirs_exist_ok=True)
+    call(tmp_path / "train.py")
+    assert pytest.main(["-q", "--rootdir", str(tmp_path)]) == 0
+    assert "2 passed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

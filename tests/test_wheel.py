@@ -14,6 +14,23 @@ from tests.conftest import ROOT
 pytest.importorskip("hatchling", reason="hatchling is not installed: pip install 'neuronfair[dev]'")
 
 
+# In one process, to be quick; the second command starts another, which finds the experiments, too.
+BOTH = """
+import sys
+import neuronfair, neuronfair.cli
+if __name__ == "__main__":
+    print(neuronfair.__file__)
+    audit = "audit german --sensitive sex --quick --seeds 10 --steps 5 --out run --json -"
+    for line in (audit, "reproduce figure3_as_curve --quick --workers 1 --out repeated"):
+        sys.argv = ["neuronfair", *line.split()]
+        try:
+            neuronfair.cli.main()
+        except SystemExit as end:
+            if end.code:
+                raise
+"""
+
+
 def test_the_wheel_audits(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, ROOT]
@@ -23,22 +40,14 @@ def test_the_wheel_audits(tmp_path):
     install = [*pip, "install", "--no-deps", "--no-index", "--target", place, wheel]
     subprocess.run(install, check=True, capture_output=True)
 
-    def neuronfair(*words: object) -> str:
-        # -P: neither the checkout nor the folder of the test is looked into before the wheel.
-        command = [sys.executable, "-P", "-m", "neuronfair.cli", *map(str, words)]
-        environment = {**os.environ, "PYTHONPATH": str(place)}
-        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
-        return done.stdout
-
-    where = subprocess.run(
-        [sys.executable, "-P", "-c", "import neuronfair; print(neuronfair.__file__)"],
-        check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(place)},
-    )  # fmt: skip
-    assert str(place) in where.stdout
-    audit = ("audit", "german", "--sensitive", "sex", "--quick", "--seeds", 10, "--steps", 5, "--out", "run")
-    figures = json.loads(neuronfair(*audit, "--json", "-"))
+    # -P: neither the checkout nor the folder of the test is looked into before the wheel.
+    command = [sys.executable, "-P", "-c", BOTH]
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    where, _, rest = done.stdout.partition("\n")
+    assert str(place) in where
+    figures, _ = json.JSONDecoder().raw_decode(rest)
     assert figures["attributes"][0]["searches"][0]["findings"] > 0
     assert "<style>" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    neuronfair("reproduce", "figure3_as_curve", "--quick", "--workers", 1, "--out", "repeated")
     assert "layer 2" in (tmp_path / "repeated" / "figure3_as_curve-layers.csv").read_text(encoding="utf-8")
     assert (place / "pytest_neuronfair.py").exists()

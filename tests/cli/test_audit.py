@@ -63,7 +63,7 @@ def kept(name: str = "run") -> dict:
 
 
 @pytest.mark.parametrize("described", [("--domain", "table.toml"), ("--target", "income", "--sensitive", "sex")])
-def test_the_table_is_read_once(run, monkeypatch, described):
+def test_the_table_is_read_once(run, monkeypatch, described, briefly):
     read, opened = [], files.read_bytes
 
     def counted(path, **options):
@@ -122,24 +122,26 @@ def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
     assert "Shrunk" not in run("replay", "run/sex/frontier", other).out
 
 
-@pytest.mark.parametrize("name", ["sex/worst.json", "audit.json", "manifest.json", "domain.toml", "model.safetensors"])
-def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, name):
+def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, briefly):
     words = ("audit", *TABLE, *SMALL)
     assert run(*words).status == 0
-    path = Path("run") / name
-    whole = path.read_bytes()
     commands = {
         "sex/worst.json": ("replay", "run/sex/frontier", 0),
         "audit.json": ("audit", *TABLE, *MODEL, *SMALL[:-1], "other", "--baseline", "run/audit.json"),
+        **dict.fromkeys(("manifest.json", "domain.toml", "model.safetensors"), words),
     }
-    for place in (len(whole) // 3, len(whole) // 2, len(whole) - 10):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        refused(*commands.get(name, words), says=(f"run/{name}: ",))
-        if name == "model.safetensors":
-            refused("replay", "run/sex/frontier", 0, says=("model.safetensors: is not the file that",))
+    for name, command in commands.items():
+        path = Path("run") / name
+        whole = path.read_bytes()
+        for place in (len(whole) // 3, len(whole) // 2, len(whole) - 10):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            refused(*command, says=(f"run/{name}: ",))
+            if name == "model.safetensors":
+                refused("replay", "run/sex/frontier", 0, says=("model.safetensors: is not the file that",))
+        path.write_bytes(whole)
 
 
-def test_what_is_gone_from_an_audit(run, refused):
+def test_what_is_gone_from_an_audit(run, refused, briefly):
     words = ("audit", *TABLE, *SMALL)
     assert run(*words).status == 0
     for name, says in (
@@ -171,7 +173,7 @@ def test_json_alone_and_quiet(run):
     assert run(*AUDIT, "-q", "--json", "run/audit.json").status == 0
 
 
-def test_a_table_alone(run):
+def test_a_table_alone(run, briefly):
     """No model and no domain file: both are made, kept, and used when the audit goes on."""
     words = ("audit", "table.csv", "--target", "income", "--sensitive", "sex", *SMALL)
     result = run(*words)
@@ -191,7 +193,7 @@ def test_a_table_alone(run):
     assert figures(run(*again))["attributes"][0]["rates"] == summary["attributes"][0]["rates"]
 
 
-def test_a_domain_file_without_a_name(run):
+def test_a_domain_file_without_a_name(run, briefly):
     """It is called like its file; the copy in the folder has another file name, and is the same domain all the same."""
     text = Path("table.toml").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("name = "))
@@ -353,7 +355,7 @@ def test_bad_tables_leave_nothing_behind(refused):
     refused("audit", "bare.csv", *TABLE[1:], *SMALL, says=("no labels",))
 
 
-def test_another_audit_in_the_same_folder(run, refused):
+def test_another_audit_in_the_same_folder(run, refused, briefly):
     trained = ("audit", "table.csv", "--target", "income", "--sensitive", "sex", *SMALL)
     assert run(*trained).status == 0
     refused(*trained, "--seed", 1, says=("another budget or seed", "Choose another --out"))

@@ -76,6 +76,14 @@ def test_a_job_that_fails_keeps_what_was_done_before(lab, counted, tmp_path):
     assert lab.remembered(tmp_path / "cache")(good)["twice"] == 10
 
 
+def test_a_job_in_a_process_says_what_went_wrong_and_where(lab, counted):
+    result, seconds = lab._work(lab.Job("elsewhere.counted:double", {"x": 4, "log": str(counted)}))
+    assert result == {"twice": 8}
+    assert seconds >= 0
+    with pytest.raises(RuntimeError, match=r"(?s)elsewhere\.counted:double .*in double.*ValueError: negative"):
+        lab._work(lab.Job("elsewhere.counted:double", {"x": -1, "log": str(counted)}))
+
+
 def test_figures_and_tables(lab):
     mean, half = mean_interval([1.0, 2.0, 6.0])
     assert lab.figure([1.0, None, 2.0, 6.0], ".2f") == f"{mean:.2f} ± {half:.2f}"

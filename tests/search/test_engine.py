@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -23,7 +20,7 @@ from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.neuronfair import NeuronFair
-from tests.conftest import PEOPLE, ROOT
+from tests.conftest import PEOPLE
 from tests.planted import networks
 from tests.search.test_judge import three_scores
 
@@ -319,12 +316,6 @@ def explore(name: str, *, every: int = 7, **options) -> tuple[PhaseResult, list[
     return search(WORLD, ready(name), seeds, budget=BUDGET, record=Record(saved.append, every=every), **options), saved
 
 
-def digest(name: str) -> str:
-    found = explore(name)[0].findings
-    tensors = (found.rows, found.twin_values, found.scores, found.twin_scores, found.origin, found.step, found.misses)
-    return hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
-
-
 def assert_same(found: Findings, other: Findings) -> None:
     for name in ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses"):
         assert torch.equal(getattr(found, name), getattr(other, name)), name
@@ -359,16 +350,6 @@ def test_seeds_in_two_batches_find_the_same_people(name):
     both = Findings.join(parts)
     assert set(PEOPLE_DOMAIN.key(both.rows).tolist()) == set(PEOPLE_DOMAIN.key(whole.rows).tolist())
     assert both.tried == whole.tried
-
-
-def test_a_fresh_process_finds_the_same():
-    script = "from tests.search.test_engine import TESTED, digest\nfor name in TESTED: print(digest(name))"
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "PYTHONHASHSEED": "7"}
-    fresh = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
-    )
-    assert fresh.returncode == 0, fresh.stderr
-    assert fresh.stdout.split() == [digest(name) for name in TESTED]
 
 
 @pytest.mark.parametrize("name", TESTED)
@@ -461,10 +442,10 @@ def test_guided_search_needs_a_fifth_of_the_rows_that_random_search_needs(name):
     seeds = rows[:400]
     if name == "frontier":
         method = Frontier().prepared(world)[0]  # the rows of its pilot count too
-        found = search(world, method, seeds, budget=Budget(steps=200)).findings
+        found = search(world, method, seeds[:100], budget=Budget(steps=200)).findings
     else:
         first = search(world, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
-        found = search(world, TESTED["reset"], first.rows, budget=Budget(steps=1500)).findings
+        found = search(world, TESTED["reset"], first.rows, budget=Budget(steps=1000)).findings
     families = world.network.rows_forward / 2
     assert families < 0.2 * len(found) / random_rate
 

@@ -219,7 +219,8 @@ def test_the_table_depends_on_network_domain_and_seed_only():
     assert not torch.equal(table, other)
     assert ((table > 0) & (table < 1)).all()
     by_safety = table.view(len(PEOPLE_DOMAIN.names), BINS, DISTANCES).mean((0, 2))
-    assert by_safety[-3:].min() > by_safety[:3].max()  # what is predicted to be safe is safe more often
+    # What is predicted to be safe is safe more often; the outermost bins, which nobody reached, say nothing.
+    assert by_safety[-6:-1].min() > 0.8 > 0.2 > by_safety[3:6].max()
 
 
 def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
@@ -259,6 +260,6 @@ def test_guidance_beats_the_blind_walk():
     rates = {}
     for blind in (False, True):
         world = networks.world(module, domain, blind=blind)
-        found = search(world, Frontier().prepared(world)[0], seeds, budget=Budget(steps=100)).findings
+        found = search(world, Frontier().prepared(world)[0], seeds, budget=Budget(steps=50)).findings
         rates[blind] = found.gsr
     assert rates[False] > 2 * rates[True]

@@ -39,11 +39,25 @@ def install(folder: Path, project: str, **modules: str) -> None:
         (folder / f"{module}.py").write_text(text, encoding="utf-8")
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Call a module of Python where the packages in a folder are installed."""
+def fresh(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Call `neuronfair …` in a process of its own, where the packages in a folder are installed."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{folder}", "COLUMNS": "200"}
-    command = [sys.executable, "-m", *words]
+    command = [sys.executable, "-m", "neuronfair.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Put a package where this process finds it, and let it look for methods again."""
+
+    def put(project: str, **modules: str) -> None:
+        install(tmp_path, project, **modules)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setitem(vars(METHODS), "data", Methods(METHODS._own).data)
+
+    yield put
+    for name in ("climber", "test_climber"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +66,29 @@ def search(tmp_path_factory) -> tuple[str, ...]:
     data, path = load("german", sensitive=["sex"]), tmp_path_factory.mktemp("model") / "model.safetensors"
     save(path, *fit(data, settings=TrainingSettings(epochs=1, restarts=1)))
     small = ("--seeds", "10", "--steps", "10", "--no-controls", "--quiet")
-    return ("neuronfair.cli", "search", "german", "--sensitive", "sex", "--model", str(path), *small)
+    return ("search", "german", "--sensitive", "sex", "--model", str(path), *small)
 
 
-def test_the_method_of_the_documentation_is_a_method_like_ours(search, tmp_path):
+def test_the_method_of_the_documentation_is_a_method_like_ours(search, installed, run, capsys, tmp_path):
     project, code, test = (TITLED[name] for name in ("pyproject.toml", "climber.py", "test_climber.py"))
     assert len(f"{code}{project}".splitlines()) <= 40
-    install(tmp_path, project, climber=code, test_climber=test)
-    assert "climber of another package" in run(tmp_path, "neuronfair.cli", "search", "--help").stdout
-    found = run(tmp_path, *search, "--method", "climber", "--out", "run")
-    assert (found.returncode, found.stderr) == (0, "")
+    installed(project, climber=code, test_climber=test)
+    assert "climber of another package" in fresh(tmp_path, "search", "--help").stdout
+    found = run(*search, "--method", "climber", "--out", "run")
+    assert (found.status, found.err) == (0, "")
     assert (tmp_path / "run" / "global-00000.parquet").exists()
-    unknown = run(tmp_path, *search, "--method", "climbr", "--out", "other")
-    assert unknown.returncode == 2
-    assert "Did you mean 'climber'?" in unknown.stderr
-    checked = run(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "test_climber.py")
-    assert checked.returncode == 0, checked.stdout
-    assert int(re.search(r"(\d+) passed", checked.stdout)[1]) > 30
+    unknown = run(*search, "--method", "climbr", "--out", "other")
+    assert unknown.status == 2
+    assert "Did you mean 'climber'?" in unknown.err
+    checked = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_climber.py"])
+    out = capsys.readouterr().out
+    assert checked == 0, out
+    assert int(re.search(r"(\d+) passed", out)[1]) > 30
 
 
 def test_a_broken_package_gives_a_line_and_disturbs_nobody(search, tmp_path):
     install(tmp_path, TITLED["pyproject.toml"], climber="raise RuntimeError('out of order')")
-    done = run(tmp_path, *search, "--out", "run")
+    done = fresh(tmp_path, *search, "--method", "uniform", "--out", "run")
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith("neuronfair: warning: the method 'climber' of fair-climber is left out (RuntimeError")

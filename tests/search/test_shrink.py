@@ -56,11 +56,11 @@ def test_a_score_with_a_tolerance():
 DOMAIN = parse_domain(PEOPLE)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
 def test_shrunk_rows_are_small_valid_and_still_discriminate(seed):
     network = networks.network(networks.random_module(DOMAIN, seed=seed), DOMAIN)
-    rows = networks.uniform_rows(DOMAIN, 400, seed)
+    rows = networks.uniform_rows(DOMAIN, 200, seed)
     rows = rows[judge(network, DOMAIN, rows).discriminates]
     seeds = networks.uniform_rows(DOMAIN, len(rows), seed + 1)
     shrunk = shrink(network, DOMAIN, rows, seeds)

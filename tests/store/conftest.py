@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,10 @@ from tests.store.runs import DOMAIN_OF_RUN, PLAN, killed_at, make_manifest
 
 @pytest.fixture(autouse=True, scope="module")
 def small_steps():
-    """A checkpoint every three steps, a short pilot, and no waiting for the disk or for what is not tested here."""
+    """A checkpoint every three steps, a short pilot, and no waiting for what is not tested here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(campaign, "Record", partial(engine.Record, every=3))
         patch.setattr(frontier, "PILOT_STEPS", 3)
-        patch.setattr(os, "fsync", lambda _: None)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])

@@ -6,7 +6,7 @@ import pytest
 
 from neuronfair import BlackBox, NeuronFairError, Plan, find
 from neuronfair.measure.mean import mean_interval
-from neuronfair.search.methods import METHODS
+from neuronfair.search.methods import METHODS, frontier
 from neuronfair.verdict.compare import able, compare
 from tests.planted import networks
 
@@ -98,18 +98,19 @@ def test_nothing_to_compare_is_refused(methods, repeats):
         compare(NETWORK, DOMAIN, ROWS, methods, PLAN, repeats=repeats)
 
 
-def test_a_pilot_is_part_of_the_budget():
+def test_a_pilot_is_part_of_the_budget(monkeypatch):
+    monkeypatch.setattr(frontier, "PILOT_STEPS", 40)
     domain = networks.large_domain()
     module = networks.one_biased_neuron(11, 16, weight=40.0, boundary=networks.MIDDLE)
     network, rows = networks.network(module, domain), networks.uniform_rows(domain, 300)
-    plan = Plan(seeds=100, steps=1000)
+    plan = Plan(seeds=100, steps=100)
     (free,) = compare(network, domain, rows, ["frontier"], plan, phase="local").methods()
     assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
-    assert free["rows_judged"] > 100 * (1000 + 1)  # and so do the rows it has judged
+    assert free["rows_judged"] > 100 * (100 + 1)  # and so do the rows it has judged
     for phase in ("local", "both"):
-        limited = Plan(seeds=100, steps=1000, instances=40_000)
+        limited = Plan(seeds=100, steps=100, instances=4000)
         (entry,) = compare(network, domain, rows, ["frontier"], limited, phase=phase).methods()
-        assert entry["tried"] <= 40_000 * (1 if phase == "local" else 2)
+        assert entry["tried"] <= 4000 * (1 if phase == "local" else 2)
 
 
 def test_queries_count_what_a_surrogate_asks():

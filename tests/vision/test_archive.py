@@ -195,3 +195,15 @@ def test_only_common_kinds_of_pictures_are_read(folder):
     pictures = read_pictures(home, labels)
     assert pictures.files == ("grey.png", "large.png")
     assert any(note.startswith("3 files in photos are no pictures") for note in pictures.notes)
+
+
+def test_sets_of_pictures_that_are_not_here(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"no set of pictures 'lfv_in'.*Did you mean 'lfw_in'"):
+        load_pictures("lfv_in")
+    monkeypatch.delenv("NEURONFAIR_DATA", raising=False)
+    with pytest.raises(DataError, match=r"set NEURONFAIR_DATA to the folder that holds images/\w+\.zip"):
+        load_pictures("lfw_in")
+    (tmp_path / "lfw_faces.zip").write_text("no archive")
+    (tmp_path / "labels.csv").write_text("file,gender\na.png,f\n")
+    with pytest.raises(DataError, match=r"lfw_faces\.zip: neither a folder nor a readable zip archive"):
+        read_pictures(tmp_path / "lfw_faces.zip", tmp_path / "labels.csv")

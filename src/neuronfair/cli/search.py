@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from neuronfair.domain.data import Data
     from neuronfair.search.outcome import Plan
 
+# Once: typer reads the options of every command four times a call.
+_OTHERS = "".join(f", or {point.name} of another package" for point in registered())
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
 
 
@@ -41,7 +43,7 @@ def search(
         str,
         typer.Option(
             help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, symbgen, aequitas, aequitas-semi, "
-            f"aequitas-random or uniform{''.join(f', or {point.name} of another package' for point in registered())}."
+            f"aequitas-random or uniform{_OTHERS}."
         ),
     ] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,

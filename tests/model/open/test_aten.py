@@ -6,33 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
-from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import open_model
 from neuronfair.model.open.aten import FUNCTIONS, activation
 from neuronfair.model.open.graph import Unsupported
-from tests.conftest import PEOPLE
-from tests.model.open.archives import export, node, ref, with_json, with_nodes
+from tests.model.open.archives import node, ref, with_json, with_nodes
 
 ATEN = "torch.ops.aten."
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory):
-    width = TableEncoding.of(parse_domain(PEOPLE)).width
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
-    return export(module, tmp_path_factory.mktemp("net") / "net.pt2", torch.zeros(3, width)).read_bytes()
-
-
-@pytest.fixture
-def path(content, tmp_path, monkeypatch):
-    """A small network, in a folder where attacks leave their mark."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.pt2").write_bytes(content)
-    return tmp_path / "net.pt2"
 
 
 CODE = "__import__('pathlib').Path('marker').touch()"

@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
-from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import open_model
 from neuronfair.model.open.aten import FUNCTIONS
 from neuronfair.model.open.graph import STEPS, Graph, Ref, Step, Unsupported
-from tests.conftest import PEOPLE
-from tests.model.open.archives import export, node, ref, rewritten, with_json, with_nodes
+from tests.model.open.archives import node, ref, rewritten, with_json, with_nodes
 
 ATEN = "torch.ops.aten."
 MANY, HUGE = 4 * 10**4, 10**6
@@ -25,20 +23,6 @@ MANY, HUGE = 4 * 10**4, 10**6
 
 def aten(name: str):
     return FUNCTIONS[f"{ATEN}{name}"]
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory):
-    width = TableEncoding.of(parse_domain(PEOPLE)).width
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
-    return export(module, tmp_path_factory.mktemp("net") / "net.pt2", torch.zeros(3, width)).read_bytes()
-
-
-@pytest.fixture
-def path(content, tmp_path):
-    (tmp_path / "net.pt2").write_bytes(content)
-    return tmp_path / "net.pt2"
 
 
 def test_a_bias_as_large_as_the_limit_allows(path, crowd, monkeypatch):
