@@ -25,6 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
+from neuronfair.audits import audit
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import Target
 from neuronfair.errors import ModelError, NeuronFairError
@@ -34,7 +35,6 @@ from neuronfair.model.open import open_model
 from neuronfair.model.open.frames import Frames
 from neuronfair.render.page import audit_page
 from neuronfair.search.methods import check_method
-from neuronfair.verdict.audit import audit
 from neuronfair.verdict.compare import able
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.settings import AuditSettings
