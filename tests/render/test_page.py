@@ -253,7 +253,8 @@ def test_an_audit_stopped_before_its_searches_claims_nothing():
 def test_an_interrupted_white_box_is_no_black_box_and_no_calm_verdict():
     verdict = Verdict("interrupted", "Nothing was measured, so nothing can be said.")
     made = reports.report(reports.fair(interpretation=None, searches=(), rates=Rates()), verdict=verdict)
-    parsed = read(replace(made, model=replace(made.model, layers={"hidden": 4})))
+    made = replace(made, model=replace(made.model, layers={"layer1": 4}))
+    parsed = read(made)
     assert "The audit was interrupted before the layers were looked at" in parsed.text
     assert "black box" not in parsed.text
     assert "verdict calm" not in {header["class"] for header in parsed.all("header")}

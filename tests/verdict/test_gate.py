@@ -276,7 +276,9 @@ def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
 def test_why_there_is_no_layer():
     cut = report(attribute(interpretation=None))
     with pytest.raises(NeuronFairError, match="interrupted before the layers were looked at"):
-        check(cut, ["worst_auc > 0.3"])
+        check(replace(cut, model=replace(MODEL, layers={"layer1": 4})), ["worst_auc > 0.3"])
+    with pytest.raises(NeuronFairError, match="a linear model has no hidden layers"):
+        check(replace(cut, model=replace(MODEL, layers={})), ["worst_auc > 0.3"])
     with pytest.raises(NeuronFairError, match="a black box has no layers"):
         check(replace(cut, model=replace(MODEL, white_box=False)), ["worst_auc > 0.3"])
 
