@@ -109,7 +109,9 @@ def audit(
     given |= {"seed": seed, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    table, text = options.load_data(data, encoding, domain, sensitive, target)
+    table, draft = options.load_data(data, encoding, domain, sensitive, target)
+    for remark in draft.remarks if draft is not None else ():
+        console.print(f"Table: {remark}")
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     source = options.Source(model, weights, trust_pickle, decision, device)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
@@ -120,8 +122,9 @@ def audit(
         weights=weights,
         trust_pickle=trust_pickle,
         table=None if data in DATASETS else data,
-        domain_text=text,
+        domain_text=None if draft is None else draft.text,
         inferred=target is not None,
+        left_out=() if draft is None else draft.left_out,
     )
     with progress_bar("Auditing", quiet=console.quiet) as show:
         result = run(
@@ -139,7 +142,7 @@ def audit(
         raise result.failure
     ready.extend(report)
     console.print(audit_report(report))
-    if text is not None and target is not None:
+    if target is not None:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
     console.print(f"Page: {outputs.html}", soft_wrap=True)
     if result.interrupted:

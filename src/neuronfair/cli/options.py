@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.domain.data import Data
+    from neuronfair.domain.infer import Draft
     from neuronfair.model.decision import Decision
     from neuronfair.model.descent import TrainingSettings
     from neuronfair.model.open import Opened
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from neuronfair.store.run import Run
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
+    str,
+    typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV, Parquet or Feather file."),
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 EncodingOption = Annotated[
@@ -91,11 +93,11 @@ def sizes(text: str | None) -> list[int] | None:
 
 def load_data(
     name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None
-) -> tuple[Data, str | None]:
-    """Return a data set of the paper, or a user's table and the text of its domain, of a file or inferred."""
+) -> tuple[Data, Draft | None]:
+    """Return a data set of the paper, or a user's table and the draft of its domain, of a file or inferred."""
     from neuronfair.domain.data import DATASETS, load, read_table
     from neuronfair.domain.files import read_sheet
-    from neuronfair.domain.infer import infer_domain
+    from neuronfair.domain.infer import Draft, draft_domain
     from neuronfair.domain.toml import parse_domain, read_domain
 
     chosen, path = names(sensitive), Path(name)
@@ -112,14 +114,15 @@ def load_data(
     if domain is not None and target is not None:
         raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
     if domain is not None:
-        described, text, table = read_domain(domain), domain.read_text(encoding="utf-8"), read_sheet(path)
+        described, table = read_domain(domain), read_sheet(path)
+        draft = Draft(domain.read_text(encoding="utf-8"), remarks=table.remarks)
     elif target is not None and chosen:
         table = read_sheet(path)
-        text = infer_domain(table, sensitive=chosen, target=target)
-        described = parse_domain(text, default_name=path.stem)
+        draft = draft_domain(table, sensitive=chosen, target=target)
+        described = parse_domain(draft.text, default_name=path.stem)
     else:
         raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
-    return read_table(table, described.with_sensitive(*chosen) if chosen else described), text
+    return read_table(table, described.with_sensitive(*chosen) if chosen else described), draft
 
 
 def read_decision(text: str | None) -> Decision | None:

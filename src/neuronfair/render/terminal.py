@@ -29,6 +29,9 @@ def audit_report(report: Report) -> RenderableType:
     # Most notes are about the model or the table, and the same for all attributes; weak guidance names its search.
     notes = [n for i, one in enumerate(attributes) for n in one.health if i == 0 or n.name == "weak-guidance"]
     lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
+    if report.data.left_out:
+        named = [f"{one.column} ({one.reason})" for one in report.data.left_out]
+        lines.append(f"Left out: {', '.join(named)}")
     if not report.model.white_box:
         lines.append(report.model.note)
     return Group(*lines, *_afterwards(report))

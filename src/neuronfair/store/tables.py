@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +85,8 @@ def _values(attribute: Attribute, codes: Tensor) -> pa.Array:
     distinct, inverse = np.unique(codes.numpy(), return_inverse=True)
     # One type for all parts of a run, whatever numbers a part holds: readers of several files insist on it.
     whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
-    numbers = np.asarray([attribute.value(int(c)) for c in distinct], dtype=np.int64 if whole else np.float64)
+    kind: Any = np.str_ if attribute.date is not None else np.int64 if whole else np.float64
+    numbers = np.asarray([attribute.value(int(c)) for c in distinct], dtype=kind)
     return pa.array(numbers[inverse])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import Data
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
@@ -30,6 +31,7 @@ class Origin:
     table: str | None = None  # the file, if it is a table of the user's own
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
+    left_out: tuple[LeftOut, ...] = ()  # of the inferred domain
 
 
 def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataReport:
@@ -43,6 +45,7 @@ def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataRepo
         target=target.column if target is not None else None,
         classes=tuple(target.classes) if target is not None else (),
         domain_inferred=origin.inferred,
+        left_out=origin.left_out,
     )
 
 

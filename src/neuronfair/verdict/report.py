@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from neuronfair.domain.column import LeftOut
 from neuronfair.errors import DataError
 from neuronfair.verdict.entries import AttributeReport, Group, RateOf
 
@@ -120,6 +121,7 @@ class DataReport:
     target: str | None = None  # column that the model decides
     classes: tuple[str, ...] = ()  # of the target
     domain_inferred: bool = False  # whether the domain was read off the table
+    left_out: tuple[LeftOut, ...] = ()  # columns that the inferred domain does not have
 
 
 @dataclass(frozen=True)
