@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from neuronfair.store.run import Run
 
 DataArgument = Annotated[
-    str,
-    typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV, Parquet or Feather file."),
+    str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a table: CSV, Parquet, Feather.")
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 EncodingOption = Annotated[

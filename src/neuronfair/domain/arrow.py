@@ -104,14 +104,15 @@ def _cells(column: Any, meter: Meter) -> Cells:
     for part in column.chunks:
         try:
             coded = part if pyarrow.types.is_dictionary(part.type) else part.dictionary_encode()
+            places = coded.indices.cast("int64").fill_null(len(coded.dictionary)).to_numpy()
+            used, first = np.unique(places, return_index=True)
+            used = used[np.argsort(first)]  # as they come; a category may not come at all
+            values = coded.dictionary.take(pyarrow.array(used, mask=used == len(coded.dictionary))).to_pylist()
         except pyarrow.ArrowNotImplementedError:  # one by one: a few bytes of a file may be many long values
             found.add(_text(value.as_py()) for value in part)
             continue
-        places = coded.indices.cast("int64").fill_null(len(coded.dictionary)).to_numpy()
-        used = np.flatnonzero(np.bincount(places, minlength=len(coded.dictionary) + 1))
-        values = coded.dictionary.take(pyarrow.array(used[used < len(coded.dictionary)])).to_pylist()
         numbers = np.zeros(len(coded.dictionary) + 1, dtype=np.int32)
-        numbers[used] = [found[_text(value)] for value in (*values, *[None] * (len(used) - len(values)))]
+        numbers[used] = [found[_text(value)] for value in values]
         found.add_numbers(numbers[places])
     return found.cells()
 

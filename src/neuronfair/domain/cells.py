@@ -89,7 +89,8 @@ class Column(dict[str, int]):
 
     def __init__(self, meter: Meter) -> None:
         self.texts: list[str] = []
-        self._meter, self._parts = meter, list[npt.NDArray[np.int32]]()
+        self._parts: list[npt.NDArray[np.int32]] = []
+        self._meter = meter
 
     def __missing__(self, raw: str) -> int:
         text = raw.strip()

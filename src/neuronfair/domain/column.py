@@ -182,10 +182,9 @@ def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | No
     """Return why a column of so many cells is taken for names or numbers of people; None if it may be a measurement."""
     if re.fullmatch(r"__index_level_\d+__", name):
         return "the index of a pandas table"
-    if found is None and len(texts) > MAX_LABELS and len(texts) > rows / 2:
-        return f"names or free text: {len(texts):,} different texts"
     if rows <= SOME or len(texts) < UNIQUE * rows:
-        return None
+        several = found is None and len(texts) > max(MAX_LABELS, rows / 2)
+        return f"names or free text: {len(texts):,} different texts" if several else None
     alike = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
     if found is None:
         return f"names or free text: {alike}"

@@ -15,6 +15,7 @@ from neuronfair.errors import DataError
 from neuronfair.limits import TEXT, check_size, read_bytes, unpacked
 
 MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
+LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
 _SAMPLE = 1 << 16  # letters by which the separator is chosen
 _CELLS = 1 << 16  # cells that are read at once
@@ -98,8 +99,7 @@ def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = (
     # Before anything is read; a separator inside a text counts as well, which does not matter.
     cells_at_most = content.count(separator.encode()) + content.count(b"\n")
     check_size(len(content) + CELL * cells_at_most, path)
-    quick = _quick(content, path, separator) if encoding == "utf-8-sig" else None
-    if quick is not None:
+    if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
         return quick
     reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
     header: list[str] = []
@@ -142,7 +142,7 @@ def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
     except csv.Error:  # its quotation marks do not end
         return None
     check_width(header, path)
-    if len(header) < 2 or not any(header):  # a line of blanks would be no row
+    if not 2 <= len(header) <= _WIDE or not any(header):  # of one column, a line of blanks would be no row
         return None
     columns = arrow.read_csv(content, separator, len(header), path)
     return None if columns is None else sheet(path, header, columns, range(2, 2 + len(columns[0])))
