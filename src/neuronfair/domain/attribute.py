@@ -168,11 +168,12 @@ class Attribute:
         empty = np.isnan(numbers)
         if empty.any() and self.missing is None:
             return None
-        place = np.where(empty, 0.0, (numbers - self.low) / self.step)
-        codes = np.round(place)
-        fits = np.abs(place) < MAX_VALUES
-        if self.kind != "continuous":
-            fits &= np.abs(place - codes) <= GRID_TOLERANCE
+        with np.errstate(over="ignore", invalid="ignore"):  # such numbers do not fit
+            place = np.where(empty, 0.0, (numbers - self.low) / self.step)
+            codes = np.round(place)
+            fits = np.abs(place) < MAX_VALUES
+            if self.kind != "continuous":
+                fits &= np.abs(place - codes) <= GRID_TOLERANCE
         if outside == "error":
             fits &= (codes >= 0) & (codes < self.size)
         if not fits.all():
