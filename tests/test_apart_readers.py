@@ -80,9 +80,15 @@ def test_graphs_are_parsed_and_run_once():
 
 def test_a_table_is_read_whole():
     from benchmarks.fuzzing.formats import BY_NAME
-    from neuronfair.apart import parquet
+    from neuronfair.apart import feather, parquet
 
     content = next(iter(BY_NAME["parquet"].specimens()[0].values()))
     assert parquet.read(content, PLENTY) == b""
     with pytest.raises(MemoryError):
         parquet.read(content, 1)
+    content = next(iter(BY_NAME["feather"].specimens()[0].values()))
+    size, rows, width = map(int, feather.read(content, PLENTY).split())
+    assert (rows, width) == (2, 6)
+    assert size > 50
+    with pytest.raises(MemoryError):
+        feather.read(content, 1)

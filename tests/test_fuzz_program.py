@@ -12,7 +12,20 @@ from benchmarks.fuzzing import models, oracle, seals
 from benchmarks.fuzzing.formats import BY_NAME
 from tests.conftest import ROOT
 
-CHEAP = ["csv", "csv.gz", "toml", "names", "npz", "safetensors", "parquet", "run", "gate", "onnx", "pictures"]
+CHEAP = [
+    "csv",
+    "csv.gz",
+    "toml",
+    "names",
+    "npz",
+    "safetensors",
+    "parquet",
+    "feather",
+    "run",
+    "gate",
+    "onnx",
+    "pictures",
+]
 
 
 @pytest.fixture(scope="module")

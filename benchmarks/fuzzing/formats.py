@@ -221,6 +221,7 @@ BY_NAME = {
         Format("csv", 8, specimens.csv, (readings.table, readings.draft)),
         Format("csv.gz", 5, specimens.csv_gz, (readings.table, readings.draft)),
         Format("parquet", 6, specimens.parquet, (readings.table, readings.draft), ("pyarrow.parquet",)),
+        Format("feather", 6, specimens.feather, (readings.table, readings.draft), ("pyarrow.feather",)),
         Format("toml", 8, specimens.toml, (readings.domain,)),
         Format("names", 6, specimens.names, (readings.names,), mutate=_named),
         Format("npz", 6, models.npz, (readings.model,)),

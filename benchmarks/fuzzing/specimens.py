@@ -88,12 +88,29 @@ def csv_gz() -> list[Files]:
 
 
 def parquet() -> list[Files]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    return [{"table.parquet": written(lambda path, t=t: pq.write_table(t, path))} for t in _tables()]
+
+
+def feather() -> list[Files]:
+    import pyarrow.feather as pf
+
+    packings = ("uncompressed", "zstd")
+    return [
+        {"table.feather": written(lambda path, t=t, c=c: pf.write_feather(t, str(path), compression=c))}
+        for t in _tables()
+        if len(set(t.column_names)) == t.num_columns  # it writes no name twice
+        for c in packings
+    ]
+
+
+def _tables() -> list[Any]:
+    import pyarrow as pa
 
     cells = {"age": [39, 17], "sex": ["F", "M"], "race": ["A", "B"], "gain": [0.5, None], "job": ["x", None]}
     table = pa.table(cells | {"income": ["low", "high"]})
-    odd = [
+    return [
         table,
         table.set_column(1, "sex", table["sex"].dictionary_encode()),
         table.append_column("sex", table["race"]),  # a name twice
@@ -104,7 +121,6 @@ def parquet() -> list[Files]:
         table.set_column(3, "gain", pa.nulls(2)),
         table.append_column("\x1b[31m", pa.array([{"a": 1}, None])),
     ]
-    return [{"table.parquet": written(lambda path, t=t: pq.write_table(t, path))} for t in odd]
 
 
 def toml() -> list[Files]:

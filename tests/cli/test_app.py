@@ -451,3 +451,18 @@ def test_a_terminal_without_unicode_or_colour(table):
 
 
 # The README
+
+
+def test_infer_says_what_it_leaves_out_and_how_it_reads_the_rest(run):
+    rows = [f"{i},{line},$1{i % 9}.50,DE" for i, line in enumerate(people())]
+    Path("table.csv").write_bytes("\n".join([f"id,{HEADER},größe,land", *rows]).encode("cp1252"))
+    result = run("domain", "infer", "table.csv", *INFER)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.splitlines()[:-1] == [
+        "Left out: id (an identifier: every cell is different), land (constant: DE in every row)",
+        "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €",
+        "größe: $10.50 is read as 10.5",
+    ]
+    draft = Path("table.toml").read_text(encoding="utf-8")
+    assert "# - the file is not UTF-8" in draft
+    assert '"größe" = { kind = "continuous", low = 10.5, high = 18.5' in draft

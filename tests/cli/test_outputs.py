@@ -49,7 +49,7 @@ def table(run, monkeypatch):
         raise AssertionError("found out too late")
 
     monkeypatch.setattr("neuronfair.cli.options.load_data", late)
-    monkeypatch.setattr("neuronfair.domain.infer.infer_domain", late)
+    monkeypatch.setattr("neuronfair.domain.infer.draft_domain", late)
     monkeypatch.setattr("neuronfair.vision.archive.open_pictures", late)
     monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)
 

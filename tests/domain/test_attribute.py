@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.errors import DomainError
+from neuronfair.domain.cells import Cells
+from neuronfair.errors import CellError, DomainError
 
 AGE = Attribute("age", "ordinal", low=17, high=90)
 SEX = Attribute("sex", "flag", values=("F", "M"))
@@ -121,3 +122,44 @@ def test_a_value_that_is_listed_twice_is_found_among_many():
     values = [str(i) for i in range(100_000)]
     with pytest.raises(DomainError, match="value '7' is listed twice"):
         Attribute("a", "nominal", values=(*values, "7"))
+
+
+def test_how_cells_are_read_is_no_part_of_a_fingerprint():
+    plain = Attribute("wage", "ordinal", low=0, high=9000)
+    comma = Attribute("wage", "ordinal", low=0, high=9000, decimal=",")
+    assert repr(plain) == repr(comma)
+    assert comma.codes(["1.234", "5 €", "7,0"]).tolist() == [1234, 5, 7]
+    assert plain.codes(["1,234", "$5", "7.0", "(0)"]).tolist() == [1234, 5, 7, 0]
+    with pytest.raises(DomainError, match=r"expected a number, got '1\.5'"):
+        comma.codes(["1.5"])
+
+
+def test_dates_are_days():
+    born = Attribute("born", "ordinal", low=0, high=400, date="%d.%m.%Y", missing="02.01.1970")
+    assert born.codes(["01.01.1970", "01.02.1970", ""]).tolist() == [0, 31, 1]
+    assert born.value(364) == "31.12.1970"
+    with pytest.raises(DomainError, match=r"expected a date such as 01\.01\.1970, got 'soon'"):
+        born.codes(["soon"])
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"decimal": ";"}, 'decimal must be "." or ","'),
+        ({"date": "%d.%m"}, 'expected "iso" or a form'),
+        ({"date": "iso", "high": 1e9}, "needs dates as low and high"),
+        ({"date": "iso", "step": 0.5}, "a step of whole days"),
+        ({"other": "x"}, "other = 'x' is not one of its values"),
+    ],
+)
+def test_wrong_ways_to_read_cells(entries, says):
+    with pytest.raises(DomainError, match=says):
+        Attribute("a", "continuous", **entries)
+
+
+@pytest.mark.parametrize("bad", ["x", "99", "2.5", "inf", "1e300"])
+def test_the_first_bad_cell_of_many_numbers_is_named(bad):
+    column = Cells.of(["1", "2", "", "2", bad, "3", bad])
+    with pytest.raises(CellError) as error:
+        Attribute("n", "ordinal", low=0, high=9, missing=0).codes(column)
+    assert error.value.row == 4

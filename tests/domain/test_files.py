@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import pyarrow
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from neuronfair.domain import files
+from neuronfair.domain.data import read_table
 from neuronfair.domain.files import MAX_COLUMNS, read_sheet
+from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
 
@@ -54,8 +61,13 @@ def test_parquet_numbers_and_gaps(tmp_path):
         (b"", "the file is empty"),
         (b"a,b\n", "no rows after the header line"),
         (b"a,b\n1,2\n1,2,3\n", "line 3: 3 cells under a header of 2 columns"),
-        (b"a,a\n1,2\n", "the header names the column 'a' twice"),
-        ("a,ß\n1,2\n".encode("utf-16"), "not a text file in UTF-8"),
+        (b"\n \n\n", "the file is empty"),
+        (b"a,b\n1,x\0y\n", "line 2: holds a zero byte"),
+        ("a,ß\n1,2\n".encode("utf-16-le"), "line 1: holds a zero byte"),
+        ("a,ß\n1,2\n".encode("utf-16")[:-1], "UTF-16, but is none"),
+        (b"a,b\n1,\x81\n", "not a text file in UTF-8 or Windows-1252"),
+        (b"PK\3\4\0\0", "a workbook or another zip archive"),
+        (b"a,b\n1;2\n", "line 2: 1 cells under a header of 2 columns"),
         (gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "gzip file is damaged or ends too early"),
         (gzip.compress(b"a,b\n1,2\n", mtime=0)[:10] + b"\xff" * 30, "gzip file is damaged"),
         (b'a,b\n1,"' + b"x" * 200_000 + b'"\n', "cannot be read as CSV"),
@@ -94,8 +106,10 @@ def test_a_packed_table_is_unpacked_up_to_the_limit_only(tmp_path, monkeypatch):
         sheet(tmp_path, content, "t.csv.gz")
 
 
-def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("large", [0, 10**9])
+def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch, large):
     """32 bytes a cell before it is read; while it is read, different texts count for more than equal ones."""
+    monkeypatch.setattr(files, "LARGE", large)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
     with pytest.raises(TooLarge):
         sheet(tmp_path, "a,b,c,d\n" + ",,,\n" * 8000)
@@ -105,17 +119,22 @@ def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch):
         sheet(tmp_path, "a,b\n" + "".join(f"{i:x},{-i:x}\n" for i in range(4000)))
 
 
-def test_equal_cells_are_kept_once(tmp_path):
-    read = sheet(tmp_path, "a,b\nlong text, long text\nlong text ,x\n")
-    assert read.columns["a"][0] is read.columns["a"][1] is read.columns["b"][0]
+def test_equal_cells_are_kept_once(tmp_path, monkeypatch):
+    for large in (0, 10**9):  # for both readers
+        monkeypatch.setattr(files, "LARGE", large)
+        read = sheet(tmp_path, "a,b\nlong,x\nlong , x\n")
+        assert read.columns["a"].texts == ["long"]
+        assert read.columns == {"a": ["long", "long"], "b": ["x", "x"]}
 
 
 def test_a_header_of_many_columns(tmp_path):
     names = [f"c{i}" for i in range(MAX_COLUMNS)]
     content = ",".join(names) + "\n" + ",".join(names) + "\n"
     assert len(sheet(tmp_path, content).columns) == MAX_COLUMNS
-    with pytest.raises(DataError, match="the header names the column 'c7' twice"):
-        sheet(tmp_path, content.replace(f"c{MAX_COLUMNS - 1}", "c7"))
+    assert [*sheet(tmp_path, content.replace(f"c{MAX_COLUMNS - 1}", "c7")).columns][-1] == "c7.1"
+    equal = sheet(tmp_path, ",".join(["a"] * 2000) + "\n" + ",".join(names[:2000]) + "\n")
+    assert [*equal.columns][-1] == "a.1999"
+    assert len(equal.remarks) == 10
     with pytest.raises(DataError, match="has 50,001 columns"):
         sheet(tmp_path, content.replace("\n", ",more\n"))
 
@@ -125,7 +144,7 @@ def test_what_a_parquet_file_says_of_itself_is_checked_first(tmp_path, monkeypat
     pyarrow.parquet.write_table(pyarrow.table({"a": pyarrow.nulls(100_000, pyarrow.int64())}), path)
     assert path.stat().st_size < 2000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
-    monkeypatch.setattr("neuronfair.domain.files.read_apart", lambda *_: b"")
+    monkeypatch.setattr("neuronfair.domain.arrow.read_apart", lambda *_: b"")
     with pytest.raises(TooLarge, match=r"t\.parquet: would take"):
         read_sheet(path)
     names = [f"c{i}" for i in range(50)]
@@ -159,6 +178,7 @@ def test_a_long_text_that_a_parquet_file_repeats_is_kept_once(tmp_path, monkeypa
     assert len(cells) == 3000
     assert {len(cell) for cell in cells} == {0, 100_000}
     assert cells[0] is cells[2999]
+    assert len(cells.texts) == 2
 
 
 def test_parquet_columns_of_other_kinds(tmp_path):
@@ -171,3 +191,117 @@ def test_parquet_columns_of_other_kinds(tmp_path):
         "time": ["1970-01-01 00:00:00", "1970-01-02 00:00:00"],
         "whole": ["9007199254740992", "-1"],
     }
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("a;b\n1,5;2,5\n", {"a": ["1,5"], "b": ["2,5"]}),  # decimal commas are no separators
+        ('a;b\n"1;2";3,4\n', {"a": ["1;2"], "b": ["3,4"]}),
+        ('"pay, gross";b\n1;2\n', {"pay, gross": ["1"], "b": ["2"]}),
+        ("a,b\nx;y,z\n", {"a": ["x;y"], "b": ["z"]}),
+        ("a\n1\n\n2\n", {"a": ["1", "2"]}),  # one column
+    ],
+)
+def test_the_separator_is_the_one_that_fits_the_rows(tmp_path, content, columns):
+    assert sheet(tmp_path, content).columns == columns
+
+
+def test_other_encodings_are_detected_and_said(tmp_path):
+    text = "name;größe\nJosé;1,80 €\n"
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-be"):
+        mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
+        read = sheet(tmp_path, mark + text.encode(encoding))
+        assert read.columns == {"name": ["José"], "größe": ["1,80 €"]}
+        assert read.remarks == ()
+    read = sheet(tmp_path, text.encode("cp1252"))
+    assert read.columns == {"name": ["José"], "größe": ["1,80 €"]}
+    assert "Windows-1252" in read.remarks[0]
+
+
+def test_a_name_that_comes_twice_is_refused_only_where_it_is_used(tmp_path):
+    read = sheet(tmp_path, "sex,a,a,b,b,a.1\nF,1,2,5,5,7\nM,1,1,6,6,8\n")
+    assert [*read.columns] == ["sex", "a", "a.2", "b", "b.1", "a.1"]
+    assert read.remarks[0] == "the header names 'a' twice; the second is called 'a.2'"
+
+    def rows(*names: str) -> list[list[int]]:
+        lines = "\n".join(f'"{name}" = {{ kind = "ordinal", low = 0, high = 9 }}' for name in names)
+        text = f'sensitive = ["sex"]\n[attributes]\nsex = {{ kind = "flag", values = ["F", "M"] }}\n{lines}\n'
+        return read_table(read, parse_domain(text)).rows.tolist()
+
+    assert rows("b", "a.1") == [[0, 5, 7], [1, 6, 8]]  # the two columns b are equal
+    assert rows("a", "a.2") == [[0, 1, 2], [1, 1, 1]]
+    with pytest.raises(DataError, match=r"the header names the column 'a' twice\. Rename one of the two"):
+        rows("a")
+
+
+def test_the_quick_reader_leaves_large_cells_to_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGE", 0)
+    with pytest.raises(DataError, match="cannot be read as CSV"):
+        sheet(tmp_path, "a,b\n1," + "x" * 200_000 + "\n")
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(st.lists(st.sampled_from(["a", "b", ",", ",", '"', "\n", "\n", " ", "\r", ";", "é"]), max_size=25))
+def test_both_readers_of_csv_files_agree(parts):
+    """The quick one reads what it reads as Python's own does, and leaves all else to that."""
+
+    def read() -> object:
+        try:
+            found = files._text(("a,b\n1,2\n" + "".join(parts)).encode(), Path("t.csv"))
+        except DataError as error:
+            return str(error)
+        return {name: list(cells) for name, cells in found.columns.items()}, list(found.lines), found.copies
+
+    with pytest.MonkeyPatch.context() as patch:
+        plainly = read()
+        patch.setattr(files, "LARGE", 0)
+        assert read() == plainly
+
+
+def test_feather_files_and_streams(tmp_path):
+    part = pyarrow.table(
+        {
+            "whole": [1.0, None],
+            "word": pyarrow.DictionaryArray.from_arrays([1, 0], ["x", "y ", "not used"]),
+            "yes": [True, False],
+            "list": [[1], []],
+            "empty": pyarrow.nulls(2),
+        }
+    )
+    table = pyarrow.concat_tables([part, part.slice(0, 1)])
+    columns = {"whole": ["1", "", "1"], "word": ["y", "x", "y"], "yes": ["True", "False", "True"], "empty": [""] * 3}
+    for compression in ("uncompressed", "zstd"):
+        pyarrow.feather.write_feather(table, tmp_path / "t.feather", compression=compression)
+        read = read_sheet(tmp_path / "t.feather")
+        assert read.columns == columns
+        assert read.columns["word"].texts == ["y", "x"]
+        assert read.remarks == ("'list' holds lists or other values that are not read",)
+    with pyarrow.ipc.new_stream(tmp_path / "t.arrow", table.schema) as stream:
+        stream.write_table(table)
+    assert read_sheet(tmp_path / "t.arrow").columns == columns
+    view = pyarrow.table({"a": pyarrow.array(["x ", "y", None, "x"]).cast(pyarrow.string_view())})  # as Polars writes
+    pyarrow.feather.write_feather(view, tmp_path / "t.feather")
+    assert read_sheet(tmp_path / "t.feather").columns == {"a": ["x", "y", "", "x"]}
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1", b"ARROW1" + bytes(100) + b"ARROW1", bytes(100)])
+def test_a_damaged_feather_file(tmp_path, content):
+    with pytest.raises(DataError, match=r"t\.feather"):
+        sheet(tmp_path, content, "t.feather")
+
+
+def test_what_a_feather_file_unpacks_to_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "3000000")
+    path = tmp_path / "t.feather"
+    pyarrow.feather.write_feather(pyarrow.table({"a": ["x" * 50_000_000]}), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    with pytest.raises(TooLarge, match=r"t\.feather: takes more than"):
+        read_sheet(path)
+    pyarrow.feather.write_feather(pyarrow.table({"a": pyarrow.nulls(1_000_000_000)}), path)  # rows of no bytes
+    with pytest.raises(TooLarge, match=r"t\.feather: would take"):
+        read_sheet(path)
+    repeated = pyarrow.array(["x" * 20_000] * 1000).cast(pyarrow.string_view())
+    pyarrow.feather.write_feather(pyarrow.table({"a": repeated}), path, compression="zstd")
+    with pytest.raises(TooLarge):  # 20 MB, although the file is small
+        read_sheet(path)

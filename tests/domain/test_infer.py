@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.infer import draft_domain
+from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import DataError
+from neuronfair.model.open.frames import cells
 
 TABLE = """id,age,income,sex,height,city,smoker,children,name,note
 1,31,high,F,1.751,Rome,yes,0,Ann,
@@ -104,13 +106,12 @@ def test_steps_are_seen_and_dates_pointed_out(tmp_path):
     draft = infer_domain(path, sensitive=["sex"], target="paid")
     domain = parse_domain(draft)
     grids = {a.name: (a.low, a.high, a.step) for a in domain.attributes if not a.values}
+    assert grids.pop("born") == (10987, 21580, 1)  # days since 1970
     # Four numbers may have a common step by chance.
     assert grids == {"months": (12, 84, 12), "few": (0, 9, 1), "amount": (500, 7750, 250)}
     assert domain.valid(read_table(path, domain).rows).all()
-    assert '# "born": left out' in draft  # every one different
-    repeated = path.read_text(encoding="utf-8").replace("2001-01-31", "2000-01-31")
-    path.write_text(repeated, encoding="utf-8")
-    assert "29 different; dates? As labels they have no order" in infer_domain(path, sensitive=["sex"], target="paid")
+    born = domain.attributes[domain.column("born")]
+    assert (born.value(0), born.value(366), born.value(born.size - 1)) == ("2000-01-31", "2001-01-31", "2029-01-31")
 
 
 def test_a_column_of_two_numbers_stays_these_numbers(tmp_path):
@@ -139,9 +140,180 @@ def test_one_number_spelled_in_two_ways_and_numbers_with_empty_cells_are_labels(
     assert [a.values for a in domain.attributes] == [("F", "M"), ("1", "1.0"), ("1", "2", "missing")]
 
 
-def test_columns_that_a_model_reads_are_never_left_out(tmp_path):
-    people = {"number": [f"n{i}" for i in range(600)], "age": list(range(600)), "sex": ["f", "m"] * 300}
-    people |= {"job": ["cook"] * 600, "hired": ["no", "yes", "yes"] * 200}
-    assert parse_domain(infer_domain(people, sensitive=["sex"], target="hired")).names == ("sex", "job")
-    text = infer_domain(people, sensitive=["sex"], target="hired", columns=["number", "age"])
-    assert parse_domain(text).names == ("number", "age", "sex")
+def drafted(folder, made, rows=200, separator=",", **asked):
+    """The draft for a table of sex, hired and these columns, each a function of the row; the domain reads the table."""
+    made = {"sex": lambda i: "FM"[i % 2], **made, "hired": lambda i: "yn"[i % 3 == 0]}
+    lines = [separator.join(made), *(separator.join(str(c(i)) for c in made.values()) for i in range(rows))]
+    path = folder / "people.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draft = draft_domain(path, sensitive=["sex"], **{"target": "hired", **asked})
+    domain = parse_domain(draft.text)
+    data = read_table(path, domain)
+    assert domain.valid(data.rows).all()
+    assert parse_domain(format_domain(domain)) == domain
+    return draft, {a.name: a for a in domain.attributes}, domain.to_table(data.rows)
+
+
+def test_numbers_of_any_spelling(tmp_path):
+    draft, found, table = drafted(
+        tmp_path,
+        {
+            "debt": lambda i: f'"${1000 + i * 10:,.2f}"' if i % 2 else f"$ {i}",
+            "share": lambda i: f"{i / 2}%",
+            "loss": lambda i: f"(1{i % 7})" if i % 7 else "0",
+            "mixed": lambda i: f"{i % 9}%" if i % 2 else i % 9,  # what would 5 beside 5% be?
+        },
+    )
+    assert table["debt"][:2] == [0, 1010]
+    assert table["share"][:3] == [0, 0.5, 1]
+    assert table["loss"][:3] == [0, -11, -12]
+    assert found["mixed"].kind == "nominal"
+    assert "share: 0.0% is read as 0" in draft.remarks
+
+
+def test_a_decimal_comma_is_kept_in_the_domain_file(tmp_path):
+    columns = {
+        "wage": lambda i: f"{i % 3 + 1}.{i % 1000:03d},5",
+        "height": lambda i: f"1,{i % 90 + 10}",
+        "clicks": lambda i: f"1.{i % 50:03d}",  # by itself it might be 1.012; beside the others it is 1,012
+        "age": lambda i: 20 + i % 50,
+    }
+    draft, found, table = drafted(tmp_path, columns, separator=";")
+    assert table["wage"][1:3] == pytest.approx([2001.5, 3002.5], abs=0.5)  # on a grid
+    assert table["height"][:2] == [1.1, 1.11]
+    assert table["clicks"][:2] == [1000, 1001]
+    assert [name for name, a in found.items() if a.decimal == ","] == ["wage", "height", "clicks"]
+    assert "clicks: 1.000 is read as 1000" in draft.remarks
+    _, found, _ = drafted(tmp_path, {"clicks": columns["clicks"]}, separator=";")
+    assert found["clicks"].decimal == "."
+    assert found["clicks"].high == pytest.approx(1.049)
+
+
+def test_dates_become_days_and_are_shown_as_dates(tmp_path):
+    draft, found, table = drafted(
+        tmp_path,
+        {
+            "iso": lambda i: f"20{i % 20:02d}-03-01 12:30:00" if i else "",
+            "german": lambda i: f"{i % 28 + 1:02d}.12.1999",
+            "unclear": lambda i: f"{i % 12 + 1}/{i % 11 + 1}/2001",
+            "american": lambda i: f"{i % 12 + 1}/{i % 28 + 1}/2001",
+        },
+    )
+    assert table["german"][:2] == ["01.12.1999", "02.12.1999"]
+    assert table["american"][14] == "03/15/2001"
+    assert found["german"].low == 10926  # days since 1970
+    assert found["iso"].value(found["iso"].codes([""])[0]) == table["iso"][0]
+    assert table["iso"][1] == "2001-03-01"
+    assert 'unclear: day and month may be the other way round: date = "%d/%m/%Y"' in draft.remarks
+    assert not any("american" in remark and "other way" in remark for remark in draft.remarks)
+
+
+def test_identifiers_are_left_out_and_measurements_are_not(tmp_path):
+    columns = {
+        "row": lambda i: i,
+        "shuffled": lambda i: (i * 77) % 200 + (i * 77) % 200 // 2,  # with gaps
+        "rising": lambda i: 10**6 * i if i else 999_999,  # two are neighbours
+        "account_id": lambda i: (i * 7919 + 13) % 999_983 * 1013,
+        "visitId": lambda i: (i // 2 * 2 if i < 20 else i) * 7919 % 99_991 * 1013,  # ten come twice
+        "uuid": lambda i: f"{i:x}-abc",
+        "word": lambda i: f"note {i}" if i % 20 else "none of these",
+        "income": lambda i: i * i * 7919 % 99_991 + 0.5,
+        "salary": lambda i: (i * 7919 + 13) % 999_983 * 1013,
+        "paid": lambda i: (i * 7919 + 13) % 999_983 * 1013,
+        "age": lambda i: 20 + i * 7 % 60,
+        "always": lambda i: "DE",
+        "never": lambda i: "",
+    }
+    draft, found, _ = drafted(tmp_path, columns)
+    assert [*found] == ["sex", "income", "salary", "paid", "age"]
+    reasons = {one.column: one.reason for one in draft.left_out}
+    assert reasons["row"] == reasons["shuffled"] == reasons["rising"] == "an identifier: every cell is different"
+    assert reasons["visitId"] == "an identifier: almost all cells are different"
+    assert reasons["uuid"] == "names or free text: every cell is different"
+    assert reasons["always"] == "constant: DE in every row"
+    assert reasons["never"] == "every cell is empty"
+    assert '# "always": left out, constant: DE in every row' in draft.text
+    assert "salary, paid: almost every cell is different: leave it out if it only numbers people" in draft.remarks
+
+
+def test_the_columns_of_the_model_are_kept_and_no_others(tmp_path):
+    columns = {"id": lambda i: i, "always": lambda i: "DE", "name": lambda i: f"n{i}", "age": lambda i: i % 70}
+    draft, found, _ = drafted(tmp_path, columns, columns=["id", "always", "name"])
+    assert [*found] == ["sex", "id", "always", "name"]
+    assert [(one.column, one.reason) for one in draft.left_out] == [("age", "the model does not read it")]
+
+
+def test_codes_keep_their_zeros_and_what_is_mostly_empty_is_said(tmp_path):
+    columns = {
+        "postcode": lambda i: f"0{1591 + i % 5}",
+        "coded": lambda i: 1 + i % 2,
+        "seldom": lambda i: i if i % 20 == 0 else "",
+    }
+    draft, found, table = drafted(tmp_path, columns)
+    assert found["postcode"].values == ("01591", "01592", "01593", "01594", "01595")
+    assert cells(found["postcode"])[0] == 1591  # what pandas makes of it, and so a model
+    assert table["coded"][:2] == [1, 2]
+    assert "seldom: 95% of the cells are empty" in draft.remarks
+
+
+def test_seldom_labels_are_pooled(tmp_path):
+    def firm(i: int) -> str:
+        return f"firm {i % 120}" if i < 1000 else f"rare {i % 500}" if i % 4 else ""
+
+    draft, found, table = drafted(tmp_path, {"firm": firm}, rows=2000)
+    attribute = found["firm"]
+    assert len(attribute.values) == 102
+    assert attribute.values[-2:] == ("missing", "other")
+    assert table["firm"][0] == "firm 0"
+    assert table["firm"][1001] == "other"
+    assert any("the 100 most frequent" in remark for remark in draft.remarks)
+    assert attribute.codes(["never seen", ""]).tolist() == [101, 100]
+    given = cells(attribute)[101]  # what a model is given for 'other': the most frequent of those that it stands for
+    assert given in attribute.extra
+    assert given.startswith("firm")
+    assert draft.text.count("other") >= 2
+
+    def own(i: int) -> str:
+        return "other" if i == 0 else firm(i)
+
+    _, found, table = drafted(tmp_path, {"firm": own}, rows=2000)
+    assert found["firm"].extra == {}
+    assert table["firm"][0] == "other"
+
+
+def test_free_text_is_left_out_unless_the_model_reads_it(tmp_path):
+    columns = {"note": lambda i: f"some text {i % 150}"}
+    draft, _, _ = drafted(tmp_path, columns)
+    assert [one.reason for one in draft.left_out] == ["names or free text: 150 different texts"]
+    _, _, table = drafted(tmp_path, columns, columns=["note"])
+    assert table["note"].count("other") == 50
+
+
+def test_a_copy_of_a_column_and_an_index_of_pandas_are_left_out(tmp_path):
+    path = tmp_path / "people.csv"
+    lines = [f"{'FM'[i % 2]},{i % 7},{i % 7},{i % 5},{i % 3},{i + 5},{'yn'[i % 3 == 0]}" for i in range(30)]
+    path.write_text("\n".join(["sex,score,score,prior,prior,__index_level_0__,hired", *lines]) + "\n")
+    draft = draft_domain(path, sensitive=["sex"], target="hired")
+    assert [(one.column, one.reason) for one in draft.left_out] == [
+        ("score.1", "a copy of 'score'"),
+        ("__index_level_0__", "the index of a pandas table"),
+    ]
+    domain = parse_domain(draft.text)
+    assert domain.names == ("sex", "score", "prior", "prior.1")
+    assert len(read_table(path, domain)) == 30
+    with pytest.raises(DataError, match="names the column 'prior' twice"):
+        draft_domain(path, sensitive=["prior"], target="hired")
+
+
+def test_a_regression_has_no_classes(tmp_path):
+    draft, _, _ = drafted(tmp_path, {"price": lambda i: f"{i / 7:.3f}"}, target="price", regression=True)
+    assert 'target = { column = "price" }' in draft.text
+    with pytest.raises(DataError, match="line 2: the target 'hired' is 'n'; a number is expected"):
+        drafted(tmp_path, {}, regression=True)
+
+
+def test_odd_cells_break_no_line_of_the_draft(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text('sex,a,b,hired\nF,"$1\n",x\x1b,y\nM,$2,"p\nq",n\nM,$3,z,n\n', encoding="utf-8")
+    domain = parse_domain(infer_domain(path, sensitive=["sex"], target="hired"))
+    assert read_table(path, domain).rows[:, 1].tolist() == [0, 1, 2]

@@ -148,3 +148,23 @@ def test_the_class_that_people_hope_for(people):
     assert people.favourable is None
     with pytest.raises(DomainError, match="favourable 'hihg' is not a class of the target"):
         parse_domain(text.replace('"high"\n', '"hihg"\n'))
+
+
+def test_dates_are_written_as_dates():
+    text = """
+    sensitive = ["sex"]
+    [attributes]
+    sex = { kind = "flag", values = ["F", "M"] }
+    born = { kind = "ordinal", low = 1970-01-02, high = 1971-01-01, date = "iso" }
+    [[rules]]
+    name = "only men before 1970-02-01"
+    if = { born = { max = 1970-01-31 } }
+    then = { sex = "M" }
+    """
+    domain = parse_domain(text)
+    rows = domain.from_table({"sex": ["F", "F", "M"], "born": ["1970-01-31", "1970-02-01", "1970-01-02"]})
+    assert rows.tolist() == [[0, 29], [0, 30], [1, 0]]
+    assert domain.valid(rows).tolist() == [False, True, True]
+    assert parse_domain(format_domain(domain)) == domain
+    with pytest.raises(DomainError, match="'born': other must be a text, is 3"):
+        parse_domain(text.replace('date = "iso"', 'date = "iso", other = 3'))

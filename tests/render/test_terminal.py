@@ -6,7 +6,7 @@ from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
 from neuronfair.verdict.entries import Note, Rates
-from neuronfair.verdict.report import Verdict
+from neuronfair.verdict.report import Report, Verdict
 from tests import reports
 
 
@@ -61,6 +61,18 @@ def test_what_a_build_asked_is_answered():
 
 def test_a_black_box_is_said_to_be_one():
     assert "Black box." in shown(reports.nothing_found())
+
+
+def test_columns_that_were_left_out_are_named():
+    made = reports.report()
+    left_out = (LeftOut("id", "an identifier"), LeftOut("land\x1b", "constant"))
+    assert "Left out" not in shown(made)
+    assert "Left out: id (an identifier), land\\u001b (constant)" in shown(
+        replace(made, data=replace(made.data, left_out=left_out))
+    )
+    assert (
+        Report.from_json(replace(made, data=replace(made.data, left_out=left_out)).to_json()).data.left_out == left_out
+    )
 
 
 def test_a_name_gives_the_terminal_no_orders():

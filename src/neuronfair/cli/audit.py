@@ -119,6 +119,8 @@ def audit(
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     found = options.load_data(data, encoding, domain, sensitive, target, source)
     table = found.data
+    for remark in found.remarks:
+        console.print(f"Table: {remark}")
     ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     game = playground(opened, table) if interactive else None

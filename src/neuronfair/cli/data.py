@@ -63,7 +63,7 @@ def data_where(name: NameArgument) -> None:
 
 @domain_app.command("infer")
 def domain_infer(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet file with a header.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or Feather file with a header.")],
     sensitive: Annotated[str, typer.Option(help="Sensitive attribute, or several: sex,race.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
     out: Annotated[
@@ -72,17 +72,21 @@ def domain_infer(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a first draft of a domain file, read off a table, for you to correct."""
-    from neuronfair.domain.infer import infer_domain
+    from neuronfair.domain.infer import draft_domain
     from neuronfair.domain.toml import parse_domain
 
     out = out or file.with_suffix(".toml")
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    text = infer_domain(file, sensitive=names(sensitive) or [], target=target)
+    draft = draft_domain(file, sensitive=names(sensitive) or [], target=target)
+    text = draft.text
     parse_domain(text)
     if is_stdout(out):
         print(visible(text, keep="\n"), end="")  # its strings keep their meaning
         return
     write_file(out, text)
+    left_out = [f"{one.column} ({one.reason})" for one in draft.left_out]
+    for line in [*([f"Left out: {', '.join(left_out)}"] if left_out else []), *draft.remarks]:
+        print(visible(line))
     print(visible(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))

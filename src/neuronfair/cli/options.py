@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from neuronfair.verdict.given import Given
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a CSV or Parquet file of your own.")
+    str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a table: CSV, Parquet, Feather.")
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 EncodingOption = Annotated[

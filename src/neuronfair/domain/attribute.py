@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.cells import Cells
+from neuronfair.domain.written import DECIMALS, day, days, is_day, is_form, number
 from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
 
 Kind = Literal["ordinal", "nominal", "flag", "continuous"]
@@ -34,6 +36,10 @@ class Attribute:
     be held (published data contain such cells) but is not valid. `missing` is the value that an empty cell stands for;
     with "keep" an empty cell among numbers is a value of its own, which has the last code and no neighbours.
 
+    How a cell of a table is read is no part of what exists, nor of a fingerprint: with `date` it is a date in that
+    form and stands for the days since 1970-01-01; `decimal` is the decimal mark; a label that is not one of the
+    `values` counts as the value that `other` names.
+
     >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
     array([ 0, 22])
     >>> Attribute("sex", "nominal", values=("Female", "Male")).value(1)
@@ -51,6 +57,9 @@ class Attribute:
     scale: float = 1.0
     missing: str | float | None = None
     extra: Mapping[str, int] = field(default_factory=dict)
+    decimal: str = field(default=".", repr=False)
+    date: str | None = field(default=None, repr=False)
+    other: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -76,8 +85,22 @@ class Attribute:
             raise self._error(f"{self.size:,} values are too many for a one-hot block. Use a larger step or 'scaled'")
         if not (_is_finite(self.center) and _is_finite(self.scale) and self.scale > 0):
             raise self._error(f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}")
+        if self.decimal not in DECIMALS:
+            raise self._error(f'decimal must be "." or ",", is {self.decimal!r}')
+        if self.other is not None and self.other not in self.values:
+            raise self._error(
+                f"other = {self.other!r} is not one of its values. {did_you_mean(self.other, self.values)}"
+            )
+        if self.date is not None:
+            self._check_date()
         if self.missing is not None and self.empty is None:
             self._missing_code()
+
+    def _check_date(self) -> None:
+        if self.values or not is_form(str(self.date)):
+            raise self._error(f'date = {self.date!r}: expected "iso" or a form such as "%d.%m.%Y", and no values')
+        if not (is_day(self.low) and is_day(self.high) and float(self.step).is_integer()):
+            raise self._error("needs dates as low and high, and a step of whole days")
 
     def _error(self, what: str) -> DomainError:
         return DomainError(f"attribute '{self.name}': {what}")
@@ -114,6 +137,8 @@ class Attribute:
             return next((label for label, extra in self.extra.items() if extra == code), f"code {code}")
         if code == self.empty:
             return MISSING
+        if self.date is not None and is_day(self.low + self.step * code):
+            return day(self.low + self.step * code, self.date)
         number = round(self.low + self.step * code, self._decimals)
         return int(number) if float(number).is_integer() else number
 
@@ -129,19 +154,54 @@ class Attribute:
         Raises a `CellError` that names the first bad cell by its position; `outside="keep"` lets numbers beyond
         the bounds through as codes that are not valid.
         """
-        codes: dict[Any, int] = {}
+        if isinstance(cells, Cells):
+            table = self._grid_codes(cells.texts, outside)
+            if table is None:
+                table = np.array([code for _, code in self._each(cells.texts, outside, cells.first)], dtype=np.int64)
+            return table[cells.numbers]
         distinct = dict.fromkeys(cells)  # in order of appearance: far fewer than the cells
         if any(map(_is_nan, distinct)):  # no NaN equals another, so each would be a cell of its own
             cells = [None if _is_nan(cell) else cell for cell in cells]
             distinct = dict.fromkeys(cells)
-        for cell in distinct:
+        every = list(distinct)
+        codes = dict(self._each(every, outside, lambda place: list(cells).index(every[place])))
+        return np.fromiter(map(codes.__getitem__, cells), dtype=np.int64, count=len(cells))
+
+    def _each(self, distinct: Sequence[Any], outside: Outside, row: Callable[[int], int]) -> Iterator[tuple[Any, int]]:
+        """Yield each of some different cells with its code; `row` tells where one of them stands, by its place."""
+        for place, cell in enumerate(distinct):
             try:
                 # A label may have blanks at its ends; anything else is read without them.
                 label = self._label_codes.get(cell) if isinstance(cell, str) else None
-                codes[cell] = self._code(_text(cell), outside) if label is None else label
+                yield cell, self._code(_text(cell), outside) if label is None else label
             except DomainError as error:
-                raise CellError(list(cells).index(cell), str(error)) from None
-        return np.fromiter(map(codes.__getitem__, cells), dtype=np.int64, count=len(cells))
+                raise CellError(row(place), str(error)) from None
+
+    def _grid_codes(self, texts: Sequence[str], outside: Outside) -> npt.NDArray[np.int64] | None:
+        """Return the codes of numbers all at once; None if one of the texts is no plain number of the grid."""
+        if self.values or self.date is not None or self.decimal != ".":
+            return None
+        try:
+            numbers = np.array([float(text) if text else np.nan for text in texts])
+        except ValueError:
+            return None
+        empty = np.isnan(numbers)
+        if empty.any() and self.missing is None:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):  # such numbers do not fit
+            place = np.where(empty, 0.0, (numbers - self.low) / self.step)
+            codes = np.round(place)
+            fits = np.abs(place) < MAX_VALUES
+            if self.kind != "continuous":
+                fits &= np.abs(place - codes) <= GRID_TOLERANCE
+        if outside == "error" or self.empty is not None:
+            fits &= (codes >= 0) & (codes < self.points)
+        if not fits.all():
+            return None
+        found = codes.astype(np.int64)
+        if empty.any():
+            found[empty] = self._missing_code() if self.empty is None else self.empty
+        return found
 
     def _code(self, text: str, outside: Outside) -> int:
         if self.values:
@@ -154,6 +214,8 @@ class Attribute:
             if self.missing is None:
                 raise self._error("the cell is empty. Fill it, or declare what an empty cell means: missing = …")
             return self._missing_code()
+        if self.other is not None:
+            return self._label_codes[self.other]
         if self.values:
             raise self._error(f"unknown value {text!r}. {did_you_mean(text, self.values)}")
         return self._number_code(text, outside)
@@ -163,14 +225,13 @@ class Attribute:
         return {label: code for code, label in enumerate(self.values)} | dict(self.extra)
 
     def _number_code(self, text: str, outside: Outside) -> int:
-        try:
-            number = {"true": 1.0, "false": 0.0}.get(text.casefold())
-            number = float(text) if number is None else number
-        except ValueError:
-            raise self._error(f"expected a number, got {text!r}") from None
-        if not np.isfinite(number):
+        found = self._number(text)
+        if found is None:
+            expected = "a number" if self.date is None else f"a date such as {self.value(0)}"
+            raise self._error(f"expected {expected}, got {text!r}")
+        if not np.isfinite(found):
             raise self._error(f"expected a finite number, got {text!r}")
-        place = (number - self.low) / self.step
+        place = (found - self.low) / self.step
         if not abs(place) < MAX_VALUES:
             raise self._error(f"{text} is far outside {self.low:g} to {self.high:g}. Correct the cell")
         code = round(place)
@@ -181,6 +242,12 @@ class Attribute:
         if outside == "error" and not 0 <= code < self.points:
             raise self._error(f"{text} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
         return code
+
+    def _number(self, text: str) -> float | None:
+        if self.date is not None:
+            return days(text, self.date)
+        truth = {"true": 1.0, "false": 0.0}.get(text.casefold())
+        return number(text, self.decimal) if truth is None else truth
 
     def _missing_code(self) -> int:
         if self.values:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain import sources
+from neuronfair.domain.cells import Cells
 from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.recipes import RECIPES
 from neuronfair.domain.table import TableDomain
@@ -101,7 +102,7 @@ def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
 
 
 def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
-    """Read a CSV or Parquet file, or a DataFrame, whose columns a domain describes; other columns are ignored.
+    """Read a CSV, Parquet or Feather file, or a DataFrame, whose columns a domain describes; others are ignored.
 
     Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
     with its column, line and value.
@@ -111,6 +112,7 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
     for name in domain.names:
         if name not in sheet.columns:
             raise DataError(f"{path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
+    sheet.check_clear([*domain.names, *([domain.target.column] if domain.target is not None else [])])
     try:
         return Data(path.stem, domain, domain.from_table(sheet.columns), _labels(sheet.columns, domain))
     except CellError as bad:
@@ -128,11 +130,11 @@ def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Ten
     target = domain.target
     if target is None or not target.classes or target.column not in columns:
         return torch.full((len(columns[domain.names[0]]),), UNKNOWN)
+    cells = Cells.of(list(map(str, columns[target.column])))
     number = {label: i for i, label in enumerate(target.classes)}
-    cells = columns[target.column]
-    labels = [number.get(str(cell), UNKNOWN) for cell in cells]
+    labels = torch.tensor([number.get(text, UNKNOWN) for text in cells.texts])[torch.from_numpy(cells.numbers).long()]
     if UNKNOWN in labels:
-        row = labels.index(UNKNOWN)
-        known = did_you_mean(str(cells[row]), target.classes)
+        row = int((labels == UNKNOWN).nonzero()[0])
+        known = did_you_mean(cells[row], target.classes)
         raise CellError(row, f"target '{target.column}': unknown class {cells[row]!r}. {known}")
-    return torch.tensor(labels)
+    return labels

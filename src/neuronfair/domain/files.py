@@ -1,43 +1,56 @@
-"""Tables on disk, read as columns of text: CSV with any common separator, or Parquet."""
+"""Tables on disk, read as columns of text: CSV of any common kind, Parquet, Feather."""
 
 from __future__ import annotations
 
 import csv
 import io
-import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from neuronfair.apart import Unreadable, read_apart
-from neuronfair.errors import DataError, one_line, repeated
-from neuronfair.limits import TEXT, check_size, max_bytes, read_bytes, unpacked
+from neuronfair.domain.cells import CELL, ROW, Cells, Column, Meter
+from neuronfair.errors import DataError
+from neuronfair.limits import TEXT, check_size, read_bytes, unpacked
 
 MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
-# What a table takes in memory besides its texts: for each row a list; for each cell its place in a row and in a column,
-# and its code, twice; for each different text its place in a dictionary.
-_ROW, _CELL, _TEXT = 100, 32, 100
+LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
+_SAMPLE = 1 << 16  # letters by which the separator is chosen
+_CELLS = 1 << 16  # cells that are read at once
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The columns of a table as text, an empty cell as '', and the line of the file that each row stands on."""
+    """The columns of a table as text, an empty cell as '', and the line of the file that each row stands on.
+
+    Of columns with one name, the second is called 'name.1', as pandas does; `copies` tells what stands in the header.
+    """
 
     path: Path
-    columns: dict[str, list[str]]
+    columns: Mapping[str, Sequence[str]]
     lines: Sequence[int]
     unit: str = "line"
+    remarks: tuple[str, ...] = ()  # what the user should know of how it was read
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     def where(self, row: int) -> str:
         """Return where a row is found in its file."""
         return f"{self.unit} {self.lines[row]}"
 
+    def check_clear(self, used: Sequence[str]) -> None:
+        """Refuse a name that stands for two different columns, unless both are used, each by a name of its own."""
+        for copy, name in self.copies.items():
+            if name in used and copy not in used and self.columns[copy] != self.columns[name]:
+                raise DataError(f"{self.path}: the header names the column '{name}' twice. Rename one of the two")
+
 
 def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
-    """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), or a Parquet file.
+    """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), Parquet or Feather.
 
     A file that would take too much memory is refused, before it is unpacked or while it is read. What was read before
     is not read again. A table in memory (a DataFrame, an Arrow table, a mapping of columns) is taken as a file is.
@@ -50,128 +63,146 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
         return sheet_of(path)
     path = Path(path)
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return _parquet(read_bytes(path), path)
+        if path.suffix.lower() in (".parquet", ".pq", ".feather", ".arrow", ".ipc"):
+            from neuronfair.domain import arrow
+
+            return arrow.read(read_bytes(path), path)
         content = read_bytes(path, times=TEXT)
         if content[:2] == b"\x1f\x8b":
             content = unpacked(content, path, times=TEXT)
-        return _csv(content, path)
+        return _text(content, path)
     except (EOFError, zlib.error):
         raise DataError(f"{path}: the gzip file is damaged or ends too early") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: this is not a text file in UTF-8. Expected a CSV file with a header line") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except csv.Error as error:
         raise DataError(f"{path}: cannot be read as CSV: {error}") from None
 
 
-def _csv(content: bytes, path: Path) -> Sheet:
-    file = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
-    separator = _separator(next((line for line in file if line.strip()), ""))
+def _text(content: bytes, path: Path) -> Sheet:
+    if content.startswith(b"PK\3\4"):
+        raise DataError(f"{path}: this is a workbook or another zip archive. Save the table as CSV or Parquet")
+    encoding = _MARKS.get(content[:2])
+    if encoding is None and b"\0" in content:
+        line = 1 + content.count(b"\n", 0, content.index(b"\0"))
+        raise DataError(f"{path}: line {line}: holds a zero byte, so this is not a text file. Save the table as CSV")
+    try:
+        return _csv(content, path, encoding or "utf-8-sig")
+    except UnicodeDecodeError:
+        if encoding is not None:
+            raise DataError(f"{path}: begins like a text file in UTF-16, but is none. Save it as UTF-8") from None
+    try:
+        return _csv(content, path, "cp1252", (_NOT_UTF8,))
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: this is not a text file in UTF-8 or Windows-1252. Save the table as UTF-8") from None
+
+
+def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = ()) -> Sheet:
+    file = io.TextIOWrapper(io.BytesIO(content), encoding, newline="")
+    separator = _separator(file.read(_SAMPLE))
     file.seek(0)
     # Before anything is read; a separator inside a text counts as well, which does not matter.
     cells_at_most = content.count(separator.encode()) + content.count(b"\n")
-    check_size(len(content) + _CELL * cells_at_most, path)
+    check_size(len(content) + CELL * cells_at_most, path)
+    if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
+        return quick
     reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
     header: list[str] = []
-    rows: list[list[str]] = []
     lines: list[int] = []
-    texts = _Texts(path, len(content))
-    before = 0
+    rows: list[list[str]] = []
+    meter, before = Meter(path, len(content)), 0
+    columns: list[Column] = []
     for cells in reader:
         line, before = before + 1, reader.line_num  # a quoted cell may run over several lines
-        if not any(cell.strip() for cell in cells) and len(cells) <= 1:
+        if len(cells) <= 1 and not any(map(str.strip, cells)):
             continue  # a blank line
         if not header:
             header = [name.strip() for name in cells]
-            _check_header(header, path)
-        elif len(cells) != len(header):
+            check_width(header, path)
+            columns = [Column(meter) for _ in header]
+            continue
+        if len(cells) != len(header):
             raise DataError(f"{path}: line {line}: {len(cells)} cells under a header of {len(header)} columns")
-        else:
-            rows.append(texts.of(cells))
-            lines.append(line)
+        rows.append(cells)
+        lines.append(line)
+        if len(rows) * len(header) >= _CELLS:
+            _add(rows, columns, meter)
     if not header:
         raise DataError(f"{path}: the file is empty. Expected a header line and at least one row")
-    if not rows:
+    if not lines:
         raise DataError(f"{path}: no rows after the header line ({', '.join(header[:8])})")
-    return Sheet(path, dict(zip(header, map(list, zip(*rows, strict=True)), strict=True)), lines)
+    _add(rows, columns, meter)
+    return sheet(path, header, [column.cells() for column in columns], lines, remarks=remarks)
 
 
-class _Texts(dict[str, str]):
-    """The different texts in the cells of a table, each kept once, and how much memory the table takes so far."""
+def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
+    """Return a table whose lines are all rows; None where one has to look closer."""
+    from neuronfair.domain import arrow
 
-    def __init__(self, path: Path, taken: int) -> None:
-        self._path, self._taken, self._most = path, taken, max_bytes()
-
-    def __missing__(self, text: str) -> str:
-        self._taken += sys.getsizeof(text) + _TEXT
-        self[text] = text
-        return text
-
-    def of(self, cells: Iterable[str]) -> list[str]:
-        """Return cells without blanks at their ends."""
-        texts = [self[text] for text in map(str.strip, cells)]
-        self._taken += _ROW + _CELL * len(texts)
-        if self._taken > self._most:
-            check_size(self._taken, self._path)
-        return texts
+    if content.count(b"\r") != content.count(b"\r\n") or b'" ' in content or b' "' in content:
+        return None  # Python's reader knows what these mean
+    line = content.partition(b"\n")[0].decode("utf-8-sig")
+    try:
+        header = [name.strip() for name in next(csv.reader([line], delimiter=separator, strict=True), [])]
+    except csv.Error:  # its quotation marks do not end
+        return None
+    check_width(header, path)
+    if not 2 <= len(header) <= _WIDE or not any(header):  # of one column, a line of blanks would be no row
+        return None
+    columns = arrow.read_csv(content, separator, len(header), path)
+    return None if columns is None else sheet(path, header, columns, range(2, 2 + len(columns[0])))
 
 
-def _check_header(names: Sequence[str], path: Path) -> None:
+def _add(rows: list[list[str]], columns: list[Column], meter: Meter) -> None:
+    """Move rows into the columns."""
+    meter.count(ROW * len(rows))
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=False):  # there may be no rows
+        column.add(cells)
+    rows.clear()
+
+
+def sheet(
+    path: Path,
+    header: Sequence[str],
+    columns: Sequence[Cells],
+    lines: Sequence[int],
+    *,
+    unit: str = "line",
+    remarks: tuple[str, ...] = (),
+) -> Sheet:
+    """Return a table whose header may name a column twice."""
+    taken, further = set(header), dict[str, int]()
+    names, copies = list[str](), dict[str, str]()
+    for name in header:
+        shown = name
+        if name in further:
+            while shown in taken:
+                further[name] += 1
+                shown = f"{name}.{further[name]}"
+            taken.add(shown)
+            copies[shown] = name
+        further.setdefault(name, 0)
+        names.append(shown)
+    twice = [f"the header names '{name}' twice; the second is called '{copy}'" for copy, name in copies.items()]
+    return Sheet(path, dict(zip(names, columns, strict=True)), lines, unit, (*remarks, *islice(twice, 10)), copies)
+
+
+def check_width(names: Sequence[str], path: Path) -> None:
+    """Refuse a table of too many columns."""
     if len(names) > MAX_COLUMNS:
         raise DataError(f"{path}: has {len(names):,} columns, and {MAX_COLUMNS:,} at most are read. Leave some out")
-    twice = repeated(names)
-    if twice is not None:
-        raise DataError(f"{path}: the header names the column '{twice}' twice")
 
 
-def _separator(header: str) -> str:
-    """Return the separator that cuts the header line into most parts."""
-    return max(_SEPARATORS, key=header.count)
+def _separator(sample: str) -> str:
+    """Return the separator that cuts most of the first lines into as many cells as the header, and that into most."""
 
+    def fit(separator: str) -> tuple[float, int]:
+        reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator, skipinitialspace=True)
+        widths = [len(cells) for cells in reader if any(map(str.strip, cells))]
+        if len(sample) == _SAMPLE and len(widths) > 1:
+            widths.pop()  # its end is not in the sample
+        if not widths or widths[0] == 1:
+            return 0.0, 1
+        return widths.count(widths[0]) / len(widths), widths[0]
 
-def _parquet(content: bytes, path: Path) -> Sheet:
-    import pyarrow
-    import pyarrow.parquet
-
-    from neuronfair.apart.parquet import columns
-
-    try:
-        read_apart("parquet", content, path)  # it may be damaged so that the library ends the process
-        with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)) as file:
-            about, names = file.metadata, file.schema_arrow.names
-        _check_header(names, path)
-        groups = [about.row_group(i) for i in range(about.num_row_groups)]
-        values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
-        size = 3 * sum(group.total_byte_size for group in groups)  # as it is unpacked, as a column, and as text
-        check_size(size + _CELL * max(values, about.num_rows * len(names)), path)
-        table = columns(content)
-        texts = _Texts(path, len(content) + table.nbytes)
-        cells = {str(name): texts.of(_cells(table[name])) for name in names}
-    except (pyarrow.ArrowException, Unreadable, ValueError, OverflowError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet: {one_line(error)}") from None
-    if table.num_rows == 0:
-        raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
-    return Sheet(path, cells, range(1, table.num_rows + 1), unit="row")
-
-
-def _cells(column: Any) -> Iterator[str]:
-    """Yield the cells of a Parquet column as text; each different value becomes one once."""
-    import pyarrow
-
-    for part in column.chunks:
-        if pyarrow.types.is_nested(part.type):
-            yield from map(_text, part.to_pylist())
-            continue
-        coded = part if pyarrow.types.is_dictionary(part.type) else part.dictionary_encode()
-        texts = [_text(value) for value in coded.dictionary.to_pylist()]
-        yield from ("" if code is None else texts[code] for code in coded.indices.to_pylist())
-
-
-def _text(cell: Any) -> str:
-    if cell is None or cell != cell:  # NaN is the one value that differs from itself
-        return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell)
+    return max(_SEPARATORS, key=fit)

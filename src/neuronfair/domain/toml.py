@@ -7,12 +7,14 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from neuronfair.domain.attribute import MAX_VALUES, Attribute
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain, Target
+from neuronfair.domain.written import as_days
 from neuronfair.errors import DomainError, did_you_mean
 from neuronfair.limits import read_text
 
@@ -20,7 +22,10 @@ _TOP = (
     *("name", "encoding", "description", "sensitive", "target", "favourable"),
     *("encode", "outside", "attributes", "rules"),
 )
-_ATTRIBUTE = ("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra")
+_ATTRIBUTE = (
+    *("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra"),
+    *("decimal", "date", "other"),
+)
 _NUMBERS = ("low", "high", "step", "center", "scale")
 _TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
 # A key of 16 parts, where a key may stand; tomllib takes time and memory with the square of their number.
@@ -79,6 +84,8 @@ def format_domain(domain: TableDomain) -> str:
         entry |= {"center": a.center, "scale": a.scale}
         entry |= {"missing": a.missing} if a.missing is not None else {}
         entry |= {"extra": a.extra} if a.extra else {}
+        entry |= {"decimal": a.decimal} if a.decimal != "." else {}
+        entry |= {key: getattr(a, key) for key in ("date", "other") if getattr(a, key) is not None}
         lines.append(f"{_written(a.name)} = {_written(entry)}")
     for rule in domain.rules:
         lines += ["\n[[rules]]", f"name = {_written(rule.name)}"]
@@ -112,6 +119,8 @@ def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
     if "kind" not in entry:
         raise DomainError(f'{where}: kind is missing. Write kind = "ordinal", "nominal", "flag" or "continuous"')
     for key in _NUMBERS:
+        if "date" in entry and isinstance(entry.get(key), date):
+            entry = {**entry, key: as_days(entry[key])}
         if key in entry and (isinstance(entry[key], bool) or not isinstance(entry[key], (int, float))):
             raise DomainError(f"{where}: {key} must be a number, is {entry[key]!r}")
     values = tuple(str(v) for v in _list(f"{where}: values", entry.get("values", [])))
@@ -126,7 +135,11 @@ def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
     missing = entry.get("missing")
     if not all(_is_code(code) for code in extra.values()) or not (missing is None or _is_cell(missing)):
         raise DomainError(f"{where}: extra needs whole numbers as codes, and missing a label or a number")
-    return Attribute(name, kind, values=values, encode=encode, missing=missing, extra=extra, **numbers)
+    for key in ("decimal", "date", "other"):
+        if not isinstance(entry.get(key, ""), str):
+            raise DomainError(f"{where}: {key} must be a text, is {entry[key]!r}")
+    reading = {key: entry[key] for key in ("decimal", "date", "other") if key in entry}
+    return Attribute(name, kind, values=values, encode=encode, missing=missing, extra=extra, **numbers, **reading)
 
 
 def _rule(entry: Any) -> Rule:
@@ -147,6 +160,7 @@ def _conditions(where: str, part: Any) -> dict[str, Condition]:
 def _condition(where: str, value: Any) -> Condition:
     if isinstance(value, Mapping):
         _check_keys(where, value, ("min", "max"))
+        value = {key: as_days(end) if isinstance(end, date) else end for key, end in value.items()}
         if not value or not all(isinstance(v, float) or _is_code(v) for v in value.values()):
             raise DomainError(f"{where}: needs a number for min or max, is {dict(value)!r}")
         return Span(*(float(value.get(key, default)) for key, default in (("min", "-inf"), ("max", "inf"))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,8 +87,9 @@ def values(attribute: Attribute, codes: Tensor) -> pa.Array:
     # One type for all parts of a run, whatever numbers a part holds: readers of several files insist on it.
     whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
     empty = distinct == attribute.empty
+    kind: Any = np.str_ if attribute.date is not None else np.int64 if whole else np.float64
     cells = [0 if none else attribute.value(int(c)) for c, none in zip(distinct, empty, strict=True)]
-    numbers = np.asarray(cells, dtype=np.int64 if whole else np.float64)
+    numbers = np.asarray(cells, dtype=kind)
     return pa.array(numbers[inverse], mask=empty[inverse] if attribute.empty is not None else None)
 
 

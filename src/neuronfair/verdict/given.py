@@ -11,7 +11,7 @@ from typing import Any
 from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import Data, limited, read_table
 from neuronfair.domain.files import read_sheet
-from neuronfair.domain.infer import infer_domain
+from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, parse_domain, quoted, read_domain
 from neuronfair.errors import DataError, ModelError
@@ -32,6 +32,7 @@ class Given:
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
     left_out: tuple[LeftOut, ...] = ()
+    remarks: tuple[str, ...] = ()  # about the table, and how it was read
 
 
 def given(
@@ -74,8 +75,10 @@ def given(
     left_out = tuple(LeftOut(name, NOT_READ) for name in whole.names if name not in kept.names)
     if left_out and text is not None:
         text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {NOT_READ}.\n{format_domain(kept)}"
-    data = replace(table.only(kept.names), domain=kept) if isinstance(table, Data) else read_table(table, kept)
-    return Given(data, text, reads=reads, left_out=left_out)
+    if isinstance(table, Data):
+        return Given(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
+    sheet = read_sheet(table)
+    return Given(read_table(sheet, kept), text, reads=reads, left_out=left_out, remarks=sheet.remarks)
 
 
 def _inferred(
@@ -89,11 +92,9 @@ def _inferred(
         raise DataError("name a domain, or both the sensitive attributes and the target so that one can be inferred")
     sheet = read_sheet(table)
     reads = matched(tuple(sheet.columns))
-    text = infer_domain(sheet, sensitive=sensitive, target=target, columns=reads, **how)
-    domain = parse_domain(text, default_name=sheet.path.stem)
-    others = [name for name in sheet.columns if reads is not None and name not in (*domain.names, target)]
-    left_out = tuple(LeftOut(name, NOT_READ) for name in others)
-    return Given(read_table(sheet, domain), text, inferred=True, reads=reads, left_out=left_out)
+    draft = draft_domain(sheet, sensitive=sensitive, target=target, columns=reads, **how)
+    data = read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem))
+    return Given(data, draft.text, inferred=True, reads=reads, left_out=draft.left_out, remarks=draft.remarks)
 
 
 def _reads_empty_cells(opens: Callable[[Data], Opened], data: Data, filled: Data) -> bool:

@@ -125,6 +125,8 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     {0: 0, 1: 1, 2: nan}
     >>> cells(Attribute("job", "nominal", values=("cook", "smith"), missing=-1, extra={"n/k": 3}))
     {0: 'cook', 1: 'smith', 3: 'n/k', -1: nan}
+    >>> cells(Attribute("job", "nominal", values=("cook", "other"), other="other", extra={"smith": 1}))
+    {0: 'cook', 1: 'smith'}
     """
     if not attribute.values:
         check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
@@ -133,6 +135,9 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     spelled: dict[str, Any] = {text.strip(): text for text in known if isinstance(text, str)}
     labels: dict[int, str] = dict(enumerate(attribute.values))
     labels |= {code: label for label, code in attribute.extra.items() if code not in labels}
+    if attribute.other is not None:  # no model has seen that word, so it is given one of those that it stands for
+        place = attribute.values.index(attribute.other)
+        labels[place] = next((label for label, code in attribute.extra.items() if code == place), attribute.other)
     empty = attribute.missing if isinstance(attribute.missing, str) else None
     present = [label for label in labels.values() if label != empty]
     mark = next((text for text in spelled.values() if text.strip().casefold() in MISSING_CELLS), np.nan)
