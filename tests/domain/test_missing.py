@@ -23,7 +23,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.fit import fit
 from neuronfair.model.open.frames import cells
 from neuronfair.search.shrink import shrink
-from neuronfair.store.tables import _codes, _values
+from neuronfair.store.tables import _codes, values
 from neuronfair.verdict.description import _nearest
 from neuronfair.verdict.words import _condition_text, condition
 
@@ -62,7 +62,7 @@ def test_rows_are_read_described_drawn_and_written_back():
     np.testing.assert_allclose(torch.bincount(drawn).numpy() / 5000, 0.2, atol=0.02)
     again = parse_domain(format_domain(people))
     assert again.fingerprint == people.fingerprint
-    stored = _values(AGE, rows[:, 0])
+    stored = values(AGE, rows[:, 0])
     assert stored.to_pylist() == [None, 22]
     assert _codes(AGE, pa.chunked_array([stored])).tolist() == [EMPTY, 2]
     assert cells(AGE)[3] == 23
