@@ -64,6 +64,9 @@ def audit(
         list[str] | None,
         typer.Option(metavar="EXPR", help="Exit with status 1 if this holds, such as 'rate > 0.01'; may be repeated."),
     ] = None,
+    trust_feeding: Annotated[
+        bool, typer.Option("--trust-feeding", help="Judge the limits even if the model seems to be wrongly fed.")
+    ] = False,
     corpus: Annotated[
         Path | None, typer.Option(help="File of past counterexamples: replayed first, and the worst findings added.")
     ] = None,
@@ -110,7 +113,7 @@ def audit(
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     table, text = options.load_data(data, encoding, domain, sensitive, target)
-    ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
+    ready = Checks(fail_if or (), corpus, corpus_add, baseline, trust_feeding).read(table.domain)
     source = options.Source(model, weights, trust_pickle, decision, device)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     origin = Origin(

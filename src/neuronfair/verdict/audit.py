@@ -23,6 +23,7 @@ from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Checks, Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
+from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.proposal import propose
@@ -120,8 +121,10 @@ def run(
         _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
-    clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
+    clock, inquiries, feeding, repair, interrupted = _Clock(), list[Inquiry](), None, None, False
     try:
+        show("Checking what the model is fed", 0, None)
+        feeding = check_feeding(opened, data)
         for case in _cases(opened, views, settings, place, origin, clock, show):
             inquiries.append(Inquiry.of(case.domain))
             _inquire(case, inquiries[-1], clock, _labelled(show, case.domain.sensitive if len(choices) > 1 else ()))
@@ -135,11 +138,12 @@ def run(
     entries = tuple(one.report for one in inquiries)
     report = Report(
         neuronfair=versions()["neuronfair"],
-        verdict=verdict(entries, len(data), interrupted=interrupted),
+        verdict=headed(verdict(entries, len(data), interrupted=interrupted), feeding),
         data=about_data(data, choices[-1], origin),
         model=about_model(opened, data, origin),
         decision=DecisionReport(opened.decision.kind, opened.decision.value),
         attributes=entries,
+        feeding=feeding,
         repair=repair,
         seconds=clock.figures(),
         reproduction=reproduction(opened, data, settings.seed, origin, interrupted),

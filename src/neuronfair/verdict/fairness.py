@@ -29,6 +29,7 @@ from neuronfair.store.manifest import MANIFEST, where
 from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
+from neuronfair.verdict.feeding import check_feeding
 from neuronfair.verdict.gate import Limit, people_needed
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.report import CorpusReport
@@ -86,7 +87,7 @@ class Fairness:
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
         domain. The upper end of the interval must not exceed `max_rate`. Only if it does, people to show are searched
         for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model that gives
-        everybody the same decision fails: nothing can be said about it.
+        everybody the same decision fails, and so does one that seems to be wrongly fed: nothing can be said about it.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         if not 0 < max_rate < 1:
@@ -108,7 +109,8 @@ class Fairness:
             decision=opened.decision,
             seed=seed,
         )
-        problems = []
+        feeding = check_feeding(opened, data) if data.labelled else None
+        problems = [feeding.text] if feeding is not None and feeding.level == "wrong" else []
         if limit.met_by(rate.interval[1]):
             plan = Plan(
                 method=settings.method or ("frontier" if opened.white_box else "aequitas"),

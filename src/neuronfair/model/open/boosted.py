@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,8 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
     why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note)))
     probability = objective != "binary:logitraw"
-    return request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
+    opened = request.black_box("XGBoost", lambda rows: ask(reading.given(rows)), why, probability=probability)
+    return replace(opened, inputs=ask if reading.declared else None)
 
 
 def _checked(request: Request) -> tuple[bytes, Json]:

@@ -91,13 +91,14 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
             note = "; ".join(filter(None, ("its preprocessing has become the first layer" if steps else "", remark)))
             opened = request.white_box(kind, module, encoding=encoding, note=note, probability=True)
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
-            return replace(opened, fingerprint=print_of)
+            return replace(opened, fingerprint=print_of, inputs=ask if reading.declared else None)
         except NotLinear as reason:
             why = str(reason)
     why = "; ".join(filter(None, (why, remark)))
-    return request.black_box(
+    opened = request.black_box(
         kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
     )
+    return replace(opened, inputs=ask if reading.declared else None)
 
 
 def _read_skops(request: Request) -> Any:
