@@ -3,9 +3,9 @@
     python benchmarks/feeding.py
 
 Ten models, each fed rightly and in ten wrong ways. A wrong feeding is a wrong domain file: other attributes for the
-same rows, or the classes the other way round. The constants of `verdict/feeding.py` were settled on SETTLED, which are
-models of Adult, German credit and COMPAS; HELD_OUT are models of other tables. WEAK are models that are fed rightly and are bad
-all the same: they must not be called wrongly fed. NEURONFAIR_DATA and NEURONFAIR_MODELS must be set.
+same rows, or the classes the other way round. The constants of the check were settled on SETTLED, models of Adult,
+German credit and COMPAS; HELD_OUT are models of other tables. WEAK are models that are fed rightly and are bad all the
+same: they must not be called wrongly fed. NEURONFAIR_DATA and NEURONFAIR_MODELS must be set.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def published(file: str, table: str) -> Subject:
     return Subject(f"published {file}, {table}", data, read_model(PUBLISHED / f"{file}.npz", data.domain))
 
 
-def audited(data: Data) -> Data:
-    """Return rows that a model has not seen or, of a small table, all."""
+def audited(data: Data, few: int = FEW) -> Data:
+    """Return rows that a model has not seen or, if they are too few, all."""
     test = data.split(0).test
-    return test if len(test) >= FEW else data
+    return test if len(test) >= few else data
 
 
 def network(table: str, encoding: str, hidden: tuple[int, ...] = (32, 16)) -> Subject:
@@ -70,11 +70,11 @@ def network(table: str, encoding: str, hidden: tuple[int, ...] = (32, 16)) -> Su
     return Subject(f"network on {table} ({encoding})", audited(data), module)
 
 
-def estimator(table: str, encoding: str, made: Any) -> Subject:
+def estimator(table: str, encoding: str, made: Any, few: int = FEW) -> Subject:
     data = synthetic() if table == "synthetic" else load(table, encoding)
     train = data.split(0).train
     made.fit(TableEncoding.of(data.domain).encode(train.rows).numpy(), train.labels.numpy())
-    return Subject(f"{type(made).__name__} on {table} ({encoding})", audited(data), made)
+    return Subject(f"{type(made).__name__} on {table} ({encoding})", audited(data, few), made)
 
 
 def synthetic() -> Data:
@@ -189,17 +189,20 @@ HELD_OUT: tuple[Callable[[], Subject], ...] = (
     partial(estimator, "bank", "default", LogisticRegression(max_iter=300)),
     partial(estimator, "bank", "default", HistGradientBoostingClassifier(random_state=0)),
 )
-WEAK: tuple[Callable[[], Subject], ...] = (
-    partial(estimator, "bank", "default", LogisticRegression(C=1e-4, max_iter=300)),
-    partial(estimator, "meps", "default", LogisticRegression(C=1e-4, max_iter=300)),
-    partial(estimator, "bank", "default", LogisticRegression(class_weight="balanced", max_iter=300)),
-    partial(estimator, "meps", "default", LogisticRegression(class_weight="balanced", max_iter=300)),
-    partial(estimator, "adult", "default", DecisionTreeClassifier(max_depth=1)),
-    partial(estimator, "compas", "default", DecisionTreeClassifier(max_depth=1)),
-    partial(estimator, "bank", "default", DecisionTreeClassifier(random_state=0)),
-    partial(estimator, "compas", "default", DecisionTreeClassifier(random_state=0)),
-    partial(estimator, "german", "default", MLPClassifier((100, 100), alpha=0, max_iter=400, random_state=0)),
-    partial(estimator, "compas", "default", RandomForestClassifier(20, max_depth=2, random_state=0)),
+WEAK: tuple[Callable[[], Subject], ...] = tuple(
+    partial(estimator, table, "default", made, few=0)
+    for table, made in (
+        ("bank", LogisticRegression(C=1e-4, max_iter=300)),
+        ("meps", LogisticRegression(C=1e-4, max_iter=300)),
+        ("bank", LogisticRegression(class_weight="balanced", max_iter=300)),
+        ("meps", LogisticRegression(class_weight="balanced", max_iter=300)),
+        ("adult", DecisionTreeClassifier(max_depth=1)),
+        ("compas", DecisionTreeClassifier(max_depth=1)),
+        ("bank", DecisionTreeClassifier(random_state=0)),
+        ("compas", DecisionTreeClassifier(random_state=0)),
+        ("german", MLPClassifier((100, 100), alpha=0, max_iter=400, random_state=0)),
+        ("compas", RandomForestClassifier(20, max_depth=2, random_state=0)),
+    )
 )
 
 

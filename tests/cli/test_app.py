@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from neuronfair.cli.app import warn_of_feeding
 from neuronfair.domain.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.weights import Card, fingerprint, save
 from neuronfair.model.zoo import fully_connected
+from neuronfair.render.console import make_console
+from neuronfair.verdict.report import FeedingReport
 from tests.conftest import Result
 
 HEADER = "age,sex,race,job,income"
@@ -451,3 +454,13 @@ def test_a_terminal_without_unicode_or_colour(table):
 
 
 # The README
+
+
+@pytest.mark.parametrize(("level", "said"), [("wrong", "It is fed [wrongly].\n"), ("ok", "")])
+def test_a_model_that_seems_wrongly_fed_is_named(monkeypatch, level, said):
+    report = FeedingReport(level, "It is fed [wrongly].", 10)
+    monkeypatch.setattr("neuronfair.verdict.feeding.check_feeding", lambda opened, data: report)
+    console = make_console()
+    with console.capture() as capture:
+        warn_of_feeding(None, None, console)
+    assert capture.get() == said

@@ -3,7 +3,7 @@ from __future__ import annotations
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
 from neuronfair.verdict.entries import Note, Rates
-from neuronfair.verdict.report import Verdict
+from neuronfair.verdict.report import FeedingReport, Verdict
 from tests import reports
 
 
@@ -27,6 +27,12 @@ def test_the_verdict_comes_first_then_figures_and_the_worst():
     assert race.count("not known") == 2
     assert "• A person with age 39 is decided low; with sex M instead of F: high." in text
     assert "  neuronfair replay RUN/sex/frontier 17" in text
+
+
+def test_what_could_not_be_checked_is_said():
+    said = "Whether the model is right could not be checked."
+    assert said in shown(reports.report(feeding=FeedingReport("ok", said, 5)))
+    assert said not in shown(reports.report(feeding=FeedingReport("ok", said, 5, accuracy=0.9)))
 
 
 def test_three_of_the_worst_by_their_gap_whatever_their_attribute():

@@ -22,7 +22,6 @@ SWAPPED, COLUMNS = 400, 24  # rows and columns, at most, with which columns are 
 CERTAIN = 3.3  # standard errors that are evidence: one time in 2,000 by chance
 GAIN, PART = 0.03, 1 / 3  # by which another feed must raise the AUC, also as a part of what is missing to a forest's
 CLOSER = 0.95  # of the own error that another feed may have at most
-BROKEN = 1.15  # times the promised error that breaks a promise
 BETTER = 0.98  # of the error, that makes a step of the search worth taking
 _MOST = 1e6  # that a score may be
 
@@ -48,14 +47,15 @@ class Fed:
 
 def better_feed(fed: Fed, missing: float) -> BetterFeed | None:
     """Return another feed that fits the labels clearly better, chosen on some rows and confirmed on the others."""
+    if _comes_true(fed.fit) and not _certain(fed.fit.error - fed.fit.promised):
+        return None  # it keeps its promises: a weak model might suit other columns better, but was not trained on them
     search = _Search(fed, min(TRIED, len(fed.labels) // 2))
     own, found = search.own(search.rest), [search.turned()]
     if fed.opened.inputs is not None:
-        feed = search.named()
-        found.insert(0, search.of(feed))
-        left = missing - found[0][1].auc(own)[0]
-        if left > GAIN and _certain(fed.fit.error - BROKEN * fed.fit.promised):
-            found.insert(0, search.of(search.swapped(feed)))
+        found.append(search.of(search.named()))
+        left = missing - found[-1][1].auc(own)[0]
+        if left > GAIN:
+            found.append(search.of(search.swapped()))
     found.sort(key=lambda one: float(one[1].error.mean()))
     for text, fit in found:
         gain, deviation = fit.auc(own)
@@ -122,7 +122,7 @@ class _Search:
         best, least = Feed(), self.error(Feed())
         for kind in ("scale", "codes", "order", "scale"):
             options = {
-                "scale": [replace(best, scale=name) for name in SCALES],
+                "scale": [replace(best, scale=name) for name in ("", *SCALES)],
                 "codes": [replace(best, codes=name) for name in CODES],
                 "order": [replace(best, order=self.feeder.order(name), moved=name) for name in ORDERS],
             }[kind]
@@ -132,24 +132,24 @@ class _Search:
                     best, least = feed, error
         return best
 
-    def swapped(self, feed: Feed) -> Feed:
+    def swapped(self) -> Feed:
         """Return the columns in another order, found by exchanging two of them as long as it helps."""
         chosen = slice(0, min(SWAPPED, self.tried.stop))
         labels, count = self.labels[chosen], len(self.feeder.attributes)
-        order = begun = feed.order or tuple(range(count))
-        least = float(self.fit(self.feeder.numbers(feed, chosen), labels).error.mean())
+        order = begun = tuple(range(count))
+        least = float(self.own(chosen).error.mean())
         for _ in range(count if count <= COLUMNS else 0):
             errors: dict[tuple[int, ...], float] = {}
             for first in range(count - 1):
                 orders = [_exchanged(order, first, second) for second in range(first + 1, count)]
-                made = [self.feeder.numbers(replace(feed, order=one), chosen) for one in orders]
+                made = [self.feeder.numbers(Feed(order=one), chosen) for one in orders]
                 fit = self.fit(np.concatenate(made), np.tile(labels, len(orders)))
                 errors |= zip(orders, fit.error.reshape(len(orders), -1).mean(1).tolist(), strict=True)
             best = min(errors, key=lambda one: errors[one])
             if errors[best] > BETTER * least:
                 break
             order, least = best, errors[best]
-        return feed if order == begun else replace(feed, order=order, moved="the columns in another order")
+        return Feed() if order == begun else Feed(order=order, moved="the columns in another order")
 
 
 def _exchanged(order: tuple[int, ...], first: int, second: int) -> tuple[int, ...]:
