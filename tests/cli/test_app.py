@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from neuronfair.cli.app import warn_of_feeding
 from neuronfair.domain.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.weights import Card, fingerprint, save
 from neuronfair.model.zoo import fully_connected
+from neuronfair.render.console import make_console
+from neuronfair.verdict.report import FeedingReport
 from tests.conftest import Result
 
 HEADER = "age,sex,race,job,income"
@@ -466,3 +469,13 @@ def test_infer_says_what_it_leaves_out_and_how_it_reads_the_rest(run):
     draft = Path("table.toml").read_text(encoding="utf-8")
     assert "# - the file is not UTF-8" in draft
     assert '"größe" = { kind = "continuous", low = 10.5, high = 18.5' in draft
+
+
+@pytest.mark.parametrize(("level", "said"), [("wrong", "It is fed [wrongly].\n"), ("ok", "")])
+def test_a_model_that_seems_wrongly_fed_is_named(monkeypatch, level, said):
+    report = FeedingReport(level, "It is fed [wrongly].", 10)
+    monkeypatch.setattr("neuronfair.verdict.feeding.check_feeding", lambda opened, data: report)
+    console = make_console()
+    with console.capture() as capture:
+        warn_of_feeding(None, None, console)
+    assert capture.get() == said

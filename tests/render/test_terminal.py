@@ -6,7 +6,7 @@ from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
 from neuronfair.verdict.entries import Note, Rates
-from neuronfair.verdict.report import Report, Verdict
+from neuronfair.verdict.report import FeedingReport, Report, Verdict
 from tests import reports
 
 
@@ -40,6 +40,12 @@ def test_how_groups_fare_is_a_line_for_each_attribute():
         "sex", "yes", "F 26 %", "M 65 %", "40 % (28.1–54.9)", "not known",
     ]  # fmt: skip
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
+
+
+def test_what_could_not_be_checked_is_said():
+    said = "Whether the model is right could not be checked."
+    assert said in shown(reports.report(feeding=FeedingReport("ok", said, 5)))
+    assert said not in shown(reports.report(feeding=FeedingReport("ok", said, 5, accuracy=0.9)))
 
 
 def test_three_of_the_worst_by_their_gap_whatever_their_attribute():

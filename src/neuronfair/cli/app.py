@@ -6,13 +6,19 @@ import io
 import os
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neuronfair import __version__
 from neuronfair.errors import NeuronFairError
 from neuronfair.shown import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.domain.data import Data
+    from neuronfair.model.open import Opened
 
 app = typer.Typer(
     help="Fairness testing of neural networks: where bias lives and whom it hits.",
@@ -62,6 +68,15 @@ def _explain(error: Any) -> None:
 def complain(message: str) -> None:
     """Print one line on standard error; whatever names are in it."""
     print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
+
+
+def warn_of_feeding(opened: Opened, data: Data, console: Console) -> None:
+    """Say so if a model seems to be fed otherwise than it was trained."""
+    from neuronfair.verdict.feeding import check_feeding
+
+    feeding = check_feeding(opened, data)
+    if feeding.level != "ok":
+        console.print(visible(feeding.text), style="bold yellow")
 
 
 def _fail(message: str) -> None:

@@ -70,6 +70,9 @@ def audit(
         list[str] | None,
         typer.Option(metavar="EXPR", help="Exit with status 1 if this holds, such as 'rate > 0.01'; may be repeated."),
     ] = None,
+    trust_feeding: Annotated[
+        bool, typer.Option("--trust-feeding", help="Judge the limits even if the model seems to be wrongly fed.")
+    ] = False,
     corpus: Annotated[
         Path | None, typer.Option(help="File of past counterexamples: replayed first, and the worst findings added.")
     ] = None,
@@ -121,7 +124,7 @@ def audit(
     table = found.data
     for remark in found.remarks:
         console.print(f"Table: {remark}")
-    ready = Checks(fail_if or (), corpus, corpus_add, baseline).read(table.domain)
+    ready = Checks(fail_if or (), corpus, corpus_add, baseline, trust_feeding).read(table.domain)
     opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
     game = playground(opened, table) if interactive else None
     origin = Origin(

@@ -9,7 +9,7 @@ import typer
 
 from neuronfair import __version__
 from neuronfair.cli import options
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.errors import ModelError
 from neuronfair.words import listed
 
@@ -84,6 +84,8 @@ def interpret(
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
+    if model is not None:
+        warn_of_feeding(opened, table, console)
     network = opened.model
     if not isinstance(network, Network):
         raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")

@@ -9,7 +9,7 @@ import typer
 
 from neuronfair import __version__
 from neuronfair.cli import options
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.words import POPULATIONS, listed, percent
 
 
@@ -58,6 +58,8 @@ def rate(
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
+    if model is not None:
+        warn_of_feeding(opened, table, console)
     with progress_bar("Judging people", quiet=console.quiet) as show:
         result = discrimination_rate(
             opened.model,

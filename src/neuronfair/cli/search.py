@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuronfair.cli import options
-from neuronfair.cli.app import app
+from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.cli.own import own_model
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.search.plugins import registered
@@ -89,6 +89,8 @@ def search(
     source = options.Source(model or _trained(out), weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
+    if model is not None:
+        warn_of_feeding(opened, table, console)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)

@@ -58,6 +58,7 @@ class BlackBox:
     def __init__(self, ask: Callable[[Tensor], Any], encoding: Encoding | TableDomain) -> None:
         self.ask = ask
         self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        self.inputs: Callable[[np.ndarray], Any] | None = None  # the same function of encoded rows, where it is one
         self.rows_forward = 0
         self.outputs = self._ask(self.encoding.example).shape[1]
 
@@ -65,7 +66,9 @@ class BlackBox:
     def of_inputs(predict: Callable[[np.ndarray], Any], encoding: Encoding | TableDomain) -> BlackBox:
         """Return a function of encoded rows, float64 arrays (n, width), as a black box."""
         how: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
-        return BlackBox(lambda rows: predict(how.encode(rows, torch.float64).cpu().numpy()), how)
+        made = BlackBox(lambda rows: predict(how.encode(rows, torch.float64).cpu().numpy()), how)
+        made.inputs = predict
+        return made
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return what the function says of rows: float64, (n, outputs)."""

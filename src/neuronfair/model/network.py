@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -94,7 +95,11 @@ class Network:
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return what the module computes for rows, as (n, outputs) and without a gradient."""
-        x = self._inputs(rows)
+        return self.answers(self._inputs(rows))
+
+    def answers(self, inputs: Tensor | np.ndarray) -> Tensor:
+        """Return what the module computes for numbers, (n, *shape), whatever made them."""
+        x = torch.as_tensor(inputs, dtype=self.dtype, device=self.device)
         with torch.no_grad():
             result, _ = self._forward(x, ())
         self.rows_forward += len(x)

@@ -16,7 +16,8 @@ WHOLE = "audit"  # the suite of checks that belong to no attribute
 def junit(report: Report) -> str:
     """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
 
-    A limit fails if it fired, a search if it found anybody. A failure shows the worst pair in words and how to see it
+    A limit fails if it fired, a search if it found anybody, and a test of its own comes first if the model seems to be
+    wrongly fed. A failure shows the worst pair in words and how to see it
     again. Control characters, most of which XML cannot hold, are written out.
     """
     root = ElementTree.Element("testsuites", name=f"neuronfair audit of {visible(report.data.name)}")
@@ -32,8 +33,12 @@ def junit(report: Report) -> str:
 def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
     suites: dict[str, list[ElementTree.Element]] = {}
     attributes = {attribute.name: attribute for attribute in report.attributes}
+    if report.feeding is not None and report.feeding.level == "wrong":
+        case = _case(WHOLE, "the model is fed what it was trained on")
+        _fail(case, report.feeding.text, (), "feeding")
+        suites[WHOLE] = [case]
     if report.gate is None:
-        return {name: list(_searches(attribute)) for name, attribute in attributes.items()}
+        return suites | {name: list(_searches(attribute)) for name, attribute in attributes.items()}
     for check in report.gate.checks:
         suite = check.attribute or WHOLE
         case = _case(suite, check.expression)
@@ -62,8 +67,8 @@ def _case(suite: str, name: str, seconds: float = 0.0) -> ElementTree.Element:
     return ElementTree.Element("testcase", places)
 
 
-def _fail(case: ElementTree.Element, message: str, details: Sequence[str]) -> None:
-    failure = ElementTree.SubElement(case, "failure", message=visible(message), type="discrimination")
+def _fail(case: ElementTree.Element, message: str, details: Sequence[str], kind: str = "discrimination") -> None:
+    failure = ElementTree.SubElement(case, "failure", message=visible(message), type=kind)
     failure.text = "\n".join(map(visible, (message, *details)))
 
 

@@ -14,13 +14,20 @@ from neuronfair.words import UNKNOWN, spanned, times
 
 WORST = 3  # findings told
 COLUMNS = 8  # left out and named
-_STYLE = {"discriminates": "bold red", "suspicious": "bold yellow", "nothing found": "bold green"}
+_STYLE = {
+    "wrongly fed": "bold red",
+    "discriminates": "bold red",
+    "suspicious": "bold yellow",
+    "nothing found": "bold green",
+}
 
 
 def audit_report(report: Report) -> RenderableType:
     """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
     attributes = report.attributes
     lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
+    if report.feeding is not None and report.feeding.accuracy is None:
+        lines.append(report.feeding.text)
     lines.append(_table(attributes))
     lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     lines += _groups(attributes)

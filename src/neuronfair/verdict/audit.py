@@ -25,6 +25,7 @@ from neuronfair.verdict.about import Origin, about_data, about_decision, about_m
 from neuronfair.verdict.checks import Ready, attribute_sets
 from neuronfair.verdict.description import WORST, describe
 from neuronfair.verdict.entries import NOT_READ, Note
+from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.proposal import propose
@@ -74,9 +75,11 @@ def run(
         _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
-    clock, inquiries, repair, interrupted = _Clock(), list[Inquiry](), None, False
+    clock, inquiries, feeding, repair, interrupted = _Clock(), list[Inquiry](), None, None, False
     decision = about_decision(opened, data)
     try:
+        show("Checking what the model is fed", 0, None)
+        feeding = check_feeding(opened, data)
         for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
             inquiries.append(Inquiry.of(case.domain))
             inquiries[-1].note(*_unread(case.domain.sensitive, origin.reads))
@@ -91,11 +94,12 @@ def run(
     entries = tuple(one.report for one in inquiries)
     report = Report(
         neuronfair=versions()["neuronfair"],
-        verdict=verdict(entries, len(data), interrupted=interrupted),
+        verdict=headed(verdict(entries, len(data), interrupted=interrupted), feeding),
         data=about_data(data, choices[-1], origin),
         model=about_model(opened, data, origin),
         decision=decision,
         attributes=entries,
+        feeding=feeding,
         repair=repair,
         seconds=clock.figures(),
         reproduction=reproduction(opened, data, settings.seed, origin, interrupted, place),

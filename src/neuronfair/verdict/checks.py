@@ -20,13 +20,15 @@ from neuronfair.verdict.report import CorpusReport, Report
 class Checks:
     """What an audit is judged by: limits such as "rate > 0.01", and the files of a corpus and of an earlier audit.
 
-    Everybody in the corpus is judged again; unless `add` is false, the worst findings are added to the file.
+    Everybody in the corpus is judged again; unless `add` is false, the worst findings are added to the file. Limits are
+    not judged for a model that seems to be wrongly fed, unless `trust_feeding` is set.
     """
 
     fail_if: Sequence[str] = ()
     corpus: str | Path | None = None
     add: bool = True
     baseline: str | Path | None = None
+    trust_feeding: bool = False
 
     def read(self, domain: TableDomain) -> Ready:
         """Read the files, so that a damaged one is refused before any work is done."""
@@ -38,6 +40,7 @@ class Checks:
             add=self.add,
             earlier=None if self.baseline is None else read_baseline(self.baseline),
             file=str(self.baseline),
+            trust_feeding=self.trust_feeding,
         )
 
 
@@ -52,6 +55,7 @@ class Ready:
     add: bool = True
     earlier: Report | None = None
     file: str = ""
+    trust_feeding: bool = False
 
     def refuse(self, sensitive: Sequence[str], methods: Sequence[str]) -> None:
         """Refuse a limit that cannot be judged, and an audit that cannot be compared with."""
@@ -86,12 +90,20 @@ class Ready:
             if self.earlier is not None:
                 report = replace(report, baseline=compare_with(report, self.earlier, self.file))
             if self.fail_if and not report.reproduction.interrupted:
+                self._refuse_feeding(report)
                 report = replace(report, gate=check(report, self.fail_if))
             if self.corpus is not None and past is not None and self.add:
                 report = replace(report, corpus=replace(past, added=extend(self.corpus, report, write=False)))
         except NeuronFairError as error:
             return report, error
         return report, None
+
+    def _refuse_feeding(self, report: Report) -> None:
+        if report.feeding is not None and report.feeding.level == "wrong" and not self.trust_feeding:
+            expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
+            raise NeuronFairError(
+                f"{expressions}: not judged. {report.feeding.text} If it is fed rightly: --trust-feeding"
+            )
 
     def extend(self, report: Report) -> None:
         """Add the worst findings to the corpus: last, so that after a kill the same audit replays the same people."""

@@ -28,6 +28,7 @@ from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
+from neuronfair.verdict.feeding import check_feeding
 from neuronfair.verdict.gate import check_groups, people_needed
 from neuronfair.verdict.given import given
 from neuronfair.verdict.groups import group_figures
@@ -93,7 +94,8 @@ class Fairness:
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
         domain. The upper ends of the intervals must not exceed `max_rate`. Only if one does, people to show are
         searched for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model
-        that gives everybody the same decision fails: nothing can be said about it.
+        that gives everybody the same decision fails, and so does one that seems to be wrongly fed: nothing can be said
+        about it.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         if not 0 < max_rate < 1:
@@ -109,7 +111,8 @@ class Fairness:
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         rates = _rates(opened, data, samples, settings, has_table=isinstance(domain, Data))
         rate = max(rates, key=lambda one: one.interval[1])
-        problems = []
+        feeding = check_feeding(opened, data) if data.labelled else None
+        problems = [feeding.text] if feeding is not None and feeding.level == "wrong" else []
         if limit.met_by(rate.interval[1]):
             plan = Plan(
                 method=settings.method or ("frontier" if opened.white_box else "aequitas"),

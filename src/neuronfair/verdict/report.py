@@ -20,7 +20,8 @@ from neuronfair.verdict.entries import AttributeReport, Group, RateOf
 
 SCHEMA = 2
 T = TypeVar("T")
-Level = Literal["discriminates", "suspicious", "nothing found", "interrupted"]
+FeedingLevel = Literal["ok", "suspicious", "wrong"]
+Level = Literal["wrongly fed", "discriminates", "suspicious", "nothing found", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,39 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
+class BetterFeed:
+    """Another way to make numbers of the rows that fits the labels clearly better, on rows it was not chosen on."""
+
+    text: str  # what is otherwise than declared
+    accuracy: float
+    auc: float
+
+
+@dataclass(frozen=True)
+class FeedingReport:
+    """Whether the model seems to be fed what it was trained on; null where it could not be measured."""
+
+    level: FeedingLevel
+    text: str
+    rows: int  # of the table that were looked at
+    constant: bool = False  # whether all of them get one decision
+    decided: tuple[float, ...] = ()  # share of each class among the decisions
+    probabilities: tuple[float, ...] = ()  # of the last class: 5, 25, 50, 75 and 95 % of the rows lie below
+    confidence: float | None = None  # mean probability of the likeliest class
+    saturated: float | None = None  # share of rows with a confidence of 99.9 % or more
+    accuracy: float | None = None
+    low: float | None = None  # its interval, 95 %
+    high: float | None = None
+    majority: float | None = None  # accuracy of always saying the most frequent class
+    calibration: float | None = None  # mean distance of confidence and accuracy, over ten bins
+    auc: float | None = None  # area under the ROC curve, mean of the classes
+    auc_low: float | None = None  # its interval, 95 %
+    auc_high: float | None = None
+    attainable: float | None = None  # AUC of a quick forest on the same rows, out of bag
+    better: BetterFeed | None = None
+
+
+@dataclass(frozen=True)
 class DecisionReport:
     """What counts as a flip of the decision."""
 
@@ -192,6 +226,7 @@ class Report:
     attributes: tuple[AttributeReport, ...]  # one for each sensitive attribute, then one for all together
     reproduction: Reproduction
     seconds: Seconds = Seconds()
+    feeding: FeedingReport | None = None  # null if the audit was interrupted before
     repair: RepairReport | None = None
     corpus: CorpusReport | None = None  # with --corpus
     baseline: BaselineReport | None = None  # with --baseline

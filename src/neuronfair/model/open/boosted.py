@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 from neuronfair.apart import Unreadable, read_apart
 from neuronfair.errors import needs, one_line
 from neuronfair.limits import check_size
+from neuronfair.model.open.forests import forest_of
 from neuronfair.model.open.opened import TRIED, File, Opened, Request
 from neuronfair.model.open.readings import first_that_works, readings
 
@@ -49,13 +52,15 @@ def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Ope
         inputs.feature_names_in_ = booster.feature_names
     reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
     why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note)))
-    return request.black_box(
+    opened = request.black_box(
         "XGBoost",
         lambda rows: ask(reading.given(rows)),
         why,
         probability=objective != "binary:logitraw",
         print_of=print_of,
     )
+    trees = partial(forest_of, booster, reading.given, opened.model.scores, request.domain, request.tried)
+    return replace(opened, inputs=ask if reading.declared else None, trees=trees)
 
 
 def names(file: File) -> list[str] | None:

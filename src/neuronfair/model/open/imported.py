@@ -57,7 +57,8 @@ def open_object(request: Request, thing: Any) -> Opened:
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
-        return _answering(request, thing.ask, thing.ask, "a function shows nothing of itself")
+        found = _answering(request, thing.ask, thing.ask, "a function shows nothing of itself")
+        return replace(found, inputs=thing.inputs)
     if scikit.is_estimator(thing):
         content = needs("joblib", "sklearn").hash(thing)
         return scikit.open_estimator(request, thing, hashlib.sha256(content.encode()).hexdigest())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Opened:
 
     `decision` is what counts as another decision for the model's outputs. `note` is a sentence for people: white box,
     or black box and why. `fingerprint` is that of the weights or of the file; `module` the torch module of a white box.
+    `inputs` gives the scores of the numbers that the domain's encoding makes of rows, (n, width); None for a model that
+    is given the table itself.
     """
 
     model: Network | BlackBox
@@ -45,6 +47,7 @@ class Opened:
     note: str
     fingerprint: str
     module: nn.Module | None
+    inputs: Callable[[np.ndarray], Any] | None = None
     trees: Callable[[], Forest] | None = None  # makes the trees of a black box that has some
 
     @property
@@ -119,6 +122,7 @@ class Request(File):
         `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score
         is one, even if no sigmoid stands at the end. A linear model has nothing `hidden`.
         """
+        declared = encoding is None or encoding.attributes == self.domain.attributes
         encoding = encoding or TableEncoding.of(self.domain)
         encoding = TableEncoding(encoding.attributes, torch.device(self.device))
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -127,7 +131,8 @@ class Request(File):
         try:
             network = Network(module, encoding, layers=None if hidden else ())
         except ModelError as error:
-            return self._without_layers(kind, module, encoding, error)
+            found = self._without_layers(kind, module, encoding, error)
+            return found if declared else replace(found, inputs=None)
         scores = self._steady(network)
         decision, said = self._decision(scores, probability or network.ends_in_sigmoid())
         decision.check(network.outputs)
@@ -136,7 +141,8 @@ class Request(File):
         if not hidden:
             text = "White box: a linear model, a network without hidden layers to look into"
         note = "; ".join(filter(None, (text, note, said))) + "."
-        return Opened(network, decision, self.source, kind, note, fingerprint(module), module)
+        inputs = network.answers if declared else None
+        return Opened(network, decision, self.source, kind, note, fingerprint(module), module, inputs)
 
     def _without_layers(self, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError) -> Opened:
         try:
@@ -145,13 +151,14 @@ class Request(File):
             misfit = f". {self.widths()}" if worse.__cause__ is not None else ""  # its own code refused the rows
             raise self.error(f"{one_line(worse)}{misfit}") from error
         why, probability = "no hidden activation was found in it", network.ends_in_sigmoid()
-        return self.black_box(
+        found = self.black_box(
             kind,
             lambda rows: network.scores(rows).cpu(),
             why,
             probability=probability,
             print_of=fingerprint(module),
         )
+        return replace(found, inputs=network.answers)
 
     def black_box(
         self,

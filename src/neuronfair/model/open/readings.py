@@ -28,6 +28,7 @@ class Reading:
 
     given: Callable[[Tensor], Any]
     note: str = ""
+    declared: bool = False  # it is given the numbers that the domain file declares
 
 
 def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
@@ -45,7 +46,7 @@ def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
     width = _said(estimator, "n_features_in_") or (encoding.width if bare else len(domain.names))
     if bare and width == encoding.width:
         note = f"it is given the {width} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note)]
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True)]
     if not bare and width == len(domain.names):
         frames = Frames(domain, known=_categories(estimator, domain.names))
         note = "it is given the columns in the domain's order, because it has no column names"

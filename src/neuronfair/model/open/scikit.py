@@ -106,7 +106,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
             make = partial(request.white_box, kind, module, encoding=encoding, note=note)
             opened = make(probability=bool(probability), hidden=is_perceptron(final))
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
-            return replace(opened, fingerprint=print_of)
+            return replace(opened, fingerprint=print_of, inputs=ask if reading.declared else None)
         except NotLinear as reason:
             why = str(reason)
     why = "; ".join(filter(None, (why, remark)))
@@ -116,7 +116,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     made = partial(
         forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
     )
-    return replace(opened, trees=made)
+    return replace(opened, inputs=ask if reading.declared else None, trees=made)
 
 
 def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:

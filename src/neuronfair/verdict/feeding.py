@@ -1,0 +1,146 @@
+"""Is the model fed what it was trained on? A check before any figure of an audit, by the labels of the table.
+
+A model that is fed rightly keeps its promises roughly, tells classes apart about as well as a forest that learned from
+the same rows, and no other way to make numbers of the rows suits it clearly better. A weak model keeps its promises,
+too; one that has learned its rows by heart, or weighs the classes, does not, but it tells the classes apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.domain.data import Data
+from neuronfair.measure.rate import Rate
+from neuronfair.measure.skill import Fit
+from neuronfair.model.decision import Decision
+from neuronfair.model.open import Opened
+from neuronfair.verdict.other_feeds import CERTAIN, GAIN, Fed, better_feed
+from neuronfair.verdict.report import FeedingLevel, FeedingReport, Verdict
+from neuronfair.words import percent
+
+ROWS = 10_000  # of the table that are looked at, at most
+FEWEST = 10  # rows of each class without which nothing is concluded
+LEARNED, TREES = 3_000, 60  # rows that a forest learns from, to see what can be known, and its trees
+SURE, HARD = 0.999, 0.9  # an output is saturated from this confidence on; so many, and they are no probabilities
+LIKELY = 2.0  # standard errors that make a model suspicious
+LOST, WEAK = 0.4, 0.5  # parts of the forest's skill: below them a model that breaks its promises is wrong or suspicious
+NORMAL = 1.96  # standard errors on each side of an interval of 95 %
+_TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
+
+
+def check_feeding(opened: Opened, data: Data) -> FeedingReport:
+    """Return whether a model seems to be fed what it was trained on: ok, suspicious or wrong, and the figures."""
+    forward, decision = opened.model.rows_forward, opened.decision
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:ROWS]
+    data = data.take(order.to(data.rows.device))
+    parts = torch.split(data.rows, opened.model.encoding.rows_per_pass)
+    scores = torch.cat([opened.model.scores(part) for part in parts])
+    report = _of_scores(scores, decision)
+    target, classes = data.domain.target, decision.classes(opened.model.outputs)
+    if target is not None and len(target.classes) == classes > 1 and data.labelled:
+        decided = decision.chosen(scores)
+        if int(torch.bincount(data.labels, minlength=classes).min()) >= FEWEST:
+            report = _of_labels(report, Fed(opened, data, scores.cpu().numpy()), int((decided == data.labels).sum()))
+    opened.model.rows_forward = forward
+    return report
+
+
+def _of_scores(scores: Tensor, decision: Decision) -> FeedingReport:
+    """Return what can be said without labels."""
+    rows, alike = len(scores), decision.alike(scores)
+    text = "Whether the model is right could not be checked: the table has no labels of its decisions, or too few."
+    if alike:
+        text = f"This model decides alike for all {rows:,} rows looked at. {text} {_TURN}"
+    report = FeedingReport("suspicious" if alike else "ok", text, rows, constant=alike)
+    if decision.kind == "tolerance":
+        return report
+    chosen = torch.bincount(decision.chosen(scores), minlength=decision.classes(scores.shape[1]))
+    fit = Fit.of(scores.cpu().numpy(), np.zeros(rows, dtype=np.int64), decision)
+    return replace(
+        report,
+        decided=tuple((chosen / rows).tolist()),
+        probabilities=tuple(np.quantile(fit.probability[:, -1], (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()),
+        confidence=float(fit.confidence.mean()),
+        saturated=float((fit.confidence >= SURE).mean()),
+    )
+
+
+def _of_labels(report: FeedingReport, fed: Fed, right: int) -> FeedingReport:
+    """Return what the labels say, and the verdict."""
+    fit, labels = fed.fit, fed.labels
+    shares = np.bincount(labels) / len(labels)
+    low, high = Rate(right, len(labels), "table").interval
+    area, deviation = fit.auc()
+    forest = _forest(fed.data.rows.cpu().numpy()[:LEARNED], labels[:LEARNED])
+    better = better_feed(fed, max(0.0, forest[0] - area))
+    report = replace(
+        report,
+        level="ok",
+        accuracy=right / len(labels),
+        low=low,
+        high=high,
+        majority=float(shares.max()),
+        calibration=fit.calibration,
+        auc=area,
+        auc_low=max(0.0, area - NORMAL * deviation),
+        auc_high=min(1.0, area + NORMAL * deviation),
+        attainable=forest[0],
+        better=better,
+    )
+    broken = bool(fit.error.mean() > 1 - (shares**2).sum())  # it says less than the shares of the classes would
+    level: FeedingLevel = "ok"
+    if (better is not None and better.auc >= area + GAIN / 2) or (broken and _below(fit, forest, LOST) > CERTAIN):
+        level = "wrong"
+    elif (
+        better is not None  # its probabilities come true, which the model's own do not
+        or (broken and _below(fit, forest, WEAK) > LIKELY and (report.saturated or 0.0) < HARD)
+        or (report.constant and _below(fit, forest, WEAK) > 0)
+    ):
+        level = "suspicious"
+    return replace(report, level=level, text=_text(replace(report, level=level)))
+
+
+def _below(fit: Fit, forest: tuple[float, float], part: float) -> float:
+    """Return by how many standard errors a model's skill lies below a part of the forest's."""
+    area, deviation = fit.auc()
+    gap = part * (forest[0] - 0.5) - (area - 0.5)
+    return gap / (sqrt((part * forest[1]) ** 2 + deviation**2) or 1.0)
+
+
+def _forest(rows: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """Return the AUC of a forest on rows that each of its trees has not seen, and its standard error."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    if len(np.unique(labels)) < 2:
+        return 0.5, 0.0
+    forest = RandomForestClassifier(TREES, min_samples_leaf=3, oob_score=True, random_state=0)
+    forest.fit(rows, labels)
+    return Fit.of(forest.oob_decision_function_, np.searchsorted(forest.classes_, labels), Decision()).auc()
+
+
+def _text(report: FeedingReport) -> str:
+    shares = f"{percent(report.accuracy)} right on this table (the most frequent class: {percent(report.majority)})"
+    if report.level == "ok":
+        return f"This model is {shares}, and nothing suggests that it is fed otherwise than it was trained."
+    doubt = "is probably" if report.level == "wrong" else "may be"
+    area, forest, better = report.auc or 0.0, report.attainable or 0.0, report.better
+    if better is not None and better.auc > forest - GAIN:
+        why = f"With {better.text} it is {percent(better.accuracy)} right."
+    else:
+        why = f"Its AUC is {area:.2f}, that of a forest that learns from the same rows {forest:.2f}."
+        why += " It decides alike for all." if report.constant else ""
+    return f"This model is {shares}: the encoding {doubt} wrong. {why} {_TURN}"
+
+
+def headed(verdict: Verdict, feeding: FeedingReport | None) -> Verdict:
+    """Return a verdict that begins with what is wrong about the feeding, or ends with what may be."""
+    if feeding is None or feeding.level == "ok":
+        return verdict
+    if feeding.level == "suspicious":
+        return verdict if feeding.accuracy is None else replace(verdict, text=f"{verdict.text} But: {feeding.text}")
+    return Verdict("wrongly fed", f"{feeding.text} As it is fed here: {verdict.text}")
