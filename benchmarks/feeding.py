@@ -4,8 +4,8 @@
 
 Ten models, each fed rightly and in ten wrong ways. A wrong feeding is a wrong domain file: other attributes for the
 same rows, or the classes the other way round. The constants of the check were settled on SETTLED, models of Adult,
-German credit and COMPAS; HELD_OUT are models of other tables. WEAK are models that are fed rightly and are bad all the
-same: they must not be called wrongly fed. NEURONFAIR_DATA and NEURONFAIR_MODELS must be set.
+German credit and COMPAS; HELD_OUT are models of other tables, though not unseen (docs/howto/feeding.md). WEAK are fed
+rightly and bad all the same: they must not be called wrongly fed. NEURONFAIR_DATA and NEURONFAIR_MODELS must be set.
 """
 
 from __future__ import annotations

@@ -433,7 +433,7 @@ def test_a_model_that_does_not_decide_fails_the_build(run, tmp_path):
     result = run("audit", *TABLE, "--model", "same:score", *SMALL, "--fail-if", "rate > 50%")
     sys.modules.pop("same")
     assert result.status == 2
-    assert "decided alike for everybody" in result.err
+    assert "It decides alike for all." in result.err
 
 
 # Other commands

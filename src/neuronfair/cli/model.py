@@ -84,11 +84,11 @@ def interpret(
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
-    if model is not None:
-        warn_of_feeding(opened, table, console)
     network = opened.model
     if not isinstance(network, Network):
         raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")
+    if model is not None:
+        warn_of_feeding(opened, table, console)
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, table.domain, table.rows, progress=show)
     worst = profile.worst

@@ -89,11 +89,11 @@ def search(
     source = options.Source(model or _trained(out), weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
-    if model is not None:
-        warn_of_feeding(opened, table, console)
     network, plan = opened.model, replace(plan, decision=opened.decision)
     check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)
+    if model is not None:
+        warn_of_feeding(opened, table, console)
     manifest = make_manifest(
         plan,
         table,
