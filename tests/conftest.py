@@ -17,6 +17,7 @@ from neuronfair import cli
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.model import stacked
+from neuronfair.repair import evaluate
 from neuronfair.testing.cases import PEOPLE
 from neuronfair.verdict.settings import AuditSettings
 
@@ -45,7 +46,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
-    """Train for few epochs, and let audits search from at most 15 rows, 5 steps each."""
+    """Train for few epochs, and let audits and repairs search from at most 15 rows, 5 steps each."""
     descend, sized = stacked.descend, AuditSettings.sized
 
     def short(module, rows, held, settings, shuffles, **others):
@@ -57,6 +58,8 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
 
     patch.setattr(stacked, "descend", short)
     patch.setattr(AuditSettings, "sized", small)
+    patch.setattr(evaluate, "SEEDS", 15)
+    patch.setattr(evaluate, "STEPS", 5)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ WITHOUT = (
     f"rate {GERMAN} --samples 500",
     f"interpret {GERMAN}",
     f"compare {GERMAN} --methods uniform {SMALL}",
-    "repair found --repeats 1 --label seed --out fixed.safetensors",
+    "repair found --repeats 1 --max-loss 1 --out fixed.safetensors",
 )
 NEEDING = {
     "interpret german --plot curves.png": ("matplotlib", "plots"),
