@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -12,32 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.sources import reader_of
 
 __all__ = ["Opened", "open_model"]
-
-# Which module of this package reads which files; each has a function open(request).
-_READERS = {
-    ".safetensors": "own",
-    ".npz": "own",
-    ".pt2": "exported",
-    ".onnx": "onnx_file",
-    ".keras": "keras_file",
-    ".h5": "keras_file",
-    ".hdf5": "keras_file",
-    ".skops": "scikit",
-    ".joblib": "scikit",
-    ".pkl": "scikit",
-    ".pickle": "scikit",
-    ".ubj": "boosted",
-    ".json": "boosted",
-    ".txt": "lightgbm_file",
-    ".cbm": "catboost_file",
-}
-_IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 
 
 def open_model(
@@ -68,27 +47,6 @@ def open_model(
         from neuronfair.model.open.imported import open_object
 
         return open_object(request, model)
-    path = request.path
-    if _IMPORTABLE.fullmatch(request.source) and not path.exists():
-        return _reader("imported")(request)
-    if weights is not None:
-        raise request.error("--weights belongs to a torch module given as package.module:name")
-    if path.is_dir():
-        raise request.error("is a folder, not a model file")
-    suffix = path.suffix.lower()
-    if not path.is_file():
-        known = "" if suffix in _READERS else f" A model is a file ({', '.join(_READERS)}) or package.module:name"
-        raise request.error(f"there is no such file.{known}")
-    if suffix in _PICKLED_TORCH:
-        raise request.error(
-            "pickled models are refused, because opening one runs any program hidden in it. Name the function that "
-            "makes the module (package.module:name) with its weights as safetensors, or save it with torch.export"
-        )
-    if suffix not in _READERS:
-        raise request.error(f"a file that ends in '{suffix}' is no model. {did_you_mean(suffix, _READERS)}")
-    return _reader(_READERS[suffix])(request)
-
-
-def _reader(name: str) -> Callable[[Request], Opened]:
+    name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     reader: Callable[[Request], Opened] = import_module(f"neuronfair.model.open.{name}").open
-    return reader
+    return reader(request)

@@ -95,8 +95,6 @@ def _takes_nothing(function: Any) -> bool:
 
 def _load_weights(request: Request, module: nn.Module) -> None:
     path = Path(str(request.weights))
-    if not path.is_file():
-        raise request.error(f"there is no file of weights {path}")
     state, _ = read_safetensors(path)
     try:
         module.load_state_dict(state, strict=True)

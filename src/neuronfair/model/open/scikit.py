@@ -53,7 +53,8 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            estimator = _read_skops(request) if request.path.suffix.lower() == ".skops" else _read_pickle(request)
+            skops = request.path.suffix.lower() == ".skops"
+            estimator = _read_skops(request) if skops else needs("joblib", "sklearn").load(request.path)
         except (Exception, SystemExit) as error:
             if isinstance(error, NeuronFairError):
                 raise
@@ -164,15 +165,6 @@ def _checked(request: Request) -> bytes:
     json.loads(files["schema.json"], object_hook=note)
     check_size(asked, request.source, times=2)  # an array that is asked for twice is read twice
     return repacked(files)
-
-
-def _read_pickle(request: Request) -> Any:
-    if not request.trust_pickle:
-        raise request.error(
-            "a pickle, and opening one runs any program hidden in it. If you trust the file: --trust-pickle. Better, "
-            "save the model with skops.io.dump(model, 'model.skops')"
-        )
-    return needs("joblib", "sklearn").load(request.path)
 
 
 def _reader(estimator: Any) -> Any:
