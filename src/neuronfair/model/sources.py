@@ -26,6 +26,9 @@ READERS = {
     ".cbm": "catboost_file",
 }
 PICKLES = {".joblib", ".pkl", ".pickle"}
+# What a repaired model is written as; those of other kinds cannot be trained again here.
+_RETURNED = {suffix: suffix for suffix in (".safetensors", ".onnx", ".skops", ".joblib", ".pkl", ".pickle", ".keras")}
+_RETURNED[".npz"] = ".safetensors"
 _IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 
@@ -63,3 +66,16 @@ def reader_of(source: str, *, weights: Path | None = None, trust_pickle: bool = 
             "--trust-pickle. Better, save the model with skops.io.dump(model, 'model.skops')"
         )
     return READERS[suffix]
+
+
+def returned_as(source: str, *, weights: bool = False) -> str | None:
+    """Return how the name of a repaired model ends, in the format it came in; None where it cannot be trained again.
+
+    `weights` says whether those of a module that Python code makes are a file.
+
+    >>> returned_as("model.npz"), returned_as("model.ubj"), returned_as("package.module:make", weights=True)
+    ('.safetensors', None, '.safetensors')
+    """
+    if _IMPORTABLE.fullmatch(source):
+        return ".safetensors" if weights else None
+    return _RETURNED.get(Path(source).suffix.lower())

@@ -22,6 +22,7 @@ from neuronfair.model.open.linear import is_network, is_perceptron, networks
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.preprocessing import NotLinear, Transform, mixes_columns
 from neuronfair.model.open.readings import Reading, first_that_works, readings
+from neuronfair.model.open.refit import dump, refitting
 from neuronfair.model.open.trees import framework, tree_columns
 
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
@@ -89,6 +90,12 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     reader = _reader(estimator)
     inputs = tree_columns(reader, request.domain) or reader
     reading, answers = first_that_works(request, readings(request, inputs, bare=not _split(reader)[0]), ask)
+    again: dict[str, Any] = {}
+    if _classes(final) is not None:
+        named, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))
+        reopen = partial(open_estimator, request, print_of="")
+        again["refit"] = refitting(estimator, final, reading.given, named if order is None else named[order], reopen)
+        again["save"] = lambda _, path: dump(estimator, path)
     why = "boosted trees have no neurons to look at"
     if kind == "scikit-learn":
         why = f"{type(final).__name__} has no neurons to look at"
@@ -108,7 +115,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
             make = partial(request.white_box, kind, module, encoding=encoding, note=note)
             opened = make(probability=bool(probability), hidden=is_perceptron(final))
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
-            return replace(opened, fingerprint=print_of)
+            return replace(opened, fingerprint=print_of, **again)
         except NotLinear as reason:
             why = str(reason)
     why = "; ".join(filter(None, (why, remark)))
@@ -118,7 +125,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     made = partial(
         forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
     )
-    return replace(opened, trees=made)
+    return replace(opened, trees=made, **again)
 
 
 def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:
