@@ -128,10 +128,11 @@ print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
     assert fresh(code) == "PASSIVE False"
 
 
-def test_help_does_not_wait_for_torch():
+def test_help_and_refusals_do_not_wait_for_torch():
     code = """
 import sys
 import neuronfair.cli
+import neuronfair.model.sources
 print({"torch", "sklearn", "scipy", "matplotlib", "pyarrow"} & set(sys.modules))
 """
     assert fresh(code) == "set()"

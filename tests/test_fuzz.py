@@ -21,7 +21,7 @@ from benchmarks.fuzzing.specimens import DOMAIN, TABLE
 from neuronfair.domain.infer import infer_domain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.open import _READERS
+from neuronfair.model.sources import READERS
 from neuronfair.model.zoo import fully_connected
 from neuronfair.store.run import Run
 from neuronfair.verdict.baseline import compare_with, read_baseline
@@ -192,7 +192,7 @@ def whole() -> dict[str, bytes]:
 @fuzzed
 @given(SEEDS)
 def test_models(whole, seed):
-    suffixes = sorted({*whole, *_READERS, ".pt", ".bin", ".txt", ""})
+    suffixes = sorted({*whole, *READERS, ".pt", ".bin", ".txt", ""})
     suffix = suffixes[seed % len(suffixes)]
     dice = random.Random(seed)
     content = wreck(whole[suffix], seed, text=False) if suffix in whole else dice.randbytes(dice.randint(0, 200))

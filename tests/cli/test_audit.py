@@ -346,6 +346,13 @@ def test_bad_calls_leave_nothing_behind(refused, words, says):
     refused(*AUDIT, *words, says=says)
 
 
+def test_what_no_reader_takes_is_refused_before_the_table_is_read(refused):
+    Path("model.joblib").touch()
+    for command in ("audit", "search", "rate", "compare", "interpret"):
+        words = (command, "nothing.csv", "--model", "model.joblib", *(() if command != "search" else ("--out", "run")))
+        refused(*words, says=("model.joblib: a pickle", "--trust-pickle"))
+
+
 def test_bad_tables_leave_nothing_behind(refused):
     refused("audit", "tabel.csv", *SMALL, says=("tabel.csv", "neither a file nor a data set"))
     refused("audit", "table.csv", *SMALL, says=("--domain", "--target"))
@@ -363,6 +370,18 @@ def test_another_audit_in_the_same_folder(run, refused, briefly):
     refused(*AUDIT, says=("run: this audit was begun with",))
     write("fewer.csv", HEADER, *people(150))
     refused("audit", "fewer.csv", *trained[2:], says=("another",))
+    first = kept()
+    for words in (("--fail-if", "rate >"), ("--model", "nothing.onnx"), ("--model", "run/model.safetensors")):
+        refused(*trained, "--force", *words, says=())
+    assert kept() == first
+    Path("run/notes.txt").touch()
+    assert run(*AUDIT, "--force").status == 0  # another model
+    assert kept()["model"]["source"] == "model.safetensors"
+    assert not Path("run/model.safetensors").exists()
+    assert not Path("run/notes.txt").exists()
+    again = Path("run/sex/frontier/manifest.json").stat().st_ino
+    assert run(*AUDIT).status == 0  # goes on with it
+    assert Path("run/sex/frontier/manifest.json").stat().st_ino == again
 
 
 def test_a_function_is_a_black_box(run, mine):

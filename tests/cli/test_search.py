@@ -252,6 +252,9 @@ def test_a_run_of_something_else(run, refused):
     refused(*SEARCH, *SMALL, "--model", "other.safetensors", says=("other weights", "Choose another --out"))
     write("fewer.csv", HEADER, *people(150))
     refused("search", "fewer.csv", *SEARCH[2:], *SMALL, says=("another table",))
+    refused("search", "fewer.csv", *SEARCH[2:], *SMALL, "--force", "--method", "magic", says=("magic",))
+    assert run("search", "fewer.csv", *SEARCH[2:], *SMALL, "--force", "-q").status == 0
+    assert run(*SEARCH, *SMALL, "--force", "-q").status == 0
     text = Path("table.toml").read_text(encoding="utf-8")
     rule = '[[rules]]\nname = "no old smiths"\nforbid = { age = { min = 70 }, job = ["smith"] }'
     write("ruled.toml", text, rule)

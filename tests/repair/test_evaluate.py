@@ -6,9 +6,12 @@ import signal
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 from neuronfair import Data, interpret
+from neuronfair.domain.data import Split
 from neuronfair.domain.table import Target
+from neuronfair.model.open import Opened, open_model
 from neuronfair.repair import evaluate
 from neuronfair.repair.evaluate import areas, stand
 from neuronfair.repair.neurons import Turn
@@ -28,10 +31,14 @@ def people(rows: int = 500) -> Data:
     return Data("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
 
 
+def opened(module: nn.Module, parts: Split) -> Opened:
+    return open_model(module, parts.train.domain, parts.train.rows)
+
+
 def test_a_fair_network_stands_better() -> None:
     parts = people().split(0)
-    before = stand(one_biased_neuron(), parts, seed=1)
-    after = stand(Turn(0, (3,), 0.0).apply(one_biased_neuron()), parts, seed=1)
+    before = stand(opened(one_biased_neuron(), parts), parts, seed=1)
+    after = stand(opened(Turn(0, (3,), 0.0).apply(one_biased_neuron()), parts), parts, seed=1)
     low, high = before.rate.interval
     assert 0.05 < low < before.rate.rate < high
     assert after.rate.found == 0 < before.rate.found
@@ -44,7 +51,7 @@ def test_a_fair_network_stands_better() -> None:
     assert before.groups[1].selection[1] > after.groups[1].selection[1]
     # The neuron still reacts; it is the way on from it that is closed.
     assert before.worst == after.worst
-    assert stand(one_biased_neuron(), parts, seed=1) == before
+    assert stand(opened(one_biased_neuron(), parts), parts, seed=1) == before
 
 
 def test_the_area_is_that_of_the_interpretation_and_lies_in_its_interval() -> None:
@@ -81,5 +88,6 @@ def test_ctrl_c_ends_the_proof(monkeypatch) -> None:
         record(tally, *values)
 
     monkeypatch.setattr(engine._Tally, "record", press)
+    parts = people().split(0)
     with pytest.raises(KeyboardInterrupt):
-        stand(one_biased_neuron(), people().split(0))
+        stand(opened(one_biased_neuron(), parts), parts)

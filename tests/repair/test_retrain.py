@@ -13,7 +13,7 @@ from neuronfair import Data, Plan, find
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.descent import TrainingSettings
-from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open import open_model
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
@@ -42,7 +42,8 @@ def case() -> tuple[nn.Sequential, Data, Search]:
 def mend(case: tuple[nn.Sequential, Data, Search], **options: object) -> Retraining:
     module, data, search = case
     options = {"share": 1.0, "repeats": 2, "max_loss": 0.2, "training": QUICK, **options}
-    return retrain(module, data.split(0), search.findings, search.seeds, RepairSettings(**options))
+    opened = open_model(module, data.domain, data.rows)
+    return retrain(opened, data.split(0), search.findings, search.seeds, RepairSettings(**options))
 
 
 @pytest.mark.parametrize("label", ["ensemble", "twins"])
@@ -68,7 +69,7 @@ def test_the_labels_of_the_seeds(case, monkeypatch) -> None:
     starts = torch.arange(len(search.findings)) % len(search.seeds)
     found = replace(search.findings, origin=starts)
     settings = RepairSettings(1.0, "seed", repeats=1, max_loss=1.0, training=QUICK)
-    retrain(module, data.split(0), found, search.seeds, settings)
+    retrain(open_model(module, data.domain, data.rows), data.split(0), found, search.seeds, settings)
     _, pairs, labels, _, _ = seen[0]
     of_seed = (search.seeds[starts][:, :4].sum(1) < 18.5).long()
     assert torch.equal(labels, of_seed)
@@ -79,21 +80,21 @@ def test_the_labels_of_the_seeds(case, monkeypatch) -> None:
 
 def test_what_each_repeat_learns_from() -> None:
     data = people(20)
-    encode = TableEncoding.of(data.domain).encode
     parts = data.split(0)  # 14, 2 and 4 rows
     rows = uniform_rows(data.domain, 6, seed=3)
     twins = rows.clone()
     twins[:, 4] = 1 - twins[:, 4]
     pairs, labels = torch.stack([rows, twins], 1), torch.tensor([0, 1, 0, 1, 0, 1])
     chosen = [torch.tensor([5, 2]), torch.tensor([2, 0])]
-    (x, y), lines, (held_x, held_y) = stage._lesson(parts, pairs, labels, chosen, torch.tensor([3]))
+    lesson = stage._lesson(parts, pairs, labels, chosen, torch.tensor([3]))
+    (x, y), lines, (held_x, held_y) = lesson.learned, lesson.lines, lesson.held
     assert len(x) == 14 + 2 * 3  # pair 2 is there once
     for line, own in zip(lines, chosen, strict=True):
         assert line[:14].tolist() == list(range(14))
         learned = {tuple(row) for row in x[line[14:]].tolist()}
-        assert learned == {tuple(row) for row in encode(pairs[own].flatten(0, 1)).tolist()}
+        assert learned == {tuple(row) for row in pairs[own].flatten(0, 1).tolist()}
         assert sorted(y[line[14:]].tolist()) == sorted(labels[own].tolist() * 2)
-    assert torch.equal(held_x, encode(torch.cat([parts.validation.rows, rows[3:4], twins[3:4]])))
+    assert torch.equal(held_x, torch.cat([parts.validation.rows, rows[3:4], twins[3:4]]))
     assert held_y.tolist() == [*parts.validation.labels.tolist(), 1, 1]
 
 
@@ -113,7 +114,7 @@ def test_the_same_seed_gives_the_same_repair(case) -> None:
 
 def test_a_network_may_be_trained_anew(case) -> None:
     work = mend(case, fresh=True, max_loss=1.0)
-    assert [tuple(p.shape) for p in work.module.parameters()] == [tuple(p.shape) for p in case[0].parameters()]
+    assert [tuple(p.shape) for p in work.kept.module.parameters()] == [tuple(p.shape) for p in case[0].parameters()]
     assert work.after.rate < work.before.rate
 
 
@@ -157,10 +158,11 @@ def test_rows_without_labels(case) -> None:
     module, data, search = case
     bare = replace(data, labels=torch.full_like(data.labels, -1))
     with pytest.raises(NeuronFairError, match="no labels"):
-        retrain(module, bare.split(0), search.findings, search.seeds)
+        retrain(open_model(module, data.domain, data.rows), bare.split(0), search.findings, search.seeds)
 
 
 def test_findings_that_no_row_of_the_table_led_to(case) -> None:
     module, data, search = case
+    opened = open_model(module, data.domain, data.rows)
     with pytest.raises(NeuronFairError, match="no finding was reached from a training row"):
-        retrain(module, data.split(0), search.findings, search.seeds[:0], RepairSettings(label="seed"))
+        retrain(opened, data.split(0), search.findings, search.seeds[:0], RepairSettings(label="seed"))

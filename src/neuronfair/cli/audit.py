@@ -47,6 +47,7 @@ def audit(
     out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")] = Path(
         "neuronfair-audit"
     ),
+    force: options.ForceOption = False,
     json_file: options.JsonOption = None,
     html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: report.html in --out.")] = None,
     interactive: Annotated[
@@ -98,17 +99,23 @@ def audit(
 
     `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.domain.data import DATASETS
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.terminal import audit_report
+    from neuronfair.store.discard import check_discardable, discard
     from neuronfair.verdict.about import Origin
     from neuronfair.verdict.audit import run
     from neuronfair.verdict.checks import Checks
-    from neuronfair.verdict.folder import PAGE, check_audit_folder
+    from neuronfair.verdict.folder import PAGE, check_audit_folder, check_writable, own_weights
     from neuronfair.verdict.playground import playground
     from neuronfair.verdict.settings import AuditSettings
 
-    check_audit_folder(out)
+    if force:
+        check_writable(out)
+        check_discardable(out, (data, model, weights, domain, corpus, baseline))
+    else:
+        check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
     read = (domain, model, weights, None if corpus_add else corpus)
     outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
@@ -119,13 +126,13 @@ def audit(
     given |= {"seed": seed, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     found = options.load_data(data, encoding, domain, sensitive, target, source)
     table = found.data
     for remark in found.remarks:
         console.print(f"Table: {remark}")
     ready = Checks(fail_if or (), corpus, corpus_add, baseline, trust_feeding).read(table.domain)
-    opened, card = _open_or_train(source, table, out, ready, settings, _training(table, quick), console)
+    own = own_weights(out) if model is None and not force else None
+    opened, card = _open_or_train(source, table, own, ready, settings, _training(table, quick), console)
     game = playground(opened, table) if interactive else None
     origin = Origin(
         command=shlex.join(["neuronfair", *sys.argv[1:]]),
@@ -140,6 +147,8 @@ def audit(
         reads=found.reads,
         left_out=found.left_out,
     )
+    if force:  # not before all that can be wrong was read
+        discard(out)
     with progress_bar("Auditing", quiet=console.quiet) as show:
         result = run(
             opened,
@@ -222,24 +231,23 @@ class _Outputs:
 def _open_or_train(
     source: options.Source,
     table: Data,
-    out: Path,
+    own: Path | None,
     ready: Ready,
     settings: AuditSettings,
     training: TrainingSettings,
     console: Console,
 ) -> tuple[Opened, Card | None]:
-    """Return the model and the card of one of our own; without a --model, the one that this audit trains or has."""
+    """Return the model and the card of one of our own; without a --model, `own` or one that is trained now."""
     from neuronfair.model.weights import load
     from neuronfair.store.manifest import rows_digest
-    from neuronfair.verdict.folder import check_same, own_weights
+    from neuronfair.verdict.folder import check_same
     from neuronfair.verdict.settings import WHITE
 
-    own = own_weights(out) if source.model is None else None
     if source.model is None and own is None:
         ready.refuse(table.domain.sensitive, settings.methods or WHITE)
         return source.train(table, console, settings.seed, training)
-    if source.model is None:  # the classifier of that audit is right for the same table only
-        check_same(out, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
+    if own is not None:  # the classifier of that audit is right for the same table only
+        check_same(own.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
     path = source.model or str(own)
     opened = replace(source, model=path).open(table)
     ready.refuse(table.domain.sensitive, settings.methods_for(opened))

@@ -59,6 +59,7 @@ def compare(
 
     `neuronfair compare adult --phase local --seeds 100 --steps 1000`
     """
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.render.compare import compare_report, plot_comparison
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.plots import PICTURES, drawing
@@ -76,7 +77,6 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from neuronfair.cli.app import app
-from neuronfair.cli.options import DeviceOption, QuietOption, SeedOption, check_device
+from neuronfair.cli.options import DeviceOption, ForceOption, QuietOption, SeedOption, check_device
 
 INTERRUPTED = 130
 
@@ -20,6 +20,7 @@ def audit_images(
     ],
     sensitive: Annotated[str, typer.Option(help="Column of the labels: gender, race, …")],
     out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")],
+    force: ForceOption = False,
     labels: Annotated[
         Path | None, typer.Option(help="CSV with the columns file, the attribute and, if there is one, is_face.")
     ] = None,
@@ -46,7 +47,8 @@ def audit_images(
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
     from neuronfair.render.console import make_console, progress_bar
-    from neuronfair.verdict.folder import check_audit_folder
+    from neuronfair.store.discard import check_discardable
+    from neuronfair.verdict.folder import check_audit_folder, check_writable
     from neuronfair.vision.archive import decoder, open_pictures
     from neuronfair.vision.audit import audit_pictures
     from neuronfair.vision.page import FIGURES, PAGE, PAIRS, write_results
@@ -54,7 +56,11 @@ def audit_images(
     from neuronfair.vision.sentences import sentences
 
     decoder()
-    check_audit_folder(out)
+    if force:
+        check_writable(out)
+        check_discardable(out, (source, labels, model, weights))
+    else:
+        check_audit_folder(out)
     check_device(device)
     console = make_console(quiet=quiet)
     pictures = open_pictures(source, labels, faces=faces, seed=seed)
@@ -64,7 +70,7 @@ def audit_images(
     try:
         with progress_bar("Reading", quiet=quiet) as show:
             audit = audit_pictures(
-                pictures, sensitive, detector=model, settings=settings, device=device, folder=out,
+                pictures, sensitive, detector=model, settings=settings, device=device, folder=out, force=force,
                 progress=lambda what, done, total, note="": show(done, total, note, what),
             )  # fmt: skip
     except KeyboardInterrupt:

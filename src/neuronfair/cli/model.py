@@ -69,6 +69,7 @@ def interpret(
 
     `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
     """
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.interpretation.profile import interpret as run
     from neuronfair.measure.ablate import ablate
     from neuronfair.model.network import Network
@@ -81,7 +82,6 @@ def interpret(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
+from neuronfair.model.sources import reader_of
 from neuronfair.shown import visible
 from neuronfair.words import percent
 
@@ -71,12 +72,13 @@ DecisionOption = Annotated[
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; '-' prints them alone.")]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, …")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Throw away the audit or run in --out, and begin anew.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables; errors only.")]
 
 
 def names(text: str | None) -> list[str] | None:
-    """Return the names in a list with commas; None where none was given."""
+    """Return the names in a list with commas."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -183,7 +185,7 @@ def fit_classifier(
 
 @dataclass(frozen=True)
 class Source:
-    """What --model and its companions say about the model; without a model one is trained."""
+    """What --model and its companions say about the model, refused at once if no reader takes it; or train one."""
 
     model: str | None = None
     weights: Path | None = None
@@ -196,6 +198,14 @@ class Source:
     def speaking(self) -> str | None:
         """The model, if its inputs are columns of the table and not what a function has made of them."""
         return self.model if self.preprocess is None else None
+
+    def __post_init__(self) -> None:
+        if self.model is not None:
+            reader_of(self.model, weights=self.weights, trust_pickle=self.trust_pickle)
+        elif self.weights is not None:
+            raise NeuronFairError("--weights belongs to a --model given as package.module:name")
+        elif self.preprocess is not None:
+            raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
 
     def open(self, data: Data) -> Opened:
         """Open the model that is named."""
@@ -211,10 +221,6 @@ class Source:
         """Train a classifier and open it."""
         from neuronfair.model.open.opened import Request
 
-        if self.weights is not None:
-            raise NeuronFairError("--weights belongs to a --model given as package.module:name")
-        if self.preprocess is not None:
-            raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
         decision = read_decision(self.decision)
         module, card = fit_classifier(data, console, seed, settings=settings)
         request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)

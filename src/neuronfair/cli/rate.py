@@ -49,13 +49,13 @@ def rate(
 
     Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
     """
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.measure.rate import Until, discrimination_rate
     from neuronfair.render.console import make_console, progress_bar
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, _ = source.open_or_train(table, console, seed)
     if model is not None:

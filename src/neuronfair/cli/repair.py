@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neuronfair.cli import options
 from neuronfair.cli.app import app
 from neuronfair.cli.own import own_model
-from neuronfair.errors import DataError, ModelError
+from neuronfair.errors import DataError, ModelError, NeuronFairError
+from neuronfair.limits import TEXT, read_bytes
+from neuronfair.model.sources import reader_of, returned_as
 
-OWN = (".safetensors", ".npz")  # weights that can be trained again and saved
+if TYPE_CHECKING:
+    from neuronfair.model.open import Opened
+
+OWN = (".safetensors", ".npz")  # networks whose neurons can be turned down
 
 
 class _How(StrEnum):
@@ -32,8 +39,18 @@ def repair(
     run_folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search' or 'neuronfair audit'.")
     ],
-    out: Annotated[Path, typer.Option(help="Weights file to write (.safetensors); a JSON card is put beside it.")],
-    model: Annotated[Path | None, typer.Option(help="Weights to repair. Default: those of the run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write the repaired model to, in the format that it came in.")
+    ] = None,
+    augment: Annotated[
+        Path | None,
+        typer.Option(help="Write pairs with labels for your own training (.csv, .parquet); every kind of model."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Model to repair. Default: that of the run.")
+    ] = None,
+    weights: options.WeightsOption = None,
+    trust_pickle: options.TrustOption = False,
     data: Annotated[
         Path | None, typer.Option(help="The table that was searched, if it was one of your own (CSV, Parquet).")
     ] = None,
@@ -52,57 +69,77 @@ def repair(
     seed: options.SeedOption = 0,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Repair a network with the findings of a run, and show it before and after.
+    """Repair a model with the findings of a run, and show it before and after; or write the pairs to train with.
 
-    Nothing is written if the rate does not fall, or if the accuracy on validation rows cannot
-    be kept.
+    Networks are trained on, estimators of scikit-learn fitted anew. The model is not written if the
+    rate does not fall, or if the accuracy on validation rows cannot be kept.
 
     Examples:
 
     `neuronfair repair run --out fair.safetensors`
 
+    `neuronfair repair run --data table.csv --augment pairs.csv`
+
     `neuronfair repair run --model mine.safetensors --data table.csv --how neurons --out fair.safetensors`
     """
-    from neuronfair.model.weights import save
+    source = model or _recorded(run_folder)
+    if out is None and augment is None:
+        raise DataError("name what to write: --out for the repaired model, --augment for the pairs, or both")
+    out = None if out is None else _checked(out, source, weights, how)
+    options.check_out(augment, (".csv", ".parquet"))
+    options.check_out(json_file, or_stdout=True)
+    if model is not None:
+        reader_of(model, weights=weights, trust_pickle=trust_pickle)
+    elif trust_pickle:
+        raise DataError("--trust-pickle: name the file that you trust with --model")
+
+    from neuronfair.model.decision import Decision
+    from neuronfair.model.open import open_model
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.repair import repair_json, repair_report
+    from neuronfair.repair.augment import training_table, write_training_table
     from neuronfair.repair.retrain import RepairSettings
+    from neuronfair.repair.run import pairs_to_join, searched_table
     from neuronfair.repair.run import repair as work
-    from neuronfair.repair.run import searched_table
     from neuronfair.store.run import Run
 
-    out = options.check_weights(out)
-    options.check_out(json_file, or_stdout=True)
-    if json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
+    if out is not None and json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
         raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     run = Run.open(run_folder)
-    path = model or Path(run.model)
-    if path.suffix not in OWN:
-        raise ModelError(
-            f"{path}: only fully connected networks ({' or '.join(OWN)}) can be repaired here. Add the pairs of the "
-            "run to the training data of yours, both people of a pair with the same label, and train it again"
-        )
-    if model is None:
-        own_model(run)  # refuses one that is not that of the run
-    if out.exists() and path.exists() and out.samefile(path):
+    settings = RepairSettings(share, label.value, repeats, max_loss, seed=seed)
+    if model is None and (out is not None or label is _Label.twins):
+        source = own_model(run)  # refuses one that is not that of the run
+    if out is not None and out.exists() and Path(str(source)).exists() and out.samefile(str(source)):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = searched_table(run, data)
-    settings = RepairSettings(share, label.value, repeats, max_loss, seed=seed)
+    decision = Decision(**run.manifest["plan"]["decision"])
+    opening = partial(open_model, domain=table.domain, rows=table.rows, device=device, decision=decision)
+    opened = cache(lambda: opening(str(source), weights=weights, trust_pickle=trust_pickle))
+    if augment is not None:
+        pairs, labels = pairs_to_join(run, table, settings, opened)
+        write_training_table(augment.resolve(), training_table(table.domain, pairs, labels))
+        console.print(f"Wrote {len(pairs):,} pairs, {2 * len(pairs):,} rows with labels: {augment}.", soft_wrap=True)
+    if out is None:
+        return
     with progress_bar("Repairing", quiet=console.quiet) as show:
         done = work(
             run,
-            path,
+            opened(),
             table,
             how.value,
             settings,
-            device=device,
             show=lambda what, done, total, note="": show(done, total, note, what=what),
         )
-    save(out, done.work.module, done.card)
+
+    def reopen(file: Path) -> Opened:
+        return opening(str(file), trust_pickle=True) if weights is None else opening(str(source), weights=file)
+
+    done.write(out, reopen)
     console.print(repair_report(done.work, done.before, done.after, table.domain, list(done.notes)))
-    console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
+    written = f"{out} and {out.with_suffix('.json')}" if done.card is not None else f"{out}, opened again and compared"
+    console.print(f"Wrote {written}.", soft_wrap=True)
     if json_file is not None:
         about = {
             "run": str(run_folder),
@@ -114,3 +151,28 @@ def repair(
             "notes": list(done.notes),
         }
         options.write_json(json_file, {**about, **repair_json(done.work, done.before, done.after)})
+
+
+def _recorded(run_folder: Path) -> str | None:
+    """Return the model that a run folder names, at a glance; None where `Run.open` will say what is wrong."""
+    try:
+        manifest: Any = json.loads(read_bytes(run_folder / "manifest.json", times=TEXT))
+        return str(manifest["model"])
+    except (OSError, ValueError, LookupError, TypeError, NeuronFairError):
+        return None
+
+
+def _checked(out: Path, source: str | None, weights: Path | None, how: _How) -> Path:
+    """Return where the repaired model is written; refuse at once a model of a kind that is not trained again here."""
+    suffix = ".safetensors" if source is None else returned_as(source, weights=weights is not None)
+    if suffix is None:
+        raise ModelError(
+            f"{source}: a model of this kind cannot be trained again and written here. Write the pairs instead and "
+            "train it with them: --augment pairs.csv"
+        )
+    if how is _How.neurons and source is not None and Path(source).suffix not in OWN:
+        raise ModelError(f"--how neurons: only in networks of our own files ({' or '.join(OWN)}), not in {source}")
+    if suffix == ".safetensors" and weights is None:
+        return options.check_weights(out)
+    options.check_out(out, (suffix,))
+    return out.resolve() if out.is_symlink() else out

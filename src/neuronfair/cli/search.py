@@ -57,6 +57,7 @@ def search(
     controls: Annotated[
         bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
     ] = True,
+    force: options.ForceOption = False,
     json_file: options.JsonOption = None,
     device: options.DeviceOption = "cpu",
     seed: options.SeedOption = 0,
@@ -68,12 +69,14 @@ def search(
 
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
+    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
     from neuronfair.search.campaign import find
     from neuronfair.search.methods import check_method
     from neuronfair.search.outcome import Plan
+    from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
     from neuronfair.verdict.about import Origin, replay_options
@@ -81,12 +84,16 @@ def search(
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
-    check_folder(out)
+    if force:
+        check_discardable(out, (data, model, weights, domain))
+    else:
+        check_folder(out)
+        refuse_links(out)
     check_writable(out)
-    refuse_links(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
-    source = options.Source(model or _trained(out), weights, trust_pickle, decision, device, preprocess)
+    if model is None and not force:
+        source = replace(source, model=_trained(out))
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision)
@@ -103,6 +110,8 @@ def search(
         extra_weights=None if weights is None else str(weights.absolute()),
     )
     manifest["plan"]["start"] = start
+    if force:
+        discard(out)
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
     if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
         save(out / WEIGHTS, opened.module, card)

@@ -54,11 +54,18 @@ def verdict(before: Standing, after: Standing) -> str:
 def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple[str, tuple[str, str]]]:
     """Return the rows of the table: a label and the cells before and after."""
     both = (before, after)
-    worst = before.worst.layer
-    areas = [next(area for area in standing.areas if area.layer == worst) for standing in both]
+    areas = [
+        [area for standing in both for area in standing.areas if area.layer == worst.layer]
+        for worst in (before.worst,)
+        if worst is not None
+    ]
     lines = [
         ("rate in the domain (DM-RS)", tuple(spanned(s.rate.rate, *s.rate.interval) for s in both)),
-        (f"AUC of {worst}", tuple(f"{a.auc:.3f} ({a.low:.3f} to {a.high:.3f})" for a in areas)),
+        *(
+            (f"AUC of {a[0].layer}", tuple(f"{area.auc:.3f} ({area.low:.3f} to {area.high:.3f})" for area in a))
+            for a in areas
+            if len(a) == len(both)
+        ),
         ("found by another search", tuple(f"{s.search.findings:,} at {percent(s.search.gsr)}" for s in both)),
         *(
             (f"accuracy, {part} rows", tuple(percent(s.accuracy[part]) for s in both))
@@ -88,6 +95,8 @@ def _retraining(work: Retraining, sensitive: str) -> list[str]:
         f"{count} {'repeat' if count == 1 else 'repeats'}: {_spread(work.repeats)}.",
         f"Control: the same retraining without findings: {_spread((work.without,))}.",
     ]
+    if work.without.rate <= work.after.rate:
+        lines.append("That is as fair or fairer: it is not the pairs that have helped.")
     if work.ensemble is not None:
         lines.append(f"The networks that do not see {sensitive} are right on {percent(work.ensemble)} of test rows.")
     return lines

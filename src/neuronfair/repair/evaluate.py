@@ -1,4 +1,4 @@
-"""Before and after a repair: the same questions to two networks, with rows and a search that played no part in it."""
+"""Before and after a repair: the same questions to two models, with rows and a search that played no part in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuronfair.domain.data import Split
 from neuronfair.domain.table import TableDomain
@@ -15,7 +15,8 @@ from neuronfair.measure.groups import Group, groups
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
-from neuronfair.model.train import accuracy
+from neuronfair.model.open import Opened
+from neuronfair.repair.outcome import accuracy_of
 from neuronfair.search.campaign import find
 from neuronfair.search.outcome import Count, Plan
 
@@ -38,7 +39,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a network stands: discrimination, reaction of its layers, accuracy, groups, and what a search finds."""
+    """How a model stands: discrimination, reaction of its layers, accuracy, groups, and what a search finds."""
 
     rate: Rate
     areas: tuple[Area, ...]
@@ -47,35 +48,38 @@ class Standing:
     search: Count
 
     @property
-    def worst(self) -> Area:
-        """The most biased layer."""
-        return max(self.areas, key=lambda area: area.auc)
+    def worst(self) -> Area | None:
+        """The most biased layer; None where none can be looked into."""
+        return max(self.areas, key=lambda area: area.auc, default=None)
 
 
 def stand(
-    module: nn.Sequential,
+    opened: Opened,
     parts: Split,
     *,
     seed: int = 0,
     progress: Callable[[str, int, int, int], None] | None = None,
 ) -> Standing:
-    """Measure a network; the same seed asks two networks the same questions.
+    """Measure a model; the same seed asks two models the same questions. A black box, which is slow, gets fewer.
 
     Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain.
     """
     test = parts.test
-    domain = test.domain
-    network = Network(module, domain)
-    plan = Plan(method="frontier", seeds=SEEDS, steps=STEPS, seed=seed, controls=False)
-    outcome = find(network, domain, test.rows, plan, progress=progress)
+    domain, model, decision = test.domain, opened.model, opened.decision
+    method, slow = ("frontier", 1) if opened.white_box else ("aequitas", 2)
+    seeds, steps = SEEDS // slow, STEPS // slow
+    plan = Plan(method=method, seeds=seeds, steps=steps, seed=seed, controls=False, decision=decision)
+    outcome = find(model, domain, test.rows, plan, progress=progress)
     if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
         raise KeyboardInterrupt
     found = outcome.findings
     return Standing(
-        discrimination_rate(network, domain, samples=SAMPLES, confidence=CONFIDENCE, seed=seed),
-        areas(network, domain, test.rows[:ROWS], seed=seed),
-        {name: accuracy(network, part.rows, part.labels) for name, part in parts._asdict().items()},
-        groups(network, domain, test.rows, test.labels),
+        discrimination_rate(
+            model, domain, samples=SAMPLES // slow, confidence=CONFIDENCE, decision=decision, seed=seed
+        ),
+        areas(model, domain, test.rows[:ROWS], seed=seed) if isinstance(model, Network) else (),
+        {name: accuracy_of(model, part, decision) for name, part in parts._asdict().items()},
+        groups(model, domain, test.rows, test.labels, decision=decision),
         Count(found.tried, len(found), found.judged),
     )
 

@@ -8,9 +8,11 @@ from torch import Tensor
 from neuronfair.domain.data import Data, Split
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
 from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding, families
-from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
 from neuronfair.model.stacked import Stack, train_stack
 from neuronfair.model.zoo import fully_connected
 from neuronfair.search.findings import Findings
@@ -83,7 +85,32 @@ def seed_labels(domain: TableDomain, findings: Findings, seeds: Tensor, data: Da
     return torch.where(origin >= 0, of_seed[origin.clamp(min=0)], UNLABELLED) if len(seeds) else origin * 0 - 1
 
 
-def twin_labels(network: Network, domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
+def labelled_pairs(
+    train: Data, findings: Findings, seeds: Tensor, rule: str, *, ensemble: Ensemble | None, voter: Opened | None
+) -> tuple[Tensor, Tensor]:
+    """Return the pairs that have a label, (f, 2, d), and the labels, (f,).
+
+    The rule "ensemble" asks the ensemble, and "twins" the voter, which is the model itself.
+    """
+    domain, rows = train.domain, findings.rows
+    if ensemble is not None:
+        labels = ensemble.labels(rows)
+    elif rule == "seed":
+        labels = seed_labels(domain, findings, seeds, train)
+    else:
+        assert voter is not None
+        labels = twin_labels(voter.model, domain, rows, train.rows, voter.decision)
+    known = labels != UNLABELLED
+    if not bool(known.any()):
+        raise NeuronFairError(
+            "no finding was reached from a training row, so no label is known. Choose --label ensemble or twins"
+        )
+    return torch.stack([rows, findings.twins(domain)], 1)[known], labels[known]
+
+
+def twin_labels(
+    model: Model, domain: TableDomain, rows: Tensor, table: Tensor, decision: Decision | None = None
+) -> Tensor:
     """Return the decision of the majority of the twins, the person included: (n,).
 
     Every twin weighs as much as its sensitive values are frequent in the table. With equal weights two values would
@@ -91,10 +118,13 @@ def twin_labels(network: Network, domain: TableDomain, rows: Tensor, table: Tens
     """
     frequency = _frequencies(domain, table)
     labels = []
-    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
+    for (part,) in zip(*families(model.encoding, domain, rows), strict=True):
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
-        scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], -1)
+        scores = model.scores(family.flatten(0, 1)).view(*family.shape[:2], -1)
+        if decision is not None and decision.kind == "threshold":  # one score for two classes
+            lean = scores[..., -1:] - decision.value
+            scores = torch.cat([-lean, lean], -1)
         weight = frequency[domain.combinations.number(family)]
         weight[:, 1:] *= valid
         labels.append(_majority(scores, weight))

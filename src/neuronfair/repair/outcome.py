@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
+from neuronfair.measure.rate import discrimination_rate
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.open import Opened
 from neuronfair.model.stacked import Stack
 
 GROUP = 16  # networks judged at once
@@ -43,6 +47,26 @@ def outcomes(modules: Sequence[nn.Sequential], labelled: Data, people: Tensor) -
             Outcome(f / len(people), r / len(labelled)) for f, r in zip(found.tolist(), right.tolist(), strict=True)
         ]
     return results
+
+
+def outcomes_of(models: Sequence[Opened], labelled: Data, people: Tensor, decision: Decision) -> list[Outcome]:
+    """Return the same of models of any kind, one after the other."""
+    return [
+        Outcome(
+            discrimination_rate(
+                one.model, labelled.domain, population=people, samples=len(people), decision=decision
+            ).rate,
+            accuracy_of(one.model, labelled, decision),
+        )
+        for one in models
+    ]
+
+
+def accuracy_of(model: Model, labelled: Data, decision: Decision) -> float:
+    """Return the share of labelled rows that are decided as they are labelled."""
+    parts = torch.split(labelled.rows, ROWS_PER_PASS)
+    chosen = torch.cat([decision.chosen(model.scores(part)) for part in parts])
+    return float((chosen == labelled.labels).double().mean())
 
 
 @torch.no_grad()

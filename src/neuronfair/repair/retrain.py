@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuronfair.domain.data import Data, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.descent import Note, Rows, TrainingSettings
-from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.network import Network
-from neuronfair.model.stacked import linear_layers, train_stack
-from neuronfair.model.zoo import fully_connected
-from neuronfair.repair.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
-from neuronfair.repair.outcome import Outcome, outcomes
+from neuronfair.model.open import Opened
+from neuronfair.repair.labels import Ensemble, check_rule, labelled_pairs
+from neuronfair.repair.learning import Lesson, trained
+from neuronfair.repair.outcome import Outcome, outcomes_of
 from neuronfair.search.findings import Findings
 from neuronfair.words import percent
 
@@ -49,16 +47,20 @@ class RepairSettings:
         if self.repeats < 1:
             raise NeuronFairError(f"there must be at least one repeat, got {self.repeats}")
 
+    def joining(self, pairs: int) -> int:
+        """Return how many of so many pairs join."""
+        return min(MOST, max(1, round(self.share * pairs)))
+
 
 @dataclass(frozen=True)
 class Retraining:
-    """The retrained network, and how every repeat and a retraining without findings did.
+    """The retrained model, and how every repeat and a retraining without findings did.
 
     `repeats` and `without` are measured on the test rows and on drawn people who played no part in the choice.
     `ensemble` is the accuracy on the test rows of the networks that do not see the sensitive attributes, if they voted.
     """
 
-    module: nn.Sequential
+    kept: Opened
     label: str
     chosen: int
     pairs: int
@@ -69,12 +71,12 @@ class Retraining:
 
     @property
     def after(self) -> Outcome:
-        """The outcome of the network that was chosen."""
+        """The outcome of the one that was chosen."""
         return self.repeats[self.chosen]
 
 
 def retrain(
-    module: nn.Sequential,
+    opened: Opened,
     parts: Split,
     findings: Findings,
     seeds: Tensor,
@@ -83,68 +85,47 @@ def retrain(
     ensemble: Ensemble | None = None,
     progress: Note | None = None,
 ) -> Retraining:
-    """Train a network again on its training rows and a share of the findings, several times, and keep the best.
+    """Train a model again on the training rows and a share of the findings, several times, and keep the best.
 
-    Both people of a pair join, with the same label: what the network is to learn is that they are alike. The repeats
-    draw different pairs and are trained as one stack. Some pairs join the validation rows, or the training would stop
-    before it had become fair. Kept is the repeat that discriminates the fewest people, among those that lose at most
-    `max_loss` of the accuracy on validation rows. An `ensemble` that is at hand saves the time to train it.
+    Both people of a pair join, with the same label: what the model is to learn is that they are alike. The repeats
+    draw different pairs. Some pairs join the validation rows, or the training of a network would stop before it had
+    become fair. Kept is the repeat that discriminates the fewest people, among those that lose at most `max_loss` of
+    the accuracy on validation rows. A network is compared with what it was; an estimator, which starts anew and may
+    have been fitted to the validation rows before, loses what it loses beside the same fit without findings. An
+    `ensemble` that is at hand saves the time to train it.
     """
     settings = settings or RepairSettings()
-    if not parts.train.labelled:
+    train = parts.train
+    if not train.labelled:
         raise NeuronFairError(
-            f"{parts.train.name}: the rows have no labels, so nothing can be trained. Give the target column"
+            f"{train.name}: the rows have no labels, so nothing can be trained. Give the target column"
         )
-    domain = parts.train.domain
-    module = copy.deepcopy(module).to(domain.device)
+    domain, decision = train.domain, opened.decision
     generator = torch.Generator().manual_seed(settings.seed)
     ensemble = (ensemble or Ensemble(parts, seed=settings.seed)) if settings.label == "ensemble" else None
-    pairs, labels = _labelled_pairs(module, parts.train, findings, seeds, settings.label, ensemble)
-    count = min(MOST, max(1, round(settings.share * len(pairs))))
+    pairs, labels = labelled_pairs(train, findings, seeds, settings.label, ensemble=ensemble, voter=opened)
+    count = settings.joining(len(pairs))
     order = torch.randperm(len(pairs), generator=generator)
     # About as many people of pairs as validation rows, lest either decide alone when the training stops.
-    kept = min(count // HELD, max(FEWEST, len(parts.validation) // 2))
+    kept = 0 if opened.refit is not None else min(count // HELD, max(FEWEST, len(parts.validation) // 2))
     held, rest = order[:kept], order[kept:]
     drawn = [rest[torch.randperm(len(rest), generator=generator)[:count]] for _ in range(settings.repeats)]
-
-    def trained(chosen: list[Tensor], kept: Tensor) -> list[nn.Sequential]:
-        """Train one network for each choice of pairs."""
-        rows, lines, validation = _lesson(parts, pairs, labels, chosen, kept)
-        results = train_stack(
-            lambda: _start(module, settings.fresh),
-            rows,
-            chosen=lines,
-            validation=validation,
-            settings=settings.training,
-            seed=settings.seed,
-            fresh=settings.fresh,
-            progress=progress,
-        )
-        return [result.module for result in results]
-
-    networks = trained(drawn, held)
-    (plain,) = trained([order[:0]], order[:0])
+    learn = partial(trained, opened, settings=settings.training, seed=settings.seed, progress=progress)
+    models = learn(_lesson(parts, pairs, labels, drawn, held), fresh=settings.fresh)
+    (plain,) = learn(_lesson(parts, pairs, labels, [order[:0]], order[:0]), fresh=settings.fresh)
     people = torch.cat([parts.validation.rows, domain.sample(SAMPLES, generator)])
-    start, *results = outcomes([module, *networks], parts.validation, people)
+    start, control, *results = outcomes_of([opened, plain, *models], parts.validation, people, decision)
+    if opened.refit is not None:
+        start = replace(start, accuracy=control.accuracy)
     chosen = _choose(start, results, settings.max_loss)
-    before, without, *after = outcomes([module, plain, *networks], parts.test, domain.sample(SAMPLES, generator))
+    people = domain.sample(SAMPLES, generator)
+    before, without, *after = outcomes_of([opened, plain, *models], parts.test, people, decision)
     right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
-    return Retraining(networks[chosen], settings.label, chosen, len(drawn[0]), before, tuple(after), without, right)
+    return Retraining(models[chosen], settings.label, chosen, len(drawn[0]), before, tuple(after), without, right)
 
 
-def _start(module: nn.Sequential, fresh: bool) -> nn.Sequential:
-    """Return the network as it is, or an untrained one of the same sizes."""
-    if not fresh:
-        return copy.deepcopy(module)
-    layers = linear_layers(module)
-    *hidden, outputs = [layer.out_features for layer in layers]
-    return fully_connected(layers[0].in_features, hidden, outputs)
-
-
-def _lesson(
-    parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], kept: Tensor
-) -> tuple[Rows, Tensor, Rows]:
-    """Return inputs and labels of all rows that anybody learns from, which of them each learns from, and those held.
+def _lesson(parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], kept: Tensor) -> Lesson:
+    """Return all rows that anybody learns from with their labels, which of them each learns from, and those held.
 
     The pairs that several repeats have drawn are there once.
     """
@@ -155,28 +136,9 @@ def _lesson(
 
     def joined(part: Data, some: Tensor) -> Rows:
         rows = torch.cat([part.rows, pairs[some].flatten(0, 1)])
-        return TableEncoding.of(part.domain).encode(rows), torch.cat([part.labels, labels[some].repeat_interleave(2)])
+        return rows, torch.cat([part.labels, labels[some].repeat_interleave(2)])
 
-    return joined(parts.train, used), lines, joined(parts.validation, kept)
-
-
-def _labelled_pairs(
-    module: nn.Sequential, train: Data, findings: Findings, seeds: Tensor, rule: str, ensemble: Ensemble | None
-) -> tuple[Tensor, Tensor]:
-    """Return the pairs that have a label, (f, 2, d), and the labels, (f,)."""
-    domain, rows = train.domain, findings.rows
-    if ensemble is not None:
-        labels = ensemble.labels(rows)
-    elif rule == "seed":
-        labels = seed_labels(domain, findings, seeds, train)
-    else:
-        labels = twin_labels(Network(module, domain), domain, rows, train.rows)
-    known = labels != UNLABELLED
-    if not bool(known.any()):
-        raise NeuronFairError(
-            "no finding was reached from a training row, so no label is known. Choose --label ensemble or twins"
-        )
-    return torch.stack([rows, findings.twins(domain)], 1)[known], labels[known]
+    return Lesson(joined(parts.train, used), lines, joined(parts.validation, kept))
 
 
 def _choose(start: Outcome, results: list[Outcome], max_loss: float) -> int:

@@ -1,43 +1,72 @@
-"""Repairing a network with the findings of a run: the table and the network found again, the work, before and after."""
+"""Repairing a model with the findings of a run: table and model found again, the work, before and after, the files."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from neuronfair.atomic import replacing
 from neuronfair.domain.data import DATASETS, Data, load, read_table
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import Opened
+from neuronfair.model.open.opened import TOLERANCE, TRIED
 from neuronfair.model.stacked import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.repair.evaluate import Standing, stand
+from neuronfair.repair.labels import Ensemble, labelled_pairs
+from neuronfair.repair.learning import check_trainable
 from neuronfair.repair.neurons import NeuronRepair, repair_neurons
 from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
+from neuronfair.search.findings import Findings
 from neuronfair.store.manifest import rows_digest
 from neuronfair.store.run import Run
 from neuronfair.words import percent
 
 How = Literal["retrain", "neurons"]
+OWN = "neuronfair"  # the kind of our own weights, which have a card
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """What a repair came to: the work, and how the network stands before and after."""
+    """What a repair came to: the work, and how the model stands before and after."""
 
     work: Retraining | NeuronRepair
+    kept: Opened
     before: Standing
     after: Standing
     data: Data
-    card: Card
+    card: Card | None  # of our own weights
     notes: tuple[str, ...]  # what a reader must know
+
+    def write(self, path: Path, reopen: Callable[[Path], Opened]) -> None:
+        """Write the model in the format it came in; `reopen` must give the same scores again."""
+        if self.card is not None and self.kept.module is not None:
+            weights.save(path, self.kept.module, self.card)
+            return
+        assert self.kept.save is not None
+        rows = self.data.rows[:TRIED]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"model{path.suffix}"
+            self.kept.save(self.kept.module, file)
+            ours, theirs = (one.model.scores(rows).double() for one in (self.kept, reopen(file)))
+            if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE):
+                raise ModelError(f"{path}: opened again, the model gives other scores, so nothing was written")
+            try:
+                with replacing(path) as temporary:
+                    temporary.write_bytes(file.read_bytes())
+            except OSError as error:
+                raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 class Progress(Protocol):
@@ -47,47 +76,70 @@ class Progress(Protocol):
         """Show it."""
 
 
-def repair(
-    run: Run, path: Path, data: Data, how: How, settings: RepairSettings, *, device: str, show: Progress
-) -> Repaired:
-    """Repair the network in a weights file; refuse the work if the rate does not fall."""
-    known, module, notes = _opened(run, path, data, device)
-    data = data.to(device)
-    findings = replace(run, domain=data.domain).findings()  # on the device
-    if len(findings) == 0:
-        raise RunError(f"{run.folder}: nothing was found, so there is nothing to repair with. Search longer first")
-    split_seed = settings.seed if known is None else known.seed
+def repair(run: Run, opened: Opened, data: Data, how: How, settings: RepairSettings, *, show: Progress) -> Repaired:
+    """Repair a model; refuse the work if the rate does not fall."""
+    check_trainable(opened, data)
+    card = weights.load(opened.source)[1] if opened.kind == OWN else None
+    data = data.to(opened.model.encoding.device)
+    findings = _findings(run, data)
+    split_seed = settings.seed if card is None else card.seed
     parts = data.split(split_seed)
     work: Retraining | NeuronRepair
     if how == "retrain":
-
-        def note(epoch: int, losses: dict[int, float]) -> None:
-            show("Training again", epoch, None, f"epochs, validation loss {sum(losses.values()) / len(losses):.4f}")
-
-        work = retrain(module, parts, findings, run.seeds.to(device), settings, progress=note)
+        work = retrain(opened, parts, findings, run.seeds.to(data.rows.device), settings, progress=partial(_note, show))
+        kept = work.kept
     else:
-        profile = interpret(Network(module, data.domain), data.domain, parts.train.rows)
+        module = opened.module
+        assert isinstance(module, nn.Sequential)
         work = repair_neurons(
             module,
-            profile,
+            interpret(Network(module, data.domain), data.domain, parts.train.rows),
             parts,
             max_loss=settings.max_loss,
             seed=settings.seed,
             progress=lambda done, total: show("Turning neurons down", done, total),
         )
+        kept = opened.with_module(work.module)
     # With the seed of the run, the search would go the ways again that gave the findings.
     seed = int(run.manifest["plan"]["seed"]) + 1 + settings.seed
     before, after = (
         stand(one, parts, seed=seed, progress=partial(_count, show, what))
-        for what, one in (("Measuring before", module), ("Measuring after", work.module))
+        for what, one in (("Measuring before", opened), ("Measuring after", kept))
     )
     if after.rate.rate >= before.rate.rate:
         raise NeuronFairError(
             f"the rate did not fall ({percent(before.rate.rate)} before, {percent(after.rate.rate)} "
             "after), so nothing was written. Search longer for more findings, or repair otherwise with --how"
         )
-    card = _card(work.module, data, after.accuracy, split_seed)
-    return Repaired(work, before, after, data, card, tuple(notes))
+    made = _card(kept.module, data, after.accuracy, split_seed) if opened.kind == OWN else None
+    return Repaired(work, kept, before, after, data, made, _notes(run, opened, card))
+
+
+def pairs_to_join(run: Run, data: Data, settings: RepairSettings, voter: Callable[[], Opened]) -> tuple[Tensor, Tensor]:
+    """Return pairs for the user's own training, (f, 2, d), and a label for both people of each, (f,).
+
+    Of the model, `voter`, nothing is asked unless its twins are to vote.
+    """
+    parts = data.split(settings.seed)
+    ensemble = Ensemble(parts, seed=settings.seed) if settings.label == "ensemble" else None
+    asked = voter() if settings.label == "twins" else None
+    findings = _findings(run, data)
+    pairs, labels = labelled_pairs(parts.train, findings, run.seeds, settings.label, ensemble=ensemble, voter=asked)
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(settings.seed))
+    drawn = order[: settings.joining(len(pairs))]
+    return pairs[drawn], labels[drawn]
+
+
+def _findings(run: Run, data: Data) -> Findings:
+    findings = replace(run, domain=data.domain).findings()  # on the device
+    if len(findings) == 0:
+        raise RunError(f"{run.folder}: nothing was found, so there is nothing to repair with. Search longer first")
+    return findings
+
+
+def _note(show: Progress, epoch: int, losses: dict[int, float]) -> None:
+    mean = f"epochs, validation loss {sum(losses.values()) / len(losses):.4f}" if losses else "fits"
+    show("Training again", epoch, None, mean)
 
 
 def _count(show: Progress, what: str, phase: str, done: int, total: int, found: int) -> None:
@@ -112,32 +164,29 @@ def searched_table(run: Run, path: Path | None) -> Data:
     return table
 
 
-def _opened(run: Run, path: Path, data: Data, device: str) -> tuple[Card | None, nn.Sequential, list[str]]:
-    """Return the card of a network if it has one, the network, and what a reader must know about it."""
-    card = weights.load(path)[1]  # comes first: it takes files only, never a name of Python code
-    opened = open_model(str(path), data.domain, data.rows, device=device)
-    module = opened.module
-    assert isinstance(module, nn.Sequential)
-    assert data.domain.target is not None
-    outputs, classes = linear_layers(module)[-1].out_features, len(data.domain.target.classes)
-    if outputs != classes:
-        raise ModelError(f"{path}: has {outputs} outputs, but {data.name} has {classes} classes")
-    if run.manifest["plan"]["decision"]["kind"] != "argmax":
-        raise RunError(f"{run.folder}: decides by scores. Only networks that choose a class can be repaired")
+def _notes(run: Run, opened: Opened, card: Card | None) -> tuple[str, ...]:
+    """Return what a reader must know about a model and the findings."""
     notes = []
-    if card is None:
+    if opened.kind == OWN and card is None:
         notes.append(
             "These weights have no card: they may have seen the test rows, so the accuracy before may be too good."
         )
+    elif opened.kind != OWN:
+        fair = " The control tells what it costs: the same fit without findings." if opened.refit is not None else ""
+        notes.append(
+            "It is not known which rows the model was trained with. It may have seen the test rows, so the accuracy "
+            f"before may be too good.{fair}"
+        )
     if opened.fingerprint != run.manifest["weights"]:
         notes.append("The findings of this run were made with other weights.")
-    return card, module, notes
+    return tuple(notes)
 
 
-def _card(module: nn.Sequential, table: Data, accuracy: dict[str, float], seed: int) -> Card:
+def _card(module: nn.Module | None, table: Data, accuracy: dict[str, float], seed: int) -> Card:
     """Return the card of a repaired network; its seed is that of the split, so that the test rows stay the same."""
     domain = table.domain
     assert domain.target is not None
+    assert isinstance(module, nn.Sequential)
     *hidden, outputs = [layer.out_features for layer in linear_layers(module)]
     return Card(
         domain=domain.name,

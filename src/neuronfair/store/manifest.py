@@ -132,7 +132,9 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
     """Refuse to go on with a run that was begun on something else."""
     for key, what in (("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")):
         if there[key] != now[key]:
-            raise RunError(f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out")
+            raise RunError(
+                f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out, or --force"
+            )
     for key, value in now["plan"].items():
         was = there["plan"].get(key)
         if was != value:

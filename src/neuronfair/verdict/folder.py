@@ -80,7 +80,9 @@ def check_same(folder: Path, now: Json) -> None:
     for key, value in now.items() if there is not None else ():
         if key in BEGUN_WITH and there is not None and there.get(key) != value:
             what = BEGUN_WITH[key]
-            raise RunError(f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out")
+            raise RunError(
+                f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out, or --force"
+            )
 
 
 def claim(folder: Path, manifest: Json) -> Lock | None:

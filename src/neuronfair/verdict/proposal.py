@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 from torch import nn
@@ -40,15 +39,13 @@ def propose(
     why = _impossible(case, inquiry, opened)
     if why is not None:
         return RepairReport("none", why)
-    module = opened.module
-    assert isinstance(module, nn.Sequential)
     best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
     parts = case.data.split(case.seed if parts_seed is None else parts_seed)
     small = len(case.data) + 2 * len(best.findings) < SMALL
     training = replace(SHORT, batch=64) if small else SHORT
     try:
         work = retrain(
-            module,
+            replace(opened, refit=None),  # a trial of the network; an estimator is fitted anew by the command
             parts,
             best.findings,
             best.seeds,
@@ -71,8 +68,8 @@ def propose(
         "retraining",
         text,
         command,
-        before=_out(module, before, case, parts),
-        after=_out(work.module, after, case, parts),
+        before=_out(opened, before, case, parts),
+        after=_out(work.kept, after, case, parts),
         without_findings=_state(without, case.confidence),
     )
 
@@ -129,9 +126,10 @@ def _points(lost: float) -> str:
     )
 
 
-def _out(module: nn.Sequential, outcome: Outcome, case: Case, parts: Split) -> RepairState:
+def _out(opened: Opened, outcome: Outcome, case: Case, parts: Split) -> RepairState:
     test: Data = parts.test
-    network = Network(copy.deepcopy(module), case.domain)
+    network = opened.model
+    assert isinstance(network, Network)
     auc = interpret(network, case.domain, test.rows).worst.auc
     groups, _ = group_figures(network, test, case.decision)
     return replace(_state(outcome, case.confidence), groups=groups, auc=auc)

@@ -11,6 +11,7 @@ import torch
 from neuronfair.errors import DataError
 from neuronfair.model.weights import fingerprint
 from neuronfair.search.methods import HALVING, picture_methods
+from neuronfair.store.discard import discard
 from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.verdict.folder import check_audit_folder, check_same, claim, kept
 from neuronfair.verdict.inquiry import Progress, silent
@@ -52,12 +53,13 @@ def audit_pictures(
     settings: PictureSettings | None = None,
     device: str = "cpu",
     folder: Path | None = None,
+    force: bool = False,
     progress: Progress | None = None,
 ) -> PictureAudit:
     """Audit a detector with pictures: how often does its decision flip when only a sensitive attribute changes?
 
     The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
-    and so is what each search finds: after a kill the same audit goes on from there.
+    and so is what each search finds: after a kill the same audit goes on from there, or with `force` begins anew.
     """
     settings, show = settings or PictureSettings(), progress or silent
     split, (classes, _) = Split.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
@@ -71,13 +73,15 @@ def audit_pictures(
         "sensitive": [sensitive],
         "settings": settings.of_searches,
     }
-    if folder is not None:
+    if folder is not None and not force:
         check_audit_folder(folder)
         check_same(folder, manifest)
-    there = None if folder is None else kept(folder, WEIGHTS)
+    there = None if folder is None or force else kept(folder, WEIGHTS)
     if given is None:
         given = _trained(split, settings, show) if there is None else _loaded(there, split, trained=True)
     module, card = given
+    if folder is not None and force:  # not before all that can be wrong was read
+        discard(folder)
     _lock = None if folder is None else claim(folder, manifest)  # until the audit ends
     if folder is not None and there is None:
         keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import File, Opened, Request
+from neuronfair.model.sources import reader_of
 
 __all__ = ["Opened", "open_model"]
 
-# Which module of this package reads which files. Each has a function open(request), and names(file) if a file may say
-# what its inputs are called.
-_READERS = {
-    ".safetensors": "own",
-    ".npz": "own",
-    ".pt2": "exported",
-    ".onnx": "onnx_file",
-    ".keras": "keras_file",
-    ".h5": "keras_file",
-    ".hdf5": "keras_file",
-    ".skops": "scikit",
-    ".joblib": "scikit",
-    ".pkl": "scikit",
-    ".pickle": "scikit",
-    ".ubj": "boosted",
-    ".json": "boosted",
-    ".txt": "lightgbm_file",
-    ".cbm": "catboost_file",
-}
 _WITHOUT_PREPROCESS = {"own", "boosted"}
-_IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 
 
 def open_model(
@@ -77,43 +55,18 @@ def open_model(
         from neuronfair.model.open.imported import open_object
 
         return open_object(request, model)
-    if weights is not None and not _is_importable(request):
-        raise request.error("--weights belongs to a torch module given as package.module:name")
-    opened: Opened = _reader(request).open(request)
+    name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
+    if preprocess is not None and name in _WITHOUT_PREPROCESS:
+        raise request.error("preprocess is for torch, Keras, ONNX and scikit-learn models; such files take no part")
+    opened: Opened = import_module(f"neuronfair.model.open.{name}").open(request)
     return opened
 
 
 def names_in(file: File) -> Sequence[str] | None:
     """Return the names that a model gives to its inputs; None if it gives them none, or is not made yet."""
-    reader = _reader(file)
+    reader = import_module(f"neuronfair.model.open.{reader_of(file.source, trust_pickle=file.trust_pickle)}")
     names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
     return names
-
-
-def _is_importable(file: File) -> bool:
-    return bool(_IMPORTABLE.fullmatch(file.source)) and not file.path.exists()
-
-
-def _reader(file: File) -> ModuleType:
-    """Return the module that reads a model; refuse what is none, in no time."""
-    path, suffix = file.path, file.path.suffix.lower()
-    if _is_importable(file):
-        return import_module("neuronfair.model.open.imported")
-    if path.is_dir():
-        raise file.error("is a folder, not a model file")
-    if not path.is_file():
-        known = "" if suffix in _READERS else f" A model is a file ({', '.join(_READERS)}) or package.module:name"
-        raise file.error(f"there is no such file.{known}")
-    if suffix in _PICKLED_TORCH:
-        raise file.error(
-            "pickled models are refused, because opening one runs any program hidden in it. Name the function that "
-            "makes the module (package.module:name) with its weights as safetensors, or save it with torch.export"
-        )
-    if suffix not in _READERS:
-        raise file.error(f"a file that ends in '{suffix}' is no model. {did_you_mean(suffix, _READERS)}")
-    if isinstance(file, Request) and file.preprocess is not None and _READERS[suffix] in _WITHOUT_PREPROCESS:
-        raise file.error(f"preprocess is for torch, Keras, ONNX and scikit-learn models; '{suffix}' files take no part")
-    return import_module(f"neuronfair.model.open.{_READERS[suffix]}")
 
 
 def _imported(request: Request, name: str) -> Callable[[Any], Any]:

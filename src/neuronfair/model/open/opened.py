@@ -49,11 +49,22 @@ class Opened:
     module: nn.Module | None
     inputs: Callable[[np.ndarray], Any] | None = None
     trees: Callable[[], Forest] | None = None  # makes the trees of a black box that has some
+    refit: Refit | None = None  # fits the model anew to rows and labels, in its own framework
+    save: Callable[[nn.Module | None, Path], None] | None = None  # writes it, with this module, in its own format
 
     @property
     def white_box(self) -> bool:
         """Whether its neurons can be read and its scores differentiated."""
         return isinstance(self.model, Network)
+
+    def with_module(self, module: nn.Module) -> Opened:
+        """Return the same model with another module in the place of its own, read in the same way."""
+        assert isinstance(self.model, Network)
+        network = Network(module, self.model.encoding, layers=None if self.model.layers else ())
+        return replace(self, model=network, module=module, fingerprint=fingerprint(module))
+
+
+Refit = Callable[[Tensor, Tensor, int], Opened]  # rows, labels, and a seed
 
 
 @dataclass(frozen=True)

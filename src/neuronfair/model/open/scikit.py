@@ -23,6 +23,7 @@ from neuronfair.model.open.linear import is_network, is_perceptron, networks
 from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.open.preprocessing import NotLinear, Transform, mixes_columns
 from neuronfair.model.open.readings import Reading, first_that_works, readings
+from neuronfair.model.open.refit import dump, refitting
 from neuronfair.model.open.trees import framework, tree_columns
 
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
@@ -55,7 +56,8 @@ def _read(file: File) -> tuple[Any, list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            estimator = _read_skops(file) if file.path.suffix.lower() == ".skops" else _read_pickle(file)
+            skops = file.path.suffix.lower() == ".skops"
+            estimator = _read_skops(file) if skops else needs("joblib", "sklearn").load(file.path)
         except (Exception, SystemExit) as error:
             if isinstance(error, NeuronFairError):
                 raise
@@ -87,6 +89,12 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     reader = _reader(estimator)
     inputs = tree_columns(reader, request.domain) or reader
     reading, answers = first_that_works(request, readings(request, inputs, bare=not _split(reader)[0]), ask)
+    again: dict[str, Any] = {}
+    if _classes(final) is not None:
+        named, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))
+        reopen = partial(open_estimator, request, print_of="")
+        again["refit"] = refitting(estimator, final, reading.given, named if order is None else named[order], reopen)
+        again["save"] = lambda _, path: dump(estimator, path)
     why = "boosted trees have no neurons to look at"
     if kind == "scikit-learn":
         why = f"{type(final).__name__} has no neurons to look at"
@@ -106,7 +114,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
             make = partial(request.white_box, kind, module, encoding=encoding, note=note)
             opened = make(probability=bool(probability), hidden=is_perceptron(final))
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
-            return replace(opened, fingerprint=print_of, inputs=ask if reading.declared else None)
+            return replace(opened, fingerprint=print_of, inputs=ask if reading.declared else None, **again)
         except NotLinear as reason:
             why = str(reason)
     why = "; ".join(filter(None, (why, remark)))
@@ -116,7 +124,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     made = partial(
         forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
     )
-    return replace(opened, inputs=ask if reading.declared else None, trees=made)
+    return replace(opened, inputs=ask if reading.declared else None, trees=made, **again)
 
 
 def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:
@@ -163,15 +171,6 @@ def _checked(request: File) -> bytes:
     json.loads(files["schema.json"], object_hook=note)
     check_size(asked, request.source, times=2)  # an array that is asked for twice is read twice
     return repacked(files)
-
-
-def _read_pickle(request: File) -> Any:
-    if not request.trust_pickle:
-        raise request.error(
-            "a pickle, and opening one runs any program hidden in it. If you trust the file: --trust-pickle. Better, "
-            "save the model with skops.io.dump(model, 'model.skops')"
-        )
-    return needs("joblib", "sklearn").load(request.path)
 
 
 def _reader(estimator: Any) -> Any:
