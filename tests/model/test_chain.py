@@ -31,6 +31,17 @@ class Skipping(nn.Module):
         return self.last(x + self.act(self.first(x)))
 
 
+class Clamping(nn.Module):
+    """Affine for small numbers only; a part of it is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.last, self.unused = nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 2), nn.Softmax(dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.act(self.first(x.clamp(-10, 10))))
+
+
 @pytest.fixture
 def raw(people):
     from neuronfair.domain.toml import parse_domain
@@ -51,8 +62,8 @@ def raw(people):
 )
 def test_a_chain_gives_the_scores_of_its_network(raw, module):
     network = Network(module, raw)
-    chain = chain_of(network)
     rows = raw.sample(50, torch.Generator().manual_seed(1))
+    chain = chain_of(network, rows)
     x = network.encoding.encode(rows, torch.float64)
     torch.testing.assert_close(chain.scores(x), network.double().scores(rows), rtol=1e-9, atol=1e-9)
     assert sum(p.grad is not None for p in module.parameters()) == 0
@@ -60,12 +71,12 @@ def test_a_chain_gives_the_scores_of_its_network(raw, module):
 
 
 def test_a_chain_knows_its_curves_and_matrices(raw):
-    chain = chain_of(Network(Written(), raw))
+    chain = chain_of(Network(Written(), raw), raw.sample(9, torch.Generator()))
     assert len(chain.curves) == 1
     assert chain.curves[0].name == "leaky_relu"
     assert chain.curves[0].leak == pytest.approx(0.2)
     module = nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(dim=1))
-    chain = chain_of(Network(module, raw))
+    chain = chain_of(Network(module, raw), raw.sample(9, torch.Generator()))
     torch.testing.assert_close(chain.affines[1].weight, module[2].weight.detach().double())
     assert chain.curves == (Curve("relu"),)
     assert chain.end == "softmax"
@@ -75,10 +86,12 @@ def test_a_chain_knows_its_curves_and_matrices(raw):
     ("module", "why"),
     [
         (Skipping(), "is not an affine map of it alone"),
+        (Clamping(), "it is not a chain of layers"),
+        (nn.Sequential(nn.Linear(7, 3), nn.ReLU6(), nn.Linear(3, 2)), "ReLU6 is not known"),
         (nn.Sequential(nn.Linear(7, 3), nn.Mish(), nn.Linear(3, 2)), "Mish is not known"),
         (nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.LayerNorm(3), nn.Linear(3, 2)), "not an affine map"),
     ],
 )
 def test_what_is_no_chain_is_refused(raw, module, why):
     with pytest.raises(ModelError, match=why):
-        chain_of(Network(module, raw))
+        chain_of(Network(module, raw), raw.sample(99, torch.Generator()))

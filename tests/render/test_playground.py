@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Decision, load, open_model
+from neuronfair import Data, Decision, TableEncoding, load, open_model, parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.render.page import audit_page
 from neuronfair.verdict import playground as playgrounds
@@ -33,8 +33,6 @@ def browser(tmp_path_factory):
 
 
 def network(data, *parts):
-    from neuronfair import TableEncoding
-
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(TableEncoding.of(data.domain).width, 6), *parts)
 
@@ -73,8 +71,6 @@ def test_the_browser_computes_the_scores_of_the_network(browser, tmp_path, germa
 @needs_browser
 def test_a_reader_changes_a_person_and_sees_the_decision_flip(browser, tmp_path, german):
     """The planted network decides by sex alone: every twin flips; with the sex changed, it is another person."""
-    from neuronfair import TableEncoding
-
     encoding = TableEncoding.of(german.domain)
     module = nn.Sequential(nn.Linear(encoding.width, 1), nn.ReLU(), nn.Linear(1, 2))
     sex = german.domain.column("sex")
@@ -89,16 +85,57 @@ def test_a_reader_changes_a_person_and_sees_the_decision_flip(browser, tmp_path,
     said = "document.querySelector('#playground .said').textContent"
     assert page.eval(said) == "The decision flips for 1 of 1 twins."
     lines = "[...document.querySelectorAll('#playground tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
-    one, other = page.eval(lines)
-    assert [one[1], other[1]] == ["bad", "good"]  # the favourable class is good: e^5 against 1, and 1 against e^5
-    assert [one[2], other[2]] == ["0.7 %", "99.3 %"]
     before = page.eval(lines)
+    shares = {line[1]: line[2] for line in before}  # the favourable class is good: e^5 against 1, and 1 against e^5
+    assert shares == {"bad": "0.7 %", "good": "99.3 %"}
+    assert [line[3] for line in before] == ["this person", "the decision flips"]
     page.eval(
         f"(() => {{ const control = document.querySelectorAll('#playground .fields label')[{sex}].lastChild;"
         "control.value = 1 - control.value; control.dispatchEvent(new Event('input')); })()"
     )
     after = page.eval(lines)
-    assert [line[3] for line in after] == [line[3] for line in before][::-1]
+    assert [line[:3] for line in after] == [line[:3] for line in before][::-1]
+    assert [line[3] for line in after] == ["this person", "the decision flips"]
+    assert page.errors == []
+
+
+RULED = """
+sensitive = ["sex"]
+[attributes]
+sex = { kind = "flag", values = ["female", "male"] }
+role = { kind = "nominal", values = ["husband", "other"] }
+since = { kind = "ordinal", low = 2020-01-01, high = 2020-01-31, date = "iso" }
+age = { kind = "ordinal", low = 18, high = 90, missing = "keep" }
+[[rules]]
+name = "a husband is male"
+if = { role = ["husband"] }
+then = { sex = ["male"] }
+"""
+
+
+@needs_browser
+def test_twins_that_do_not_exist_do_not_count_and_dates_and_empty_cells_are_words(browser, tmp_path):
+    domain = parse_domain(RULED)
+    rows = torch.tensor([[1, 0, 3, 73], [1, 1, 3, 5]])  # a husband without an age, another man
+    data = Data("people", domain, rows.repeat(20, 1), torch.full((40,), -1))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(TableEncoding.of(domain).width, 4), nn.Tanh(), nn.Linear(4, 2))
+    opened = open_model(module, domain, data.rows)
+    game = playground(opened, data)
+    page = shown(browser, tmp_path, game)
+    found = page.eval(f"{json.dumps(rows.tolist())}.map(document.getElementById('playground').scores)")
+    expected = opened.model.double().scores(rows)
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=0, atol=1e-5)
+    counts = {}
+    for number, row in enumerate(game.people[:8]):
+        page.eval(
+            "(() => { const who = document.querySelector('#playground .who');"
+            f"who.value = {number}; who.dispatchEvent(new Event('input')); }})()"
+        )
+        counts[row] = page.eval("document.querySelectorAll('#playground tbody tr').length")
+    assert counts == {(1, 0, 3, 73): 1, (1, 1, 3, 5): 2}
+    texts = page.eval("[...document.querySelectorAll('#playground .fields option')].map((o) => o.textContent)")
+    assert {"2020-01-04", "missing"} <= {*texts}
     assert page.errors == []
 
 

@@ -52,7 +52,10 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: report.html in --out.")] = None,
     interactive: Annotated[
         bool,
-        typer.Option("--interactive", help="Put the model into the page, to try it there; who has the page has it."),
+        typer.Option(
+            "--interactive",
+            help="Put the model and some rows of the table into the page, to try it there. Who has the page has them.",
+        ),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look: smaller searches, and no repair unless asked.")

@@ -93,6 +93,11 @@ class RuleBook:
         check_size(tables, "the tables of the rules")
 
     @property
+    def conditions(self) -> list[tuple[list[tuple[int, Tensor]], list[tuple[int, Tensor]]]]:
+        """The conditions of each rule, of `when` and of `then`: the column, and which of its codes meet it."""
+        return list(zip(self._when, self._then, strict=True))
+
+    @property
     def columns(self) -> set[int]:
         """The columns that some rule names."""
         return {c for group in self._groups for c in group.columns}

@@ -79,12 +79,13 @@ class Chain:
         return {"none": x, "softmax": x.softmax(-1), "sigmoid": x.sigmoid()}[self.end]
 
 
-def chain_of(network: Network) -> Chain:
-    """Return a network as a chain of float64 matrices; one that is none is refused with the reason.
+def chain_of(network: Network, rows: Tensor) -> Chain:
+    """Return a network as a chain of float64 matrices; one that is none, or not on these rows, is refused.
 
     >>> from neuronfair.domain.data import catalog_domain
     >>> from neuronfair.model.zoo import fully_connected
-    >>> chain = chain_of(Network(fully_connected(13, (8, 4)), catalog_domain("adult", "paper")))
+    >>> domain = catalog_domain("adult", "paper")
+    >>> chain = chain_of(Network(fully_connected(13, (8, 4)), domain), domain.sample(9, torch.Generator()))
     >>> [tuple(affine.weight.shape) for affine in chain.affines], chain.curves[0].name, chain.end
     ([(8, 13), (4, 8), (2, 4)], 'relu', 'none')
     """
@@ -100,10 +101,11 @@ def chain_of(network: Network) -> Chain:
     affines = tuple(asked.affine(number, widths[number]) for number in range(len(sites) + 1))
     curves = tuple(asked.curve(number) for number in range(len(sites)))
     chain = Chain(affines, curves, asked.end)
-    x = asked.noise(4 * TRIED, widths[0])
-    with torch.no_grad():
-        if not torch.allclose(chain.scores(x), asked.run(x, None, x)[1], rtol=1e-6, atol=1e-9):
-            raise ModelError("it is not a chain of layers")
+    x = torch.cat([asked.noise(4 * TRIED, widths[0]), network.encoding.encode(rows, torch.float64)])
+    scores = asked.run(x, None, x)[1]
+    near = 1e-6 * scores.abs().amax().clamp(min=1e-3)
+    if not torch.allclose(chain.scores(x), scores, rtol=1e-6, atol=float(near)):
+        raise ModelError("it is not a chain of layers")
     return chain
 
 
@@ -113,9 +115,22 @@ class _Asked:
     def __init__(self, network: Network, sites: Sequence[Site]) -> None:
         self._network, self._sites = network, sites
         self._generator = torch.Generator().manual_seed(0)
-        last = [part for part in network.runner.modules() if type(part) in _ENDS]
-        self._last = last[-1] if last and last[-1] not in [site.module for site in sites] else None
+        self._last: nn.Module | None = None
+        hidden = {site.module for site in sites}
+        ends = [part for part in network.runner.modules() if type(part) in _ENDS and part not in hidden]
+        self._last = next((part for part in ends if self._is_last(part)), None)
         self.end: End = "none" if self._last is None else _ENDS[type(self._last)]
+
+    def _is_last(self, part: nn.Module) -> bool:
+        """Return whether what a module computes, when it is called last, is what the network gives."""
+        seen: list[Tensor] = []
+        handle = part.register_forward_hook(lambda _, __, output: seen.append(output))
+        try:
+            x = self.noise(2, self._network.encoding.shape[0])
+            result = self.run(x, None, x)[1]
+        finally:
+            handle.remove()
+        return bool(seen) and torch.equal(seen[-1].reshape(-1), result.reshape(-1))
 
     def noise(self, rows: int, width: int) -> Tensor:
         x = torch.randn(rows, width, dtype=torch.float64, generator=self._generator)
@@ -140,10 +155,11 @@ class _Asked:
     def curve(self, number: int) -> Curve:
         """Return the activation function of a layer."""
         site = self._sites[number]
-        x = torch.linspace(-6, 6, 97, dtype=torch.float64, device=self._network.device)
+        x = torch.cat([torch.linspace(-9, 9, 145, dtype=torch.float64), torch.tensor([-300.0, -30.0, 30.0, 300.0])])
+        x = x.to(self._network.device, torch.float64)
         x = x[:, None].expand(-1, math.prod(site.shape)).reshape(-1, *site.shape)
         given, seen = self._through(site, x)
-        below = given < 0
+        below = (given < 0) & (given > -30)
         for curve in (*map(Curve, CURVES), Curve("leaky_relu", float((seen[below] / given[below]).median()))):
             if torch.allclose(curve(given), seen, rtol=1e-12, atol=1e-12):
                 return curve

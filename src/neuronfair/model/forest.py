@@ -69,7 +69,9 @@ def forest(
     """
     domain = domain.to("cpu")
     numbers, owner = _tables(features, domain, domain.clip(row.cpu()[None])[0])
-    used = sorted({int(f) for tree in trees for f in tree.feature if f >= 0})
+    asked = np.concatenate([tree.feature[tree.feature >= 0] for tree in trees])
+    taken = sum(int((asked == feature).sum()) * domain.attributes[column].size for feature, column in owner.items())
+    check_size(taken, "the cuts of the trees", times=2)
     cuts: dict[int, list[npt.NDArray[np.bool_]]] = {column: [] for column in range(len(domain.attributes))}
     places, starts = list[tuple[int, int]](), [0]
     for tree in trees:
@@ -81,11 +83,11 @@ def forest(
             cuts[column].append(tree.goes_left(node, numbers[column][:, feature]))
             places.append((column, len(cuts[column]) - 1))
         starts.append(len(places))
-    check_size(sum(len(sides) * domain.attributes[c].size for c, sides in cuts.items()), "the cuts of the trees")
     cells, sides = _cells(cuts, domain)
     most = max(len(side[0]) if side else 1 for side in sides.values())
     still = numbers[-1][0]
     count = len(places)
+    check_size(count * most, "the nodes of the trees")
     side = torch.zeros(count, most, dtype=torch.bool)
     attribute, left, right = torch.full((count,), -1), torch.arange(count), torch.arange(count)
     value = torch.zeros(count, len(base), dtype=torch.float64)
@@ -102,7 +104,6 @@ def forest(
             else:
                 marks = torch.from_numpy(sides[column][number])
                 side[at, : len(marks)] = marks
-    assert not used or max(used) < len(still)
     return Forest(
         torch.tensor(starts[:-1]),
         attribute,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.data import Data
+from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.chain import Chain, chain_of
@@ -20,7 +21,9 @@ from neuronfair.model.open import Opened
 
 PEOPLE = 200  # of the table, at most
 LARGEST = 1 << 20  # bytes of a model
-CLOSE = 1e-5  # what is shown must be as near as this to the model's own scores
+DAYS = 20_000  # dates, or numbers of which some cells are empty, that are listed one by one, at most
+CLOSE = 1e-5  # what a page computes must be as near as this to the model's own scores
+Stretches = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Input:
     block: bool
     factor: float
     shift: float
+    empty: int | None = None  # the code of an empty cell, which becomes another number
+    filled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,17 @@ class Trees:
     right: tuple[int, ...]
     value: tuple[tuple[float, ...], ...]  # empty for an inner node
     sides: tuple[str, ...]
-    cells: tuple[tuple[tuple[int, int], ...], ...]  # per attribute: from which code on which cell, in turn
+    cells: tuple[Stretches, ...]  # per attribute: from which code on which cell, in turn
     base: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A rule: conditions on attributes, by the codes from which on they are met (1) or not (0), in turn."""
+
+    name: str
+    when: tuple[tuple[int, Stretches], ...]
+    then: tuple[tuple[int, Stretches], ...]
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,7 @@ class Playground:
     limit: float  # the threshold, or the tolerance
     shown: int  # the class whose probability is shown: the favourable one, or the last
     people: tuple[tuple[int, ...], ...]  # rows of the table, as codes
+    laws: tuple[Law, ...]
     link: Link  # from the model's last numbers to its scores
     inputs: tuple[Input, ...] = ()
     layers: tuple[Layer, ...] = ()
@@ -97,35 +112,43 @@ class Playground:
 def playground(opened: Opened, data: Data, *, seed: int = 0) -> Playground:
     """Return what lets a page compute the model's scores; a model that no page can hold is refused with the reason."""
     domain, model = data.domain.to("cpu"), opened.model
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:PEOPLE]
+    people = domain.clip(data.rows[order.to(data.rows.device)].cpu().long())
+    drawn = domain.sample(PEOPLE, torch.Generator().manual_seed(seed))
+    tried = torch.cat([people, drawn])
     try:
         trees: Trees | None = None
         inputs: tuple[Input, ...] = ()
         layers: tuple[Layer, ...] = ()
         if isinstance(model, Network) and isinstance(model.encoding, TableEncoding):
-            chain = chain_of(model)
+            chain = chain_of(model, tried.to(model.device))
             link: Link = chain.end
+            ours = chain.scores(model.encoding.encode(tried.to(model.device), torch.float64))
             inputs, layers = _inputs(model.encoding), _layers(chain)
             size = sum(len(layer.weight.numbers) for layer in layers)
         elif opened.trees is not None:
             forest = opened.trees()
-            link, trees = forest.link, _trees(forest)
+            link, ours, trees = forest.link, forest.scores(tried), _trees(forest)
             size = sum(map(len, trees.sides)) + 24 * len(trees.sides)
         else:
             raise ModelError("it is neither a network nor trees whose nodes are known")
         if size > LARGEST:
             raise ModelError(f"it takes {size / 2**20:.1f} MB, and a page may hold a model of 1 MB")
+        theirs = model.double().scores(tried.to(model.encoding.device)).cpu()
+        if not torch.allclose(ours.cpu(), theirs, rtol=CLOSE, atol=CLOSE):
+            raise ModelError("its scores could not be reproduced")
+        fields = tuple(_field(domain, column) for column in range(len(domain.attributes)))
     except ModelError as error:
         raise ModelError(f"--interactive: the model cannot be put into the page: {error}") from error
     classes = domain.target.classes if domain.target is not None else ()
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:PEOPLE]
-    people = domain.clip(data.rows[order.to(data.rows.device)].cpu().long())
     return Playground(
-        fields=_fields(domain),
+        fields=fields,
         classes=classes,
         decision=opened.decision.kind,
         limit=opened.decision.value,
         shown=classes.index(domain.favourable) if domain.favourable else max(1, len(classes) - 1),
         people=tuple(map(tuple, people.tolist())),
+        laws=_laws(domain),
         link=link,
         inputs=inputs,
         layers=layers,
@@ -133,20 +156,34 @@ def playground(opened: Opened, data: Data, *, seed: int = 0) -> Playground:
     )
 
 
-def _fields(domain: TableDomain) -> tuple[Field, ...]:
-    return tuple(
-        Field(a.name, a.name in domain.sensitive, a.values, float(a.low), float(a.step), a.size)
-        for a in domain.attributes
-    )
+def _field(domain: TableDomain, column: int) -> Field:
+    """Return an attribute; one that is not all numbers, or dates, as labels."""
+    a = domain.attributes[column]
+    values = a.values
+    if not values and (a.date is not None or a.empty is not None):
+        if a.size > DAYS:
+            raise ModelError(f"attribute '{a.name}' has too many values with dates or empty cells to list them")
+        values = tuple(str(a.value(code)) for code in range(a.size))
+    return Field(a.name, a.name in domain.sensitive, values, float(a.low), float(a.step), a.size)
+
+
+def _laws(domain: TableDomain) -> tuple[Law, ...]:
+    def told(part: list[tuple[int, Tensor]]) -> tuple[tuple[int, Stretches], ...]:
+        return tuple((column, _stretches(table.long())) for column, table in part)
+
+    conditions = RuleBook(domain.attributes, domain.rules).conditions
+    return tuple(Law(r.name, told(w), told(t)) for r, (w, t) in zip(domain.rules, conditions, strict=True))
 
 
 def _inputs(encoding: TableEncoding) -> tuple[Input, ...]:
-    return tuple(
-        Input(int(offset), bool(block), float(factor), float(shift))
-        for offset, block, (factor, shift) in zip(
-            encoding.offset.tolist(), encoding.is_block.tolist(), encoding.lines, strict=True
-        )
-    )
+    inputs = []
+    for column, (a, (factor, shift)) in enumerate(zip(encoding.attributes, encoding.lines, strict=True)):
+        offset, block = int(encoding.offset[column]), bool(encoding.is_block[column])
+        row = encoding.example[:1].clone()
+        row[:, column] = 0 if a.empty is None else a.empty
+        filled = float(encoding.encode(row, torch.float64)[0, offset])
+        inputs.append(Input(offset, block, factor, shift, None if block else a.empty, filled))
+    return tuple(inputs)
 
 
 def _layers(chain: Chain) -> tuple[Layer, ...]:
@@ -184,7 +221,7 @@ def _trees(forest: Forest) -> Trees:
     )
 
 
-def _stretches(cell: Tensor) -> tuple[tuple[int, int], ...]:
+def _stretches(cell: Tensor) -> Stretches:
     """Return from which code on which cell follows, where it changes."""
     begins = torch.cat([torch.ones(1, dtype=torch.bool), cell[1:] != cell[:-1]]).nonzero()[:, 0]
     return tuple(zip(begins.tolist(), cell[begins].tolist(), strict=True))

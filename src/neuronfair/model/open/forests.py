@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -16,7 +18,9 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.forest import Forest, Link, Tree, forest
+from neuronfair.model.open.trees import entries
 
+MOST_CLASSES = 6  # whose order is looked for
 AGREE = 1e-5  # how close the scores must be to the model's own
 Told = tuple[list[Tree], list[float], Link]  # trees, what is added to their sum, and what makes scores of it
 
@@ -37,10 +41,11 @@ def forest_of(
     trees, base, link = _READERS[name](final)
     features = partial(_numbers, given, getattr(final, "_preprocessor", None))
     scores = torch.from_numpy(np.asarray(ask(tried), dtype=np.float64).reshape(len(tried), -1))
-    for values, constants, ends in _arranged(trees, base, link, scores.shape[1]):
-        made = forest(values, features, domain, tried[0], constants, ends)
-        if torch.allclose(made.scores(tried), scores, rtol=AGREE, atol=AGREE):
-            return made
+    made = forest(trees, features, domain, tried[0], base, link)
+    for matrix, end in _arrangements(len(base), link, scores.shape[1]):
+        arranged = replace(made, value=made.value @ matrix, base=made.base @ matrix, link=end)
+        if torch.allclose(arranged.scores(tried), scores, rtol=AGREE, atol=AGREE):
+            return arranged
     raise ModelError("its scores could not be reproduced from its trees")
 
 
@@ -55,21 +60,14 @@ def _numbers(given: Callable[[Tensor], Any], before: Any, rows: Tensor) -> npt.N
     return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
 
 
-def _arranged(trees: list[Tree], base: list[float], link: Link, outputs: int) -> list[Told]:
+def _arrangements(sums: int, link: Link, outputs: int) -> list[tuple[Tensor, Link]]:
     """Return the ways in which sums may stand for scores: one for two classes, or several in another order."""
-    if len(base) == outputs == 1:
-        return [(trees, base, link)]
-    if len(base) == 1 and outputs == 2 and link == "sigmoid":  # softmax of (0, z) is the sigmoid of z
-        pads = ([1.0, 0.0], [0.0, 1.0])
-        return [(_spread(trees, np.array([pad[::-1]])), [base[0] * p for p in pad[::-1]], "softmax") for pad in pads]
-    if len(base) == outputs and outputs <= 6:
-        orders = [np.eye(outputs)[list(order)].T for order in permutations(range(outputs))]
-        return [(_spread(trees, order), (np.array(base) @ order).tolist(), link) for order in orders]
-    return []
-
-
-def _spread(trees: list[Tree], matrix: npt.NDArray[np.float64]) -> list[Tree]:
-    return [Tree(t.feature, t.left, t.right, t.value @ matrix, t.goes_left) for t in trees]
+    one = torch.eye(2, dtype=torch.float64)
+    if sums == 1 and outputs == 2 and link == "sigmoid":  # softmax of (0, z) is the sigmoid of z
+        return [(one[1:], "softmax"), (one[:1], "softmax")]
+    if sums != outputs or outputs > MOST_CLASSES:
+        return []
+    return [(torch.eye(sums, dtype=torch.float64)[:, list(order)], link) for order in permutations(range(sums))]
 
 
 def _threshold(
@@ -164,6 +162,8 @@ def _xgboost(model: Any) -> Told:
     """Return the trees of XGBoost from what it writes."""
     booster = model.get_booster() if hasattr(model, "get_booster") else model
     learner = json.loads(bytes(booster.save_raw("json")))["learner"]
+    if learner["gradient_booster"]["name"] != "gbtree":
+        raise ModelError(f"XGBoost's {learner['gradient_booster']['name']} is more than a sum of trees")
     said, inner = learner["learner_model_param"], learner["gradient_booster"]["model"]
     outputs = max(1, int(said["num_class"]))
     trees = []
@@ -211,46 +211,60 @@ def _xgboost_side(
 
 
 def _lightgbm(model: Any) -> Told:
-    """Return the trees of LightGBM from what it tells of itself."""
-    booster = getattr(model, "booster_", model)
-    told = booster.dump_model()
-    outputs = int(told["num_tree_per_iteration"])
-    trees = [
-        _lightgbm_tree(info["tree_structure"], number % outputs, outputs)
-        for number, info in enumerate(told["tree_info"])
-    ]
-    objective = str(told.get("objective", "")).split(" ")[0]
+    """Return the trees of LightGBM from what it writes; what it tells as JSON is as deep as its trees."""
+    head, *trees = re.split(r"^Tree=\d+$", getattr(model, "booster_", model).model_to_string(), flags=re.MULTILINE)
+    said = entries(head)
+    outputs = int(said["num_tree_per_iteration"])
     links: dict[str, Link] = {"binary": "sigmoid", "multiclass": "softmax"}
-    return trees, [0.0] * outputs, links.get(objective, "none")
+    link = links.get(said.get("objective", "").split(" ")[0], "none")
+    return [_lightgbm_tree(entries(t), i % outputs, outputs) for i, t in enumerate(trees)], [0.0] * outputs, link
 
 
-def _lightgbm_tree(root: dict[str, Any], output: int, outputs: int) -> Tree:
-    nodes, waiting = [root], [root]
-    while waiting:
-        one = waiting.pop()
-        if "left_child" in one:
-            children = [one["left_child"], one["right_child"]]
-            one["places"] = (len(nodes), len(nodes) + 1)
-            nodes += children
-            waiting += children
-    feature = np.array([one.get("split_feature", -1) for one in nodes])
-    value = np.zeros((len(nodes), outputs))
-    value[:, output] = [one.get("leaf_value", 0.0) for one in nodes]
-    places = np.array([one.get("places", (-1, -1)) for one in nodes])
-    return Tree(feature, places[:, 0], places[:, 1], value, partial(_lightgbm_side, nodes=nodes))
+def _lightgbm_tree(told: dict[str, str], output: int, outputs: int) -> Tree:
+    """Return a tree: its branches, then its leaves, which its branches name by -1, -2, …."""
+    if told.get("is_linear", "0") != "0":
+        raise ModelError("its leaves are linear models")
+    leaves = np.array(told["leaf_value"].split(), dtype=np.float64)
+    inner = len(leaves) - 1
+
+    def numbers(name: str, kind: type = np.int64) -> npt.NDArray[Any]:
+        return np.array(told.get(name, "").split() if inner else [], dtype=kind)
+
+    ends = np.full(len(leaves), -1)
+    ways = [np.where(way < 0, inner - way - 1, way) for way in (numbers("left_child"), numbers("right_child"))]
+    value = np.zeros((inner + len(leaves), outputs))
+    value[inner:, output] = leaves
+    goes = partial(
+        _lightgbm_side,
+        kinds=numbers("decision_type"),
+        limits=numbers("threshold", np.float64),
+        bounds=numbers("cat_boundaries"),
+        bits=numbers("cat_threshold", np.uint32),
+    )
+    left, right = (np.concatenate([way, ends]) for way in ways)
+    return Tree(np.concatenate([numbers("split_feature"), ends]), left, right, value, goes)
 
 
 def _lightgbm_side(
-    node: int, numbers: npt.NDArray[np.float64], *, nodes: Sequence[dict[str, Any]]
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    kinds: npt.NDArray[np.int64],
+    limits: npt.NDArray[np.float64],
+    bounds: npt.NDArray[np.int64],
+    bits: npt.NDArray[np.uint32],
 ) -> npt.NDArray[np.bool_]:
-    one = nodes[node]
-    if one["decision_type"] == "==":
-        chosen = np.isin(numbers, [float(part) for part in str(one["threshold"]).split("||")])
-        return chosen & ~np.isnan(numbers)
-    kind, left = one["missing_type"], bool(one["default_left"])
-    empty = np.isnan(numbers) if kind == "NaN" else np.isnan(numbers) | (np.abs(numbers) <= 1e-35)
-    plain = np.where(np.isnan(numbers), 0.0, numbers) <= one["threshold"]
-    return plain if kind == "None" else np.where(empty, left, plain)
+    kind, empty = int(kinds[node]), np.isnan(numbers)
+    if kind & 1:  # a set of categories goes left, as bits
+        words = bits[bounds[int(limits[node])] : bounds[int(limits[node]) + 1]]
+        place = np.where(empty | (numbers < 0), 32 * len(words), numbers).astype(np.int64)
+        known = place < 32 * len(words)
+        inside = words[np.where(known, place // 32, 0)] >> (place % 32).astype(np.uint32) & 1
+        return np.asarray(known & (inside == 1), dtype=bool)
+    plain = np.where(empty, 0.0, numbers) <= limits[node]
+    missing = kind >> 2 & 3  # none, zero, NaN
+    strays = {0: np.zeros_like(empty), 1: empty | (np.abs(numbers) <= 1e-35), 2: empty}[missing]
+    return np.asarray(np.where(strays, bool(kind & 2), plain), dtype=bool)
 
 
 _READERS: dict[str, Callable[[Any], Told]] = {

@@ -14,7 +14,7 @@ from neuronfair.limits import TEXT, check_size
 from neuronfair.model.open import scikit
 from neuronfair.model.open.frames import spelling
 from neuronfair.model.open.opened import TRIED, File, Opened, Request
-from neuronfair.model.open.trees import PLACE, categorical_places
+from neuronfair.model.open.trees import PLACE, categorical_places, entries
 
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on
 HEAD = 1 << 20  # bytes of a file that come before its trees, at most
@@ -64,7 +64,7 @@ def _checked(text: str, source: str) -> tuple[str, str]:
     """Return head and trees of a model without their lengths, and the rest, after a look at every number."""
     model, _, rest = text.partition("\nend of trees\n")
     head, *trees = re.split(r"^Tree=\d+$", model, flags=re.MULTILINE)
-    said = _entries(head)
+    said = entries(head)
     columns = int(said["max_feature_idx"]) + 1
     names = said["feature_names"].split(" ")
     if not 1 <= columns == len(names) == len(set(names)):
@@ -74,12 +74,8 @@ def _checked(text: str, source: str) -> tuple[str, str]:
         raise ValueError("it does not have as many trees for each class")
     check_size(answers * TRIED, f"{source}: its answers", times=_ANSWER)
     for tree in trees:
-        _check_tree(_entries(tree), columns)
+        _check_tree(entries(tree), columns)
     return re.sub(r"^tree_sizes=.*\n", "", model, flags=re.MULTILINE), rest
-
-
-def _entries(text: str) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 def _check_tree(tree: dict[str, str], columns: int) -> None:

@@ -51,6 +51,11 @@ def _of_lightgbm(model: Any, domain: TableDomain) -> TreeColumns:
     return TreeColumns(names, typed, named=not all(map(PLACE.fullmatch, names)))
 
 
+def entries(text: str) -> dict[str, str]:
+    """Return the lines of a part of a LightGBM model, each a name and what it says."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
 def categorical_places(text: str) -> list[int]:
     """Return which columns were categories in the training of a LightGBM model, by the parameters in its text.
 

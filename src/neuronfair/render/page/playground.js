@@ -10,6 +10,8 @@
     return element;
   };
 
+  const at = (stretches, code) => stretches.findLast(([start]) => start <= code)[1];
+
   // The model: numbers of a layer are float32, everything is computed in float64.
   const layers = game.layers.map((layer) => {
     const bytes = Uint8Array.from(atob(layer.weight.numbers), (letter) => letter.charCodeAt(0));
@@ -42,9 +44,9 @@
   };
   const ofNetwork = (codes) => {
     let x = new Float64Array(layers[0].columns);
-    game.inputs.forEach(({ offset, block, factor, shift }, i) => {
+    game.inputs.forEach(({ offset, block, factor, shift, empty, filled }, i) => {
       if (block) x[offset + codes[i]] = 1;
-      else x[offset] = codes[i] * factor + shift;
+      else x[offset] = codes[i] === empty ? filled : codes[i] * factor + shift;
     });
     layers.forEach(({ weight, bias, rows, columns, curve, leak }) => {
       const next = new Float64Array(rows);
@@ -59,7 +61,7 @@
   };
   const ofTrees = (codes) => {
     const total = [...trees.base];
-    const cells = trees.cells.map((stretches, i) => stretches.findLast(([start]) => start <= codes[i])[1]);
+    const cells = trees.cells.map((stretches, i) => at(stretches, codes[i]));
     trees.roots.forEach((root) => {
       let node = root;
       while (trees.attribute[node] >= 0) node = trees.sides[node][cells[trees.attribute[node]]] === "1" ? trees.left[node] : trees.right[node];
@@ -93,10 +95,9 @@
     const { columns, rows } = JSON.parse(part.textContent);
     return rows.slice(0, 50).map((row) => fields.map((field) => {
       const value = row[columns.indexOf(field.name)];
-      const code = field.values.length ? field.values.indexOf(String(value)) : Math.round((value - field.low) / field.step);
-      return Math.min(field.size - 1, Math.max(0, Number.isFinite(code) ? code : 0));
+      return field.values.length ? field.values.indexOf(String(value)) : Math.round((value - field.low) / field.step);
     }));
-  });
+  }).filter((codes) => codes.every((code, i) => code >= 0 && code < fields[i].size));  // others are not in this domain
   const groups = [["Found by the audit", found], ["People of the table", people]].filter(([, rows]) => rows.length);
   const everybody = groups.flatMap(([, rows]) => rows);
   let codes = [...everybody[0]];
@@ -123,20 +124,26 @@
     return control;
   });
   const fill = () => fields.forEach((field, i) => { controls[i].value = field.values.length ? codes[i] : label(field, codes[i]); });
+  // A twin that breaks a rule which the person keeps does not exist.
+  const broken = (row) => game.laws.filter(({ when, then }) =>
+    when.every(([i, met]) => at(met, row[i])) && !(then.length && then.every(([i, met]) => at(met, row[i]))));
+  const MOST = 200;
   const twins = () => {
     let combinations = [codes];
     fields.forEach((field, i) => {
       if (!field.sensitive) return;
-      combinations = combinations.flatMap((row) => Array.from({ length: Math.min(field.size, 64) }, (_, code) => row.with(i, code)));
+      combinations = combinations.flatMap((row) => Array.from({ length: field.size }, (_, code) => row.with(i, code))).slice(0, 20000);
     });
-    return combinations.slice(0, 256);
+    const own = new Set(broken(codes));
+    return combinations.filter((row) => row.some((code, i) => code !== codes[i]) && broken(row).every((law) => own.has(law)));
   };
   const show = () => {
-    const rows = twins().map((row) => ({ row, score: scores(row) }));
-    const own = rows.find(({ row }) => row.every((code, i) => code === codes[i])) ?? rows[0];
+    const own = { row: codes, score: scores(codes) }, others = twins().map((row) => ({ row, score: scores(row) }));
+    const rows = [own, ...others];
     const last = rows.map(({ score }) => score.at(-1)), spread = Math.max(...last) - Math.min(...last);
+    const laws = broken(codes).map(({ name }) => name);
     let flips = 0;
-    body.replaceChildren(...rows.map(({ row, score }) => {
+    const lines = rows.map(({ row, score }) => {
       const which = chosen(score), probabilities = shares(score);
       const flip = game.decision !== "tolerance" && which !== chosen(own.score);
       flips += flip;
@@ -146,10 +153,12 @@
       const who = fields.flatMap((field, i) => (field.sensitive ? [`${field.name} ${label(field, row[i])}`] : [])).join(", ");
       const line = make("tr", { className: flip ? "flips" : "" }, make("th", { scope: "row" }, make("bdi", { textContent: who })), make("td", {}, make("bdi", { textContent: words })), make("td", { className: "figure", textContent: figure }), make("td", { textContent: row === own.row ? "this person" : flip ? "the decision flips" : "" }));
       return line;
-    }));
-    said.textContent = game.decision === "tolerance"
+    });
+    body.replaceChildren(...lines.slice(0, MOST));
+    const verdict = game.decision === "tolerance"
       ? `Between the lowest and the highest lie ${Number(spread.toPrecision(4))}; ${spread > game.limit ? "more" : "not more"} than the tolerance of ${game.limit}.`
-      : flips ? `The decision flips for ${flips} of ${rows.length - 1} twins.` : "The decision is the same for all.";
+      : flips ? `The decision flips for ${flips} of ${others.length} twins.` : "The decision is the same for all.";
+    said.textContent = [verdict, rows.length > MOST ? `The first ${MOST} are shown.` : "", laws.length ? `No such person: ${laws.join("; ")}.` : ""].filter(Boolean).join(" ");
   };
   select.addEventListener("input", () => { codes = [...everybody[Number(select.value)]]; fill(); show(); });
   fill();
