@@ -14,6 +14,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import Opened, Request
+from neuronfair.model.open.returning import returnable
 from neuronfair.model.sources import reader_of
 
 __all__ = ["Opened", "open_model"]
@@ -49,4 +50,4 @@ def open_model(
         return open_object(request, model)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     reader: Callable[[Request], Opened] = import_module(f"neuronfair.model.open.{name}").open
-    return reader(request)
+    return returnable(request, name, reader(request))

@@ -75,6 +75,11 @@ class Graph(nn.Module):
             if isinstance(step.call, nn.Module):
                 self.add_module(self._place(step.name, "part"), step.call)
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The names of the given tensors, and those that they have as parameters and buffers."""
+        return self._tensors
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
         self._need(x).check(gradients=torch.is_grad_enabled() and x.requires_grad, double=x.dtype == torch.float64)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from neuronfair.errors import did_you_mean, needs, one_line
@@ -49,7 +48,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
 def open_object(request: Request, thing: Any) -> Opened:
     """Take a model that is in memory for what it is: a torch module or network, a fitted estimator, a function."""
     if isinstance(thing, nn.Module):
-        return replace(request.white_box("torch", thing), save=_save_weights)
+        return request.white_box("torch", thing)
     if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
@@ -101,12 +100,6 @@ def _load_weights(request: Request, module: nn.Module) -> None:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
         raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
-
-
-def _save_weights(module: nn.Module | None, path: Path) -> None:
-    assert module is not None
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
-    save_file(state, path)
 
 
 def _function(request: Request, function: Any) -> Opened:
