@@ -26,6 +26,7 @@ from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.consistency import deviation, spearman
 from neuronfair.model.network import Network
+from neuronfair.model.open import open_model
 from neuronfair.repair.labels import Ensemble
 from neuronfair.repair.retrain import RepairSettings, retrain
 
@@ -43,14 +44,15 @@ def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str,
     if not len(findings):
         return {"refused": "nothing was found, so there is nothing to learn from"}
     done = retrain(
-        net.module,
+        open_model(net, rows.domain, rows.rows),
         rows.split(seed),
         findings,
         starts(case, plan["seeds"], seed),
         RepairSettings(share=0.1, repeats=repeats, max_loss=math.inf, seed=seed),
         ensemble=_voters(case, seed),
     )
-    after = Network(done.module, rows.domain)
+    after = done.kept.model
+    assert isinstance(after, Network)
     return {
         "auc": auc,
         "rate": done.before.rate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,19 +64,39 @@ def test_retraining_helps(trained, tmp_path):
 
 
 def test_a_command_that_would_be_refused_is_not_printed(trained, tmp_path):
-    """`neuronfair repair` needs weights in a file of ours, and the table."""
+    """`neuronfair repair` needs a model that is not only in memory, and the table."""
     module, card = trained
     data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
     save(tmp_path / "loans.safetensors", module, card)
     file = open_model(tmp_path / "loans.safetensors", data.domain, data.rows)
-    for i, (model, table) in enumerate(
-        [(module, "loans.csv"), (file, None), (replace(file, kind="ONNX"), "loans.csv")]
-    ):
+    for i, (model, table) in enumerate([(module, "loans.csv"), (file, None)]):
         origin = Origin(card=card, table=table)
         opened = open_model(model, data.domain, data.rows)
         repair = run(opened, data, settings=quick, origin=origin, folder=tmp_path / str(i)).report.repair
         assert repair.command is None
         assert repair.text.endswith("train with your own program.")
+
+
+def test_a_model_that_no_short_retraining_is_for_gets_the_command(trained, tmp_path):
+    """In its own format where it can be trained again, else for the pairs."""
+    module, _ = trained
+    data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
+    opened = open_model(Split(module), data.domain, data.rows)
+    for name, (options, end) in {
+        "a.onnx": ((), "--out fair.onnx"),
+        "a.pt2": ((), "--augment pairs.csv"),
+        "mine:make": (("--model mine:make --weights w",), "--out fair.safetensors"),
+    }.items():
+        if ":" not in name:
+            (tmp_path / name).touch()
+        source = name if ":" in name else str(tmp_path / name)
+        origin = Origin(table="loans.csv", weights=Path("w") if ":" in name else None)
+        made = run(replace(opened, source=source), data, settings=quick, origin=origin, folder=tmp_path / end[-5:])
+        repair = made.report.repair
+        assert (repair.kind, repair.lead) == ("none", "The command:")
+        assert repair.command.startswith(f"neuronfair repair {tmp_path / end[-5:] / 's'}/")
+        assert repair.command.endswith(" ".join(["--data loans.csv", *options, end]))
+        assert "No short retraining was tried" in repair.text
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def markdown(report: Report) -> str:
         changes = [f"- {_words(change.text)}" for change in report.baseline.changes]
         parts += ["### Since the earlier audit", _words(report.baseline.text), "\n".join(changes)]
     if report.repair is not None:
-        longer = f" A longer one, whose result is kept: {_code(report.repair.command)}" if report.repair.command else ""
+        longer = f" {report.repair.lead} {_code(report.repair.command)}" if report.repair.command else ""
         parts += ["### Repair", _words(report.repair.text) + longer]
     model, data, again = report.model, report.data, report.reproduction
     parts.append(

@@ -36,19 +36,21 @@ def repair_report(
     for label, cells in _lines(before, after, domain):
         table.add_row(label, *cells)
     words = _retraining(work, sensitive) if isinstance(work, Retraining) else _neurons(work, before, sensitive)
-    return Lines(table, verdict(before, after), *words, *notes)
+    control = work.without if isinstance(work, Retraining) and work.anew else None
+    return Lines(table, verdict(before, after, control), *words, *notes)
 
 
-def verdict(before: Standing, after: Standing) -> str:
-    """Return in one sentence what became of discrimination and accuracy."""
+def verdict(before: Standing, after: Standing, control: Outcome | None = None) -> str:
+    """Return in one sentence what became of discrimination and accuracy, compared with a control if there is one."""
     was, now = before.rate.rate, after.rate.rate
-    lost = 100 * (before.accuracy["test"] - after.accuracy["test"])
+    lost = 100 * ((control.accuracy if control is not None else before.accuracy["test"]) - after.accuracy["test"])
     change = "did not fall"
     if now < was:
         sure = after.rate.interval[1] < before.rate.interval[0]
         change = f"fell by {percent(round(1 - now / was, 2))}" + ("" if sure else " (the intervals overlap)")
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
-    return f"The rate {change}; accuracy on the test rows {accuracy}."
+    beside = " beside the same fit without findings" if control is not None else ""
+    return f"The rate {change}; accuracy on the test rows {accuracy}{beside}."
 
 
 def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple[str, tuple[str, str]]]:
@@ -125,7 +127,8 @@ def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standi
     """Return a repair as plain values."""
     result: dict[str, Any] = {"before": _standing(before), "after": _standing(after)}
     result["rate_drop"] = 1 - after.rate.rate / before.rate.rate if before.rate.found else None
-    result["accuracy_lost"] = before.accuracy["test"] - after.accuracy["test"]
+    was = work.without.accuracy if isinstance(work, Retraining) and work.anew else before.accuracy["test"]
+    result["accuracy_lost"] = was - after.accuracy["test"]
     if isinstance(work, Retraining):
         figures = {
             "label": work.label,

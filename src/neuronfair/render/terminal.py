@@ -88,7 +88,7 @@ def _afterwards(report: Report) -> list[RenderableType]:
     """Return what is said of a repair, the corpus, an earlier audit and the gate, where there are such."""
     lines: list[RenderableType] = []
     if report.repair is not None:
-        longer = f" A longer one, whose result is kept: {report.repair.command}" if report.repair.command else ""
+        longer = f" {report.repair.lead} {report.repair.command}" if report.repair.command else ""
         lines.append(f"Repair: {report.repair.text}{longer}")
     if report.corpus is not None:
         corpus = report.corpus

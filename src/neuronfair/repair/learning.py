@@ -19,6 +19,7 @@ from neuronfair.model.train import train
 from neuronfair.model.zoo import fully_connected
 
 LOOKED_AT = 1000  # rows that tell whether scores are shares
+STEPS, LEAST = 20, 16  # of an epoch, at least, and rows of a step, for modules whose inputs are not standardised
 TINY = 1e-7  # the smallest share whose logarithm is taken
 
 
@@ -32,17 +33,14 @@ class Lesson:
 
 
 class Logits(nn.Module):
-    """A module whose scores are made logits of classes: of shares the logarithm, of one score two."""
+    """Makes logits of classes of a module's scores: of shares the logarithm, of one score two."""
 
-    inner: nn.Module
-
-    def __init__(self, module: nn.Module, *, shares: bool, threshold: float) -> None:
+    def __init__(self, *, shares: bool, threshold: float) -> None:
         super().__init__()
-        self.inner, self.shares, self.threshold = module, shares, threshold
+        self.shares, self.threshold = shares, threshold
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, scores: Tensor) -> Tensor:
         """Return one logit for each class: (n, classes)."""
-        scores: Tensor = self.inner(x)
         scores = scores.unsqueeze(1) if scores.dim() == 1 else scores
         if scores.shape[1] == 1:
             other = 1 - scores if self.shares else torch.full_like(scores, self.threshold)
@@ -54,7 +52,9 @@ def check_trainable(opened: Opened, data: Data) -> None:
     """Refuse a model that cannot be trained again here, or that decides something else than the table's labels."""
     otherwise = "Add the pairs to the data that it is trained with: --augment pairs.csv"
     target = data.domain.target
-    if opened.refit is None and (opened.module is None or not any(p.requires_grad for p in opened.module.parameters())):
+    if opened.refit is None and (
+        opened.module is None or not any(p.requires_grad for p in _start(opened).parameters())
+    ):
         raise ModelError(f"{opened.source}: {opened.kind} of this kind cannot be trained again here. {otherwise}")
     outputs, classes = opened.model.outputs, 0 if target is None else len(target.classes)
     if opened.decision.classes(outputs) != classes:
@@ -101,16 +101,26 @@ def trained(
         return [opened.with_module(result.module) for result in results]
     shares, threshold = _are_shares(opened, rows[:LOOKED_AT]), opened.decision.boundary
 
-    def start() -> Logits:
-        return Logits(copy.deepcopy(module), shares=shares, threshold=threshold)
+    def start() -> nn.Sequential:
+        return nn.Sequential(_start(opened), Logits(shares=shares, threshold=threshold))
 
-    once = replace(settings, restarts=1)
+    batch = min(settings.batch, max(LEAST, lesson.lines.shape[1] // STEPS))
+    once = replace(settings, restarts=1, batch=batch)
     note = None if progress is None else lambda _, epoch, loss: progress(epoch, {0: loss})
     done = [
         train(start, x[line], labels[line], validation=held, settings=once, seed=seed, fresh=False, progress=note)
         for line in lesson.lines
     ]
-    return [opened.with_module(result.module.inner) for result in done]
+    return [opened.with_module(result.module[0]) for result in done]
+
+
+def _start(opened: Opened) -> nn.Module:
+    """Return a copy of the module of which all may be trained that training may change."""
+    module = copy.deepcopy(opened.module)
+    assert module is not None
+    if opened.unlock is not None:
+        opened.unlock(module)
+    return module
 
 
 def _are_shares(opened: Opened, rows: Tensor) -> bool:

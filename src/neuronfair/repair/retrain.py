@@ -68,6 +68,7 @@ class Retraining:
     repeats: tuple[Outcome, ...]
     without: Outcome
     ensemble: float | None
+    anew: bool = False  # an estimator that was fitted anew: what it costs, the fit without findings tells
 
     @property
     def after(self) -> Outcome:
@@ -121,7 +122,17 @@ def retrain(
     people = domain.sample(SAMPLES, generator)
     before, without, *after = outcomes_of([opened, plain, *models], parts.test, people, decision)
     right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
-    return Retraining(models[chosen], settings.label, chosen, len(drawn[0]), before, tuple(after), without, right)
+    return Retraining(
+        models[chosen],
+        settings.label,
+        chosen,
+        len(drawn[0]),
+        before,
+        tuple(after),
+        without,
+        right,
+        opened.refit is not None,
+    )
 
 
 def _lesson(parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], kept: Tensor) -> Lesson:

@@ -120,11 +120,12 @@ def pairs_to_join(run: Run, data: Data, settings: RepairSettings, voter: Callabl
 
     Of the model, `voter`, nothing is asked unless its twins are to vote.
     """
+    asked = voter() if settings.label == "twins" else None
+    data = data if asked is None else data.to(asked.model.encoding.device)
+    findings, seeds = _findings(run, data), run.seeds.to(data.rows.device)
     parts = data.split(settings.seed)
     ensemble = Ensemble(parts, seed=settings.seed) if settings.label == "ensemble" else None
-    asked = voter() if settings.label == "twins" else None
-    findings = _findings(run, data)
-    pairs, labels = labelled_pairs(parts.train, findings, run.seeds, settings.label, ensemble=ensemble, voter=asked)
+    pairs, labels = labelled_pairs(parts.train, findings, seeds, settings.label, ensemble=ensemble, voter=asked)
     order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(settings.seed))
     drawn = order[: settings.joining(len(pairs))]
     return pairs[drawn], labels[drawn]

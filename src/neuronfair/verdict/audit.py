@@ -17,6 +17,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.model.probability import Scale
+from neuronfair.model.sources import returned_as
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
@@ -204,15 +205,22 @@ def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Se
 
 
 def _repair_command(case: Case, one: Inquiry, opened: Opened, origin: Origin) -> str | None:
-    """Return the command that repairs the network with what was found; None where it would be refused."""
-    own_file = opened.kind == "neuronfair" and replay_options(opened, origin) is not None
-    table = origin.table is not None or case.data.name in DATASETS
-    if case.folder is None or not one.outcomes or not own_file or not table:
+    """Return the command that repairs the model with what was found, or writes the pairs to train it with.
+
+    None where there is no table, no folder or no class to learn.
+    """
+    named, table = replay_options(opened, origin), origin.table is not None or case.data.name in DATASETS
+    target, found = case.domain.target, any(len(outcome.findings) for outcome in one.outcomes)
+    known = target is not None and opened.decision.classes(opened.model.outputs) == len(target.classes) > 0
+    if case.folder is None or not found or named is None or not table or not (known and case.data.labelled):
         return None
     best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).plan.method
     words = ["neuronfair", "repair", str(case.folder / best)]
     words += ["--data", origin.table] if origin.table is not None else []
-    return shlex.join([*words, "--out", "fair.safetensors"])
+    file = returned_as(WEIGHTS if origin.trained_here else opened.source, weights=origin.weights is not None)
+    if file is None or (opened.refit is None and opened.module is None):
+        return shlex.join([*words, "--augment", "pairs.csv"])
+    return shlex.join([*words, *named, "--out", f"fair{file}"])
 
 
 @dataclass

@@ -25,6 +25,11 @@ from neuronfair.words import listed, percent, plain
 # Enough to see whether retraining helps; `neuronfair repair` takes its time.
 SHORT = TrainingSettings(epochs=15, batch=512, patience=4)
 SMALL = 20_000  # rows and people of pairs below which such large batches would give too few steps
+UNTRIED = (
+    "No short retraining was tried: that is for fully connected ReLU networks. The command trains the model "
+    "again with the pairs that were found or, where that cannot be done here, writes them with labels for your own "
+    "training; audit the new model then."
+)
 LOSS = 0.01  # accuracy that may be lost on validation rows
 
 
@@ -38,7 +43,7 @@ def propose(
     """
     why = _impossible(case, inquiry, opened)
     if why is not None:
-        return RepairReport("none", why)
+        return RepairReport("none", why if command is None else UNTRIED, command)
     best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
     parts = case.data.split(case.seed if parts_seed is None else parts_seed)
     small = len(case.data) + 2 * len(best.findings) < SMALL

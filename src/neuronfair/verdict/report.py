@@ -40,10 +40,15 @@ class RepairReport:
 
     kind: Literal["retraining", "none"]
     text: str
-    command: str | None = None  # a longer one, whose result is kept
+    command: str | None = None  # a longer one, whose result is kept, or what writes the pairs
     before: RepairState | None = None
     after: RepairState | None = None
     without_findings: RepairState | None = None  # the same training without the findings
+
+    @property
+    def lead(self) -> str:
+        """What is said before the command."""
+        return "A longer one, whose result is kept:" if self.kind == "retraining" else "The command:"
 
 
 @dataclass(frozen=True)

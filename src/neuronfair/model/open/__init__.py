@@ -14,6 +14,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import File, Opened, Request
+from neuronfair.model.open.returning import returnable
 from neuronfair.model.sources import reader_of
 
 __all__ = ["Opened", "open_model"]
@@ -59,7 +60,7 @@ def open_model(
     if preprocess is not None and name in _WITHOUT_PREPROCESS:
         raise request.error("preprocess is for torch, Keras, ONNX and scikit-learn models; such files take no part")
     opened: Opened = import_module(f"neuronfair.model.open.{name}").open(request)
-    return opened
+    return returnable(request, name, opened)
 
 
 def names_in(file: File) -> Sequence[str] | None:

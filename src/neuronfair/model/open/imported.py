@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from neuronfair.errors import did_you_mean, needs, one_line
@@ -53,8 +52,7 @@ def open_object(request: Request, thing: Any) -> Opened:
     if keras_file.is_keras(thing):
         return keras_file.open_object(request, thing)
     if isinstance(thing, nn.Module):
-        opened = open_module(request, "torch", thing)
-        return replace(opened, save=_save_weights) if request.preprocess is None else opened
+        return open_module(request, "torch", thing)
     if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
@@ -114,12 +112,6 @@ def _load_weights(request: Request, module: nn.Module) -> None:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
         raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
-
-
-def _save_weights(module: nn.Module | None, path: Path) -> None:
-    assert module is not None
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
-    save_file(state, path)
 
 
 def _function(request: Request, function: Any) -> Opened:

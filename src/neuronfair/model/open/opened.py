@@ -51,6 +51,7 @@ class Opened:
     trees: Callable[[], Forest] | None = None  # makes the trees of a black box that has some
     refit: Refit | None = None  # fits the model anew to rows and labels, in its own framework
     save: Callable[[nn.Module | None, Path], None] | None = None  # writes it, with this module, in its own format
+    unlock: Callable[[nn.Module], None] | None = None  # says which parameters of the module may be trained
 
     @property
     def white_box(self) -> bool:

@@ -92,7 +92,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     again: dict[str, Any] = {}
     if _classes(final) is not None:
         named, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))
-        reopen = partial(open_estimator, request, print_of="")
+        reopen = partial(open_estimator, request, print_of="fitted again")
         again["refit"] = refitting(estimator, final, reading.given, named if order is None else named[order], reopen)
         again["save"] = lambda _, path: dump(estimator, path)
     why = "boosted trees have no neurons to look at"
