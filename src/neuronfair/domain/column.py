@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.attribute import MISSING, MISSING_CELLS
+from neuronfair.domain.attribute import GRID_TOLERANCE, MISSING, MISSING_CELLS
 from neuronfair.domain.cells import Cells
 from neuronfair.domain.toml import quoted
 from neuronfair.domain.written import DECIMALS, ISO, date_forms, day, days, number
@@ -78,6 +78,9 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
         parts = _two(found.low, float(found.values.max())) | found.parts(remarks)
     else:
         parts = _grid(found.values, counts, empty) | found.parts(remarks)
+        steps = (found.values - float(parts["low"])) / float(parts.get("step", 1))
+        if np.abs(steps - np.round(steps)).max() > GRID_TOLERANCE:
+            remarks.append(f"rounded to steps of {parts['step']}")
         if found.whole and SOME < len(texts) >= UNIQUE * counts.sum():
             remarks.append("almost every cell is different: leave it out if it only numbers people")
     return Entry(name, parts, comment, remarks)

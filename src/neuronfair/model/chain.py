@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, one_line
 from neuronfair.model.layers import Site, evaluating
 from neuronfair.model.network import Network
 
@@ -97,11 +97,18 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     widths = [network.encoding.shape[0], *(math.prod(site.shape) for site in sites), network.outputs]
     if sum(a * b for a, b in pairwise(widths)) > MOST:
         raise ModelError(f"its matrices have more than {MOST:,} numbers")
+    try:
+        return _asked(exact, sites, widths, network.encoding.encode(rows, torch.float64))
+    except (RuntimeError, IndexError, ValueError) as error:  # its own code
+        raise ModelError(f"it does not take numbers that no row gives ({one_line(error)})") from error
+
+
+def _asked(exact: Network, sites: Sequence[Site], widths: Sequence[int], rows: Tensor) -> Chain:
     asked = _Asked(exact, sites)
     affines = tuple(asked.affine(number, widths[number]) for number in range(len(sites) + 1))
     curves = tuple(asked.curve(number) for number in range(len(sites)))
     chain = Chain(affines, curves, asked.end)
-    x = torch.cat([asked.noise(4 * TRIED, widths[0]), network.encoding.encode(rows, torch.float64)])
+    x = torch.cat([asked.noise(4 * TRIED, widths[0]), rows])
     scores = asked.run(x, None, x)[1]
     near = 1e-6 * scores.abs().amax().clamp(min=1e-3)
     if not torch.allclose(chain.scores(x), scores, rtol=1e-6, atol=float(near)):

@@ -40,7 +40,7 @@ def audit_report(report: Report) -> RenderableType:
     # Most notes are about the model or the table, and the same for all attributes; weak guidance names its search.
     notes = [n for i, one in enumerate(attributes) for n in one.health if i == 0 or n.name == "weak-guidance"]
     lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
-    if not report.model.white_box or report.decision.kind == "tolerance":
+    if not report.model.white_box or ";" in report.model.note:  # more than how many layers there are
         lines.append(report.model.note)
     lines += _left_out(report)
     return Group(*lines, *_afterwards(report))

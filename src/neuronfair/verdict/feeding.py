@@ -54,6 +54,8 @@ def _of_scores(scores: Tensor, decision: Decision) -> FeedingReport:
     """Return what can be said without labels."""
     rows, alike = len(scores), decision.alike(scores)
     text = "Whether the model is right could not be checked: the table has no labels of its decisions, or too few."
+    if decision.kind == "tolerance":
+        text = "Whether the model is right was not checked: its answers are quantities, which are only compared."
     if alike:
         text = f"This model decides alike for all {rows:,} rows looked at. {text} {_TURN}"
     report = FeedingReport("suspicious" if alike else "ok", text, rows, constant=alike)

@@ -17,6 +17,8 @@ from neuronfair.verdict.entries import Disparity, Gap, Group
 FEWEST = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
+UNNAMED = 'no class is named as favourable. Write favourable = "…" into the domain file'
+
 
 @dataclass(frozen=True)
 class _Selected:
@@ -71,6 +73,8 @@ def group_figures(
         "selection_rate.difference": _gap([selection], difference, confidence),
         "error_rate.difference": _gap(errors, difference, confidence) if has_labels else NO_LABELS,
     }
+    if is_named and domain.favourable is None and classes > 2:  # which of them people hope for, nobody has said
+        figures = dict.fromkeys(figures, UNNAMED)
     known = {name.replace(".", "_"): gap for name, gap in figures.items() if isinstance(gap, Gap)}
     unknown = {name: why for name, why in figures.items() if isinstance(why, str)}
     shares = zip(values, counted, *(rates.shares for rates in errors), strict=True)

@@ -29,6 +29,9 @@ class Unmatched(Exception):  # noqa: N818 - whoever asks says it in the words of
     """The inputs of a network cannot be told from the domain alone."""
 
 
+Raw = Literal["none", "named", "all"]
+
+
 @dataclass(frozen=True)
 class Input:
     """One input of a network: its name, what it takes, and its shape for one row, () for a single number."""
@@ -118,12 +121,12 @@ def arguments(module: nn.Module) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind in plain]
 
 
-def matched(request: Request, inputs: Sequence[Input], *, raw: bool, texts: Sequence[str] = ()) -> Feed:
+def matched(request: Request, inputs: Sequence[Input], *, raw: Raw, texts: Sequence[str] = ()) -> Feed:
     """Return how rows become the inputs that a file describes: columns by their names, or by what fits.
 
-    Whole numbers are the places of labels among the values of the domain, or numbers as they are in the table. With
-    `raw`, inputs that bear the names of columns get all numbers so; else as the domain declares them. A text is given
-    as its place in `texts`.
+    Whole numbers are the places of labels among the values of the domain, or numbers as they are in the table. `raw`
+    says which inputs get all numbers so, and not as the domain declares them: those that bear the names of columns, or
+    all. A text is given as its place in `texts`.
     """
     domain = request.domain.to("cpu")
     if {i.name for i in inputs} <= set(domain.names) and all(i.width == 1 for i in inputs):
@@ -133,11 +136,10 @@ def matched(request: Request, inputs: Sequence[Input], *, raw: bool, texts: Sequ
             note += ", with labels as their places in the domain"
     else:
         taken = _by_kind(request, inputs)
-        raw, note = (
-            False,
-            "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True)),
-        )
-    makers = [[_column(request, a, i.kind, raw, texts) for a in some] for i, some in zip(inputs, taken, strict=True)]
+        raw = "all" if raw == "all" else "none"
+        note = "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True))
+    as_is = raw != "none"
+    makers = [[_column(request, a, i.kind, as_is, texts) for a in some] for i, some in zip(inputs, taken, strict=True)]
 
     def given(rows: Tensor) -> list[Tensor]:
         rows = rows.cpu()

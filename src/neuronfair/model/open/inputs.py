@@ -17,6 +17,7 @@ from neuronfair.model.open.feeds import (
     REMEDY,
     Feed,
     Input,
+    Raw,
     Unmatched,
     arguments,
     by_domain,
@@ -41,6 +42,7 @@ def open_fed(
     known = _fingerprint(request, inner)
     try:
         encoding, module = learned(request, direct)
+        module.training = inner.training
         opened = request.white_box(kind, module, encoding=encoding, note=feed.note)
         same = request.reproduced(opened, direct.scores) and (ask is None or request.reproduced(opened, ask))
         if opened.white_box and same:
@@ -66,6 +68,7 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
             if not direct.sites(request.drawn)[1]:
                 return request.white_box(kind, module)
             encoding, fed = learned(request, direct)
+            fed.training = module.training
             return replace(request.white_box(kind, fed, encoding=encoding), fingerprint=fingerprint(module))
         except NotLinear:  # it has gradients, though not by whole numbers that it makes itself
             return request.white_box(kind, module)
@@ -95,7 +98,7 @@ def open_graph(request: Request, kind: str, graph: Graph, inputs: Sequence[Input
 
 
 def graph_feed(
-    request: Request, inputs: Sequence[Input], *, raw: bool = False, texts: Sequence[str] = ()
+    request: Request, inputs: Sequence[Input], *, raw: Raw = "none", texts: Sequence[str] = ()
 ) -> Feed | None:
     """Return how the inputs that a file describes are made of rows; None for the numbers that the domain declares."""
     if request.preprocess is not None:
@@ -112,7 +115,7 @@ def _fitting(request: Request, module: nn.Module, names: Sequence[str]) -> list[
     """Return the ways to feed a module that it accepts and reads all columns of, with its scores."""
     found = []
     for inputs in guesses(request, names):
-        feed = matched(request, inputs, raw=False)
+        feed = matched(request, inputs, raw="none")
         direct = Direct(module, feed)
         try:
             scores = direct.scores(request.tried)

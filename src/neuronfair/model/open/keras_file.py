@@ -56,7 +56,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
     try:
         inputs = _inputs(model)
         texts = _texts(request, inputs)
-        feed = graph_feed(request, inputs, raw=True, texts=texts)
+        feed = graph_feed(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
     except Unsupported as reason:  # a model that says nothing of its inputs
         feed = by_preprocess(request) if request.preprocess is not None else None
         return request.black_box("Keras", _predictor(request, model, feed, ()), str(reason), print_of=known)
@@ -80,6 +80,12 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         if not request.reproduced(opened, ask):
             return request.black_box("Keras", ask, "its scores could not be reproduced in torch", print_of=known)
     return opened if known is None else replace(opened, fingerprint=known)
+
+
+def _prepares(model: Any) -> bool:
+    """Return whether a model makes its numbers small by itself, so that it takes them as they are in the table."""
+    inner = (part for layer in model.layers for part in (layer, *getattr(layer, "layers", ())))
+    return any(type(part).__name__ in ("Normalization", "Rescaling", "Discretization") for part in inner)
 
 
 def names(file: File) -> list[str] | None:

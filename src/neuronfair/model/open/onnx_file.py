@@ -42,7 +42,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     if not inputs:
         raise request.error("has no input")
     described = [given for given in map(_input, inputs) if given is not None]
-    feed = graph_feed(request, described, raw=True) if len(described) == len(inputs) else None
+    feed = graph_feed(request, described, raw="named") if len(described) == len(inputs) else None
     try:
         graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
         if feed is None and len(inputs) > 1:

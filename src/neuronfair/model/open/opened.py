@@ -140,6 +140,8 @@ class Request(File):
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise self.error(f"the weights '{name}' hold NaN or infinite numbers, so nothing can be computed")
+        if kind != "torch":  # a module of ours, and not the user's own
+            module.eval()
         try:
             network = Network(module, encoding, layers=None if hidden else ())
         except ModelError as error:
@@ -239,8 +241,8 @@ class Request(File):
         spread = scores[: min(TRIED, len(self.rows))].double().std(correction=0).item()
         tolerance = float(f"{TENTH * spread:.2g}")
         return Decision("tolerance", tolerance), (
-            f"a regression: answers that differ by more than {tolerance:g}, a tenth of their standard deviation on the "
-            "table, count as another decision (--decision tolerance=… sets another)"
+            f"a regression: answers that differ by more than {tolerance:g}, a tenth of the standard deviation of "
+            "those to rows of the table, count as another decision (--decision tolerance=… sets another)"
         )
 
     def _steady(self, model: Network | BlackBox) -> Tensor:
