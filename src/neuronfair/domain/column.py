@@ -80,7 +80,7 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
         parts = _grid(found.values, counts, empty) | found.parts(remarks)
         steps = (found.values - float(parts["low"])) / float(parts.get("step", 1))
         if np.abs(steps - np.round(steps)).max() > GRID_TOLERANCE:
-            remarks.append(f"rounded to steps of {parts['step']}")
+            remarks.append(f"rounded to steps of {parts.get('step', '1')}")
         if found.whole and SOME < len(texts) >= UNIQUE * counts.sum():
             remarks.append("almost every cell is different: leave it out if it only numbers people")
     return Entry(name, parts, comment, remarks)
