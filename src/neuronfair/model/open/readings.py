@@ -31,15 +31,18 @@ class Reading:
     declared: bool = False  # it is given the numbers that the domain file declares
 
 
-def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
-    """Return the ways that fit what an estimator says of its inputs, the most likely first."""
+def readings(request: Request, estimator: Any, *, bare: bool, names: list[str] | None = None) -> list[Reading]:
+    """Return the ways that fit what an estimator says of its inputs, the most likely first.
+
+    `names` are the columns that are read by it and others beside it, where there are some.
+    """
     domain = request.domain.to("cpu")
     if request.preprocess is not None:
         function, table = request.preprocess, Frames(domain)
         return [Reading(lambda rows: function(table.of_rows(rows)), "rows go through preprocess")]
     if isinstance(estimator, TreeColumns):
         return _of_trees(request, domain, estimator)
-    names = input_names(estimator)
+    names = names or input_names(estimator)
     if names is not None:
         return _by_name(request, domain, names, estimator, bare)
     encoding = TableEncoding.of(domain)
