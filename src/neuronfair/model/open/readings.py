@@ -69,7 +69,7 @@ def _of_trees(request: Request, domain: TableDomain, known: TreeColumns) -> list
         return [_numbers(request, domain, list(domain.names), typed, note)]
     if len(names) == encoding.width and not known.typed:
         note = f"it is given the {len(names)} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note)]
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True)]
     raise request.error(f"expects {len(names)} inputs. {request.widths()}")
 
 
