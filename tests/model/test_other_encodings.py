@@ -9,7 +9,7 @@ import torch
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.data import load
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.feeds import CODES, ORDERS, SCALES, Feed, Feeder
+from neuronfair.model.other_encodings import CODES, ORDERS, SCALES, Feeder, OtherEncoding
 
 ALL = slice(None)
 ATTRIBUTES = (
@@ -21,7 +21,7 @@ ROWS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 1], [2, 2, 1]])
 
 
 def numbers(**feed) -> np.ndarray:
-    return Feeder(ATTRIBUTES, ROWS).numbers(Feed(**feed), ALL)
+    return Feeder(ATTRIBUTES, ROWS).numbers(OtherEncoding(**feed), ALL)
 
 
 @pytest.mark.parametrize("encoding", ["default", "paper"])
@@ -29,9 +29,9 @@ def test_what_is_not_said_is_as_declared(encoding):
     data = load("german", encoding)
     feeder = Feeder(data.domain.attributes, data.rows)
     declared = TableEncoding.of(data.domain).encode(data.rows).numpy()
-    np.testing.assert_allclose(feeder.numbers(Feed(), ALL), declared, rtol=1e-6, atol=1e-6)
-    feeds = [*(Feed(scale=one) for one in SCALES), *(Feed(codes=one) for one in CODES)]
-    feeds += [Feed(order=feeder.order(one), moved=one) for one in ORDERS]
+    np.testing.assert_allclose(feeder.numbers(OtherEncoding(), ALL), declared, rtol=1e-6, atol=1e-6)
+    feeds = [*(OtherEncoding(scale=one) for one in SCALES), *(OtherEncoding(codes=one) for one in CODES)]
+    feeds += [OtherEncoding(order=feeder.order(one), moved=one) for one in ORDERS]
     assert {feeder.numbers(feed, slice(0, 5)).shape for feed in feeds} == {declared[:5].shape}
 
 
@@ -76,7 +76,7 @@ def test_codes_by_hand(codes, size, job, town):
 
 def test_a_code_without_a_label_stays():
     feeder = Feeder(ATTRIBUTES[1:2], torch.tensor([[-1], [0], [7]]))
-    assert feeder.numbers(Feed(codes="labels in reverse order"), ALL)[:, 0].tolist() == [-1, 2, 7]
+    assert feeder.numbers(OtherEncoding(codes="labels in reverse order"), ALL)[:, 0].tolist() == [-1, 2, 7]
 
 
 def test_orders_by_hand():
@@ -88,12 +88,12 @@ def test_orders_by_hand():
         "numbers before labels": (0, 1, 2),
         "labels before numbers": (1, 2, 0),
     }
-    moved = feeder.numbers(Feed(order=(1, 2, 0)), ALL)
+    moved = feeder.numbers(OtherEncoding(order=(1, 2, 0)), ALL)
     np.testing.assert_array_equal(moved, numbers()[:, [1, 2, 3, 0]])
 
 
 def test_a_feed_says_what_is_otherwise():
-    assert Feed().text == ""
-    assert Feed("raw values", "every code one lower", (1, 0), "columns sorted by name").text == (
+    assert OtherEncoding().text == ""
+    assert OtherEncoding("raw values", "every code one lower", (1, 0), "columns sorted by name").text == (
         "raw values, every code one lower, columns sorted by name"
     )

@@ -31,7 +31,7 @@ ORDERS = ("columns sorted by name", "columns in reverse order", "numbers before 
 
 
 @dataclass(frozen=True)
-class Feed:
+class OtherEncoding:
     """One way to make numbers of rows; what is not said is as the domain file declares."""
 
     scale: str = ""
@@ -52,7 +52,7 @@ class Feeder:
         self.attributes, self._rows = tuple(attributes), rows.cpu().numpy()
         self._kept: dict[tuple[int, str, str], np.ndarray] = {}
 
-    def numbers(self, feed: Feed, chosen: slice) -> np.ndarray:
+    def numbers(self, feed: OtherEncoding, chosen: slice) -> np.ndarray:
         """Return the numbers of the chosen rows, as wide as the declared ones: (n, width)."""
         order = feed.order or range(len(self.attributes))
         return np.concatenate([self._column(place, feed.scale, feed.codes)[chosen] for place in order], 1)
