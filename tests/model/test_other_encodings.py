@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,22 @@ def test_what_is_not_said_is_as_declared(encoding):
     feeds = [*(OtherEncoding(scale=one) for one in SCALES), *(OtherEncoding(codes=one) for one in CODES)]
     feeds += [OtherEncoding(order=feeder.order(one), moved=one) for one in ORDERS]
     assert {feeder.numbers(feed, slice(0, 5)).shape for feed in feeds} == {declared[:5].shape}
+
+
+def test_an_empty_cell_is_where_the_declared_encoding_puts_it():
+    kept = Attribute("size", "ordinal", low=10, high=30, step=10, missing="keep")
+    attributes = [
+        kept,
+        replace(kept, encode="scaled", center=10, scale=5),
+        replace(kept, encode="onehot"),
+        Attribute("one", "flag", low=5, high=5, missing="keep"),
+    ]
+    rows = torch.tensor([[0, 0, 0, 0], [3, 3, 3, 1]])
+    feeder, declared = Feeder(attributes, rows), TableEncoding(attributes).encode(rows).numpy()
+    np.testing.assert_allclose(feeder.numbers(OtherEncoding(), ALL), declared)
+    assert feeder.numbers(OtherEncoding(), ALL)[1].tolist() == [20, 0, 0, 0, 0, 1, 5]
+    assert feeder.numbers(OtherEncoding(scale="codes from 0"), ALL)[1].tolist() == [1, 0, 0, 0, 0, 1, 0]
+    assert feeder.numbers(OtherEncoding(codes="labels in reverse order"), ALL)[1, 0] == 20
 
 
 @pytest.mark.parametrize(
