@@ -147,6 +147,7 @@ def test_dates_are_days():
     [
         ({"decimal": ";"}, 'decimal must be "." or ","'),
         ({"date": "%d.%m"}, 'expected "iso" or a form'),
+        ({"date": "%d%d"}, 'expected "iso" or a form'),
         ({"date": "iso", "high": 1e9}, "needs dates as low and high"),
         ({"date": "iso", "step": 0.5}, "a step of whole days"),
         ({"other": "x"}, "other = 'x' is not one of its values"),

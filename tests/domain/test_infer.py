@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
+from neuronfair.domain.cells import Cells
+from neuronfair.domain.column import LeftOut, described
 from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.toml import format_domain, parse_domain
+from neuronfair.domain.written import DECIMALS
 from neuronfair.errors import DataError
 from neuronfair.model.open.frames import cells
 
@@ -234,6 +237,13 @@ def test_identifiers_are_left_out_and_measurements_are_not(tmp_path):
     assert reasons["never"] == "every cell is empty"
     assert '# "always": left out, constant: DE in every row' in draft.text
     assert "salary, paid: almost every cell is different: leave it out if it only numbers people" in draft.remarks
+
+
+def test_an_empty_column_that_the_model_reads_has_one_value():
+    found = described("note", Cells.of(["", "?", ""]), DECIMALS, keep=True)
+    assert found.parts == {"kind": '"nominal"', "values": '["missing"]', "missing": '"missing"'}
+    assert found.comment.startswith("0 different, 3 empty")
+    assert described("note", Cells.of([]), DECIMALS, keep=True) == LeftOut("note", "every cell is empty")
 
 
 def test_the_columns_of_the_model_are_kept_and_no_others(tmp_path):

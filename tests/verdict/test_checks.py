@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neuronfair import AuditSettings, Checks, NeuronFairError, audit
+from neuronfair.domain.table import Target
 from neuronfair.verdict.checks import attribute_sets
 from tests.planted import networks
 from tests.verdict.test_audit import table
@@ -38,6 +41,12 @@ def test_what_cannot_be_judged_is_refused_before_any_work(tmp_path, checks, says
     with pytest.raises(NeuronFairError, match=says):
         audit(MODULE, DATA, settings=TINY, folder=tmp_path / "run", checks=checks)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_quantity_is_no_label():
+    domain = replace(DATA.domain, target=Target("income", ()))
+    with pytest.raises(NeuronFairError, match="needs labels"):
+        Checks(["error_rate.difference > 5%"]).read(domain).refuse(domain.sensitive, ["neuronfair"])
 
 
 def test_a_figure_that_turns_out_unknown_is_an_error_but_the_figures_are_kept(tmp_path):

@@ -10,7 +10,7 @@ from neuronfair import load, parse_domain, read_domain
 from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import read_table
 from neuronfair.errors import DataError, ModelError
-from neuronfair.verdict.given import NOT_READ, given
+from neuronfair.verdict.given import UNREAD, given
 
 PEOPLE = {
     "id": range(1, 31),
@@ -47,7 +47,7 @@ def test_an_inferred_domain_has_what_the_model_reads_and_nothing_else():
     found = given(PEOPLE, model=reading("number", "sex", "age"), sensitive="sex", target="hired")
     assert found.data.domain.names == ("number", "age", "sex")
     assert (found.inferred, found.reads) == (True, ("number", "sex", "age"))
-    assert found.left_out == (LeftOut("id", NOT_READ), LeftOut("job", NOT_READ))
+    assert found.left_out == (LeftOut("id", UNREAD), LeftOut("job", UNREAD))
     assert parse_domain(found.text).names == found.data.domain.names
     everything = given(PEOPLE, sensitive=["sex"], target="hired")
     assert everything.data.domain.names == ("age", "job", "sex")
@@ -67,7 +67,7 @@ def test_a_domain_file_is_limited_with_its_rules(tmp_path):
     found = given(PEOPLE, model=reading("age", "job_smith", "job_cook"), domain=path)  # the bad ids do not matter
     assert found.data.domain.names == ("age", "job", "sex")
     assert [rule.name for rule in found.data.domain.rules] == ["no old smiths"]
-    assert found.left_out == (LeftOut("id", NOT_READ),)
+    assert found.left_out == (LeftOut("id", UNREAD),)
     assert found.text.startswith('# Without "id": the model does not read it.\n')
     assert parse_domain(found.text).fingerprint == found.data.domain.fingerprint
     whole = given(PEOPLE | {"id": [7] * 30}, domain=read_domain(path), sensitive="job")

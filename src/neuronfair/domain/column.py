@@ -58,7 +58,7 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
     """Return what a column is; unless it is to be kept, one that tells people apart or says nothing is left out."""
     words, texts, counts = _split(column)
     empty = sum(words.values())
-    if not texts:
+    if not texts and not (keep and empty):
         return LeftOut(name, "every cell is empty")
     if len(texts) == 1 and not empty and not keep:
         return LeftOut(name, f"constant: {texts[0][:40]} in every row")

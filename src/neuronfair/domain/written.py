@@ -81,7 +81,7 @@ def is_form(form: str) -> bool:
     """Return whether dates can be written and read in a form."""
     try:
         return days(day(0, form), form) == 0
-    except ValueError:
+    except (ValueError, re.error):  # the latter if a part is there twice
         return False
 
 

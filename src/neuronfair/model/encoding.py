@@ -86,7 +86,7 @@ class TableEncoding:
         self.offset = torch.tensor([0, *accumulate(widths[:-1])], device=device)
         self.size = torch.tensor([a.size for a in attributes], device=device)
         self._empty = [
-            (column, a.empty, _middle(a))
+            (column, a.empty, middle_of(a))
             for column, a in enumerate(attributes)
             if a.empty is not None and not blocks[column]  # a block has a place for it
         ]
@@ -198,7 +198,7 @@ def _line(attribute: Attribute) -> tuple[float, float]:
     return step, low
 
 
-def _middle(attribute: Attribute) -> float:
+def middle_of(attribute: Attribute) -> float:
     """Return where among the codes of its numbers an empty cell is put: at the center, or in the middle."""
     center = (attribute.center - attribute.low) / attribute.step
     return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2

@@ -34,7 +34,7 @@ class Checks:
         """Read the files, so that a damaged one is refused before any work is done."""
         return Ready(
             domain=domain.fingerprint,
-            has_target=domain.target is not None,
+            has_target=bool(domain.target and domain.target.classes),
             fail_if=tuple(self.fail_if),
             corpus=None if self.corpus is None else read_corpus(self.corpus, domain),
             add=self.add,
@@ -49,7 +49,7 @@ class Ready:
     """Checks whose files have been read."""
 
     domain: str = ""  # fingerprint
-    has_target: bool = True  # whether the domain knows the labels
+    has_target: bool = True  # whether people have labels: a quantity is none
     fail_if: tuple[str, ...] = ()
     corpus: Corpus | None = None
     add: bool = True

@@ -19,7 +19,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.model.open.columns import feature_names, matched, source_of
 
-NOT_READ = "the model does not read it"
+UNREAD = "the model does not read it"
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
 
 
@@ -72,9 +72,9 @@ def given(
     whole, text = _described(table.domain if isinstance(table, Data) else domain, chosen)
     reads = matched(model, names, whole.names, "domain")
     kept = limited(whole, whole.names if reads is None else {*reads, *whole.sensitive})
-    left_out = tuple(LeftOut(name, NOT_READ) for name in whole.names if name not in kept.names)
+    left_out = tuple(LeftOut(name, UNREAD) for name in whole.names if name not in kept.names)
     if left_out and text is not None:
-        text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {NOT_READ}.\n{format_domain(kept)}"
+        text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {UNREAD}.\n{format_domain(kept)}"
     if isinstance(table, Data):
         return Given(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
     sheet = read_sheet(table)

@@ -13,8 +13,8 @@ from scipy.optimize import linear_sum_assignment
 from neuronfair.domain.data import Data
 from neuronfair.measure.skill import Fit, logits_of
 from neuronfair.model.decision import Decision
-from neuronfair.model.feeds import CODES, ORDERS, SCALES, Feed, Feeder
 from neuronfair.model.open import Opened
+from neuronfair.model.other_encodings import CODES, ORDERS, SCALES, Feeder, OtherEncoding
 from neuronfair.verdict.report import BetterFeed
 
 TRIED = 1_000  # rows that another feed is chosen on, at most half of them; the others confirm the choice
@@ -90,7 +90,7 @@ class _Search:
         """Return the fit of the model as it is fed, on some rows only."""
         return Fit.of(self.fed.scores[chosen], self.labels[chosen], self.fed.opened.decision)
 
-    def of(self, feed: Feed) -> tuple[str, Fit]:
+    def of(self, feed: OtherEncoding) -> tuple[str, Fit]:
         """Return a feed in words and its fit on the rows that it was not chosen on."""
         return feed.text, self.fit(self.feeder.numbers(feed, self.rest), self.labels[self.rest])
 
@@ -105,7 +105,7 @@ class _Search:
         scores = np.nan_to_num(scores, posinf=_MOST, neginf=-_MOST).clip(-_MOST, _MOST)
         return Fit.of(scores, labels, self.fed.opened.decision)
 
-    def error(self, feed: Feed) -> float:
+    def error(self, feed: OtherEncoding) -> float:
         """Return the mean error of a feed on the rows that one is chosen on."""
         return float(self.fit(self.feeder.numbers(feed, self.tried), self.labels[self.tried]).error.mean())
 
@@ -117,9 +117,9 @@ class _Search:
         text = "" if (order == classes).all() else "the classes in another order"
         return text, Fit.of(logits[:, order], self.labels[self.rest], Decision())
 
-    def named(self) -> Feed:
+    def named(self) -> OtherEncoding:
         """Return the best of the feeds that have a name: scale, codes and order, one after the other."""
-        best, least = Feed(), self.error(Feed())
+        best, least = OtherEncoding(), self.error(OtherEncoding())
         for kind in ("scale", "codes", "order", "scale"):
             options = {
                 "scale": [replace(best, scale=name) for name in ("", *SCALES)],
@@ -132,7 +132,7 @@ class _Search:
                     best, least = feed, error
         return best
 
-    def swapped(self) -> Feed:
+    def swapped(self) -> OtherEncoding:
         """Return the columns in another order, found by exchanging two of them as long as it helps."""
         chosen = slice(0, min(SWAPPED, self.tried.stop))
         labels, count = self.labels[chosen], len(self.feeder.attributes)
@@ -142,14 +142,14 @@ class _Search:
             errors: dict[tuple[int, ...], float] = {}
             for first in range(count - 1):
                 orders = [_exchanged(order, first, second) for second in range(first + 1, count)]
-                made = [self.feeder.numbers(Feed(order=one), chosen) for one in orders]
+                made = [self.feeder.numbers(OtherEncoding(order=one), chosen) for one in orders]
                 fit = self.fit(np.concatenate(made), np.tile(labels, len(orders)))
                 errors |= zip(orders, fit.error.reshape(len(orders), -1).mean(1).tolist(), strict=True)
             best = min(errors, key=lambda one: errors[one])
             if errors[best] > BETTER * least:
                 break
             order, least = best, errors[best]
-        return Feed() if order == begun else Feed(order=order, moved="the columns in another order")
+        return OtherEncoding() if order == begun else OtherEncoding(order=order, moved="the columns in another order")
 
 
 def _exchanged(order: tuple[int, ...], first: int, second: int) -> tuple[int, ...]:

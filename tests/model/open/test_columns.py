@@ -7,9 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
+from neuronfair.model.open import open_model
 from neuronfair.model.open.columns import columns_of, input_names, picked, single_columns
 from neuronfair.model.open.keras_layers import without_numpy_warning
 
@@ -18,6 +22,7 @@ pandas = pytest.importorskip("pandas", reason="the package pandas is not install
 
 from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_transformer  # noqa: E402
+from sklearn.ensemble import StackingClassifier, VotingClassifier  # noqa: E402
 from sklearn.linear_model import LinearRegression, LogisticRegression  # noqa: E402
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
@@ -49,6 +54,28 @@ def dropping(final=None):
 )
 def test_a_pipeline_reads_what_its_first_step_does_not_drop(model):
     assert columns_of(model.fit(X, Y), [*NAMES, "target"]) == ("age", "hours")
+
+
+def test_several_models_read_what_one_of_them_reads():
+    tall = make_pipeline(make_column_transformer((StandardScaler(), ["height", "hours"])), LogisticRegression())
+    both, bare = [("a", dropping()), ("b", tall)], [("a", dropping()), ("b", LogisticRegression())]
+    assert set(input_names(VotingClassifier(both).fit(X, Y))) == {"age", "hours", "height"}
+    assert set(input_names(StackingClassifier(both, cv=2).fit(X, Y))) == {"age", "hours", "height"}
+    assert input_names(VotingClassifier(bare).fit(X, Y)) == NAMES
+    assert input_names(StackingClassifier(both, cv=2, passthrough=True).fit(X, Y)) == NAMES
+
+
+def test_several_models_are_given_what_each_of_them_reads():
+    attributes = tuple(Attribute(name, "continuous", low=-5, high=5, step=0.5) for name in NAMES[1:])
+    domain = TableDomain("d", attributes, ("age",))
+    rows = domain.sample(40, torch.Generator().manual_seed(0))
+    table = pandas.DataFrame(rows.numpy() / 2 - 5, columns=NAMES[1:])
+    parts = [make_pipeline(make_column_transformer((StandardScaler(), [name])), LogisticRegression()) for name in table]
+    model = VotingClassifier([*zip("abc", parts, strict=True)], voting="soft").fit(
+        table, table["height"] > table["age"]
+    )
+    found = open_model(model, domain, rows)
+    np.testing.assert_allclose(found.model.scores(rows), model.predict_proba(table), atol=1e-6)
 
 
 def test_columns_may_be_chosen_in_any_way():

@@ -369,10 +369,16 @@ def test_preprocess_before_other_models(crowd, tmp_path):
         model.fit(x, crowd.labels.numpy())
     found = open_model(model, crowd.domain, crowd.rows, preprocess=lambda table: torch.cat(prepare(table), 1).numpy())
     check_white_box(found, crowd.rows, model.predict_proba(x), [3])
+
+    def other(table):
+        return torch.cat(prepare(table), 1).numpy()
+
+    # The code that prepares rows is a part of the model.
+    assert open_model(model, crowd.domain, crowd.rows, preprocess=other).fingerprint != found.fingerprint
     oldest = open_model(lambda num: num[:, 0] / 100, crowd.domain, crowd.rows, preprocess=lambda t: prepare(t)[1])
     check_black_box(oldest, crowd.rows, (crowd.rows[:, 0] + 17.0) / 100, "Python function")
     (tmp_path / "trees.ubj").touch()
-    with pytest.raises(ModelError, match=r"preprocess is for torch, Keras, ONNX and scikit-learn models"):
+    with pytest.raises(ModelError, match="preprocess is not for XGBoost's own files"):
         open_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows, preprocess=prepare)
 
 

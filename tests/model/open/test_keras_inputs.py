@@ -228,6 +228,14 @@ def test_an_endless_depth_is_refused(crowd, tmp_path):
         open_model(path, crowd.domain, crowd.rows)
 
 
+@pytest.mark.parametrize("count", [-1, 300_000_000])
+def test_an_impossible_number_of_places_is_refused(count):
+    from neuronfair.model.open.keras_lookups import stand_ins
+
+    with pytest.raises((TooLarge, ValueError), match=r"would take about 2\.4 GB|is -1; 0 or more were expected"):
+        stand_ins(keras)["StringLookup"](num_oov_indices=count)
+
+
 def test_an_audit_finds_planted_bias(crowd):
     """The embedding of sex decides for people between 40 and 70; sensitive is a column of its own."""
     sex, age = keras.Input((1,), name="sex", dtype="int32"), keras.Input((1,), name="age")

@@ -8,6 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.model.open.opened import Request
 from neuronfair.model.open.preprocessing import MAX_CURVE, NotLinear, linear_layer
 
 DOMAIN = TableDomain(
@@ -74,3 +75,50 @@ def test_a_crooked_number_with_many_values_becomes_a_curve_with_a_slope():
 def test_a_crooked_number_with_very_many_values_is_refused():
     with pytest.raises(NotLinear, match="'n' is no straight line"):
         linear_layer(square, wide(MAX_CURVE + 1), torch.zeros(4, dtype=torch.int64))
+
+
+def with_empty(points: int) -> TableDomain:
+    number = Attribute("n", "ordinal", high=points - 1, missing="keep")
+    return TableDomain("d", (number, *DOMAIN.attributes), ("sex",))
+
+
+def filled(rows, value):
+    """What stands for the number n, which is empty where it has the last code."""
+    number = rows[:, 0].double().numpy()
+    return np.where(number == 1000, value, number)
+
+
+@pytest.mark.parametrize("value", [0, 123.25, 499.5, 999])
+def test_an_empty_cell_that_stands_for_a_number_lies_on_its_line(value):
+    domain = with_empty(1000)
+
+    def transform(rows):
+        return np.stack([filled(rows, value) / 50, 7 - 3 * filled(rows, value), rows[:, 2].double()], 1)
+
+    rows = domain.sample(50, torch.Generator().manual_seed(0))
+    rows[:3, 0] = torch.tensor([0, 999, 1000])
+    for base in rows[:3]:
+        encoding, layer = linear_layer(transform, domain, base)
+        features = layer(encoding.encode(rows, torch.float64)).detach()
+        np.testing.assert_allclose(features, transform(rows), rtol=1e-9, atol=1e-6)
+
+
+def test_an_empty_cell_beside_the_line_is_a_value_of_a_lookup_or_refused():
+    def apart(rows):  # the number, and whether it is empty
+        return np.stack([filled(rows, 20), rows[:, 0].numpy() == 1000], 1)
+
+    with pytest.raises(NotLinear, match="'n' is no straight line"):
+        linear_layer(apart, with_empty(1000), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(NotLinear, match="'n' is no straight line"):  # an empty cell that continues the line
+        linear_layer(lambda rows: rows[:, :1].numpy(), with_empty(1000), torch.zeros(4, dtype=torch.int64))
+    for points in (1, 2, 100):
+        domain = with_empty(points)
+        rows = domain.sample(50, torch.Generator().manual_seed(0))
+        rows[0, 0] = points
+        encoding, layer = linear_layer(lambda rows: rows[:, :1].numpy(), domain, rows[1])
+        np.testing.assert_allclose(layer(encoding.encode(rows, torch.float64)).detach(), rows[:, :1], atol=1e-9)
+
+
+def test_every_number_that_may_be_empty_is_tried_so():
+    request = Request("model", with_empty(100_000), torch.zeros(3, 4, dtype=torch.int64))
+    assert (request.tried[:, 0] == 100_000).sum() == 1

@@ -19,6 +19,9 @@ from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
+from neuronfair.model.open.opened import Request
+from neuronfair.model.open.readings import readings
+from neuronfair.model.open.trees import TreeColumns
 from tests.model.open.conftest import check_black_box
 
 joblib = pytest.importorskip("joblib")
@@ -255,3 +258,10 @@ def test_empty_cells_reach_the_trees(case):
     answers = open_model(model, case.domain, case.rows).model.scores(case.rows).numpy()
     filled = model.predict_proba(x.assign(hours=x.hours.fillna(x.hours.median())))
     assert np.abs(answers - filled)[empty].max() > 0.1
+
+
+def test_trees_without_names_are_given_what_the_domain_declares(crowd):
+    names = tuple(f"Column_{place}" for place in range(crowd.x.shape[1]))
+    (reading,) = readings(Request("trees", crowd.domain, crowd.rows), TreeColumns(names, {}, named=False), bare=True)
+    assert reading.declared
+    np.testing.assert_array_equal(reading.given(crowd.rows), crowd.x)

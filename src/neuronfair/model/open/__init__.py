@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -55,12 +56,14 @@ def open_model(
     if in_memory:
         from neuronfair.model.open.imported import open_object
 
-        return open_object(request, model)
+        return _known_by(open_object(request, model), preprocess)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     if preprocess is not None and name in _WITHOUT_PREPROCESS:
-        raise request.error("preprocess is for torch, Keras, ONNX and scikit-learn models; such files take no part")
+        raise request.error(
+            "preprocess is not for XGBoost's own files and weights of this package, whose inputs the domain declares"
+        )
     opened: Opened = import_module(f"neuronfair.model.open.{name}").open(request)
-    return returnable(request, name, opened)
+    return _known_by(returnable(request, name, opened), preprocess)
 
 
 def names_in(file: File) -> Sequence[str] | None:
@@ -68,6 +71,14 @@ def names_in(file: File) -> Sequence[str] | None:
     reader = import_module(f"neuronfair.model.open.{reader_of(file.source, trust_pickle=file.trust_pickle)}")
     names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
     return names
+
+
+def _known_by(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened:
+    """Return a model that is known by the code of what prepares its inputs as well."""
+    if preprocess is None:
+        return opened
+    code = import_module("neuronfair.model.open.imported").source_code(preprocess)
+    return replace(opened, fingerprint=hashlib.sha256(f"{opened.fingerprint}{code}".encode()).hexdigest())
 
 
 def _imported(request: Request, name: str) -> Callable[[Any], Any]:

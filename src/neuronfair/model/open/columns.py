@@ -96,10 +96,10 @@ def input_names(model: Any) -> list[str] | None:
         return None
     if _said(model, "transformers_") is not None:
         return _transformed(model)
-    for part in _parts(model):
-        names = input_names(part)
-        if names is not None:
-            return names
+    for parts in _parts(model):
+        every = [names for names in map(input_names, parts) if names is not None]
+        if every and len(every) == len(parts):  # a part without a pipeline reads all columns, in the right order
+            return list(dict.fromkeys(name for names in sorted(every, key=len, reverse=True) for name in names))
     for name in _NAMES:
         said = _said(model, name)
         said = said() if name == "feature_name" and callable(said) else said  # of a booster of LightGBM
@@ -141,14 +141,14 @@ def _drops(step: Any) -> bool:
     return isinstance(step, str) and step == "drop"
 
 
-def _parts(model: Any) -> Iterator[Any]:
-    """Yield what is given the rows in the place of a model: the first step of a pipeline, the model in a wrapper."""
+def _parts(model: Any) -> Iterator[list[Any]]:
+    """Yield what is given the rows in the place of a model: the first step of a pipeline, the models in a wrapper."""
     steps = [step for _, step in _said(model, "steps") or () if step not in (None, "passthrough")]
-    yield from steps[:1]
+    yield steps[:1]
     for place in (*_INSIDE, *filter(None, [WRAPPERS.get(type(model).__name__)])):
         part = _said(model, place)
-        if part is not None:
-            yield part[0] if isinstance(part, list) else part
+        if part is not None and _said(model, "passthrough") is not True:  # then the last model is given all columns too
+            yield part if isinstance(part, list) else [part]
 
 
 def _said(model: Any, what: str) -> Any:

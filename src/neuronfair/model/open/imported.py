@@ -132,14 +132,14 @@ def _answering(request: Request, function: Any, ask: Callable[[Tensor], Any], wh
     The code alone is not enough: it may read a file or call other functions, which can change. The answers are those
     to rows that are the same for every table, and in a batch of their own.
     """
-    found = request.black_box("Python function", ask, why, print_of=_source(function))
+    found = request.black_box("Python function", ask, why, print_of=source_code(function))
     scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
     found.model.rows_forward = 0
     answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
     return replace(found, fingerprint=hashlib.sha256(found.fingerprint.encode() + answers).hexdigest())
 
 
-def _source(function: Any) -> str:
+def source_code(function: Any) -> str:
     """Return the source code of a function, or the name of its type where there is none to read."""
     try:
         return inspect.getsource(function)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,7 +37,7 @@ def open_fed(
     `ask` is the source itself, where there is one beside the torch module, to compare with.
     """
     direct = Direct(inner, feed)
-    known = _fingerprint(request, inner)
+    known = fingerprint(inner)
     try:
         encoding, module = learned(request, direct)
         module.training = inner.training
@@ -125,14 +123,3 @@ def _fitting(request: Request, module: nn.Module, names: Sequence[str]) -> list[
         except Exception:  # the module's own code
             continue
     return found
-
-
-def _fingerprint(request: Request, inner: nn.Module) -> str:
-    """Return what a network is known by: its weights, and the code of what prepares its inputs."""
-    if request.preprocess is None:
-        return fingerprint(inner)
-    try:
-        code = inspect.getsource(request.preprocess)
-    except (TypeError, OSError):
-        code = repr(type(request.preprocess))
-    return hashlib.sha256(f"{fingerprint(inner)}{code}".encode()).hexdigest()

@@ -152,6 +152,9 @@ def stand_ins(keras: Any) -> dict[str, type]:
             self._convert_input_args, self._allow_non_tensor_positional_args = False, True
             self.said = said
             self.mask_token, self.num_oov_indices = said.get("mask_token"), int(said.get("num_oov_indices", 1))
+            if self.num_oov_indices < 0:
+                raise ValueError(f"num_oov_indices is {self.num_oov_indices}; 0 or more were expected")
+            check_size(self.num_oov_indices, "the places of unknown words", times=8)
             self.oov_token, self.oov_method = said.get("oov_token"), said.get("oov_method", "floormod")
             self.output_mode, self.invert = said.get("output_mode", "int"), bool(said.get("invert"))
             self.max_tokens, self.pad_to_max_tokens = said.get("max_tokens"), bool(said.get("pad_to_max_tokens"))

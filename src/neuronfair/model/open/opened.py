@@ -108,11 +108,17 @@ class Request(File):
 
     @cached_property
     def tried(self) -> Tensor:
-        """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds."""
-        rows = self.rows.cpu()
+        """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds.
+
+        There is one with an empty cell for each number that may be empty, however seldom.
+        """
+        rows, domain = self.rows.cpu(), self.domain.to("cpu")
         spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
-        outside = ((rows < 0) | (rows >= self.domain.to("cpu").sizes)).any(1)
-        return torch.cat([rows[spread], self.drawn, rows[outside][:TRIED]])
+        outside = ((rows < 0) | (rows >= domain.sizes)).any(1)
+        places = [place for place, attribute in enumerate(domain.attributes) if attribute.empty is not None]
+        empty = self.drawn[:1].repeat(len(places), 1)
+        empty[range(len(places)), places] = domain.sizes[places] - 1
+        return torch.cat([rows[spread], self.drawn, empty[domain.valid(empty)], rows[outside][:TRIED]])
 
     @cached_property
     def drawn(self) -> Tensor:

@@ -92,14 +92,16 @@ def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tupl
     for place, attribute in enumerate(domain.attributes):
         codes = _points(attribute)
         adds = _added(transform, base, start, place, codes)
-        straight = (attribute.ordered or attribute.size <= 2) and _is_line(codes, adds)
+        middle = _on_line(attribute, codes, adds) if attribute.ordered or attribute.size <= 2 else None
+        straight = middle is not None
         if not straight and len(codes) < attribute.size:
-            if attribute.size > MAX_CURVE:
+            # A curve has no place for an empty cell beside its numbers.
+            if attribute.size > (MAX_CURVE if attribute.empty is None else MAX_LOOKUP):
                 raise NotLinear(f"the preprocessing of '{attribute.name}' is no straight line over its values")
             codes = np.arange(attribute.size)
             adds = _added(transform, base, start, place, codes)
         if straight or (attribute.ordered and attribute.size > MAX_LOOKUP):
-            line, column, shift = _as_number(attribute, codes, adds)
+            line, column, shift = _as_number(attribute, adds, middle)
             if not straight:
                 bent = np.flatnonzero((adds != 0).any(0))
                 curves.append(Curve(width, torch.from_numpy(bent), torch.from_numpy(adds[:, bent])))
@@ -128,10 +130,10 @@ def mixes_columns(transform: Transform, rows: Tensor) -> bool:
 
 
 def _points(attribute: Attribute) -> np.ndarray:
-    """Return the codes to try: all of a nominal attribute, some of a number."""
+    """Return the codes to try: all of a nominal attribute, some of a number, the last one that of an empty cell."""
     if attribute.values or attribute.size <= POINTS:
         return np.arange(attribute.size)
-    return np.unique(np.linspace(0, attribute.size - 1, POINTS).astype(np.int64))
+    return np.unique([*np.linspace(0, attribute.points - 1, POINTS).astype(np.int64), attribute.size - 1])
 
 
 def _added(transform: Transform, base: Tensor, start: np.ndarray, place: int, codes: np.ndarray) -> np.ndarray:
@@ -141,17 +143,36 @@ def _added(transform: Transform, base: Tensor, start: np.ndarray, place: int, co
     return np.asarray(transform(rows).astype(np.float64) - start)
 
 
-def _is_line(codes: np.ndarray, adds: np.ndarray) -> bool:
-    if len(codes) < 3:
-        return True
-    share = ((codes - codes[0]) / (codes[-1] - codes[0]))[:, None]
-    line = adds[0] + share * (adds[-1] - adds[0])
-    return bool((np.abs(adds - line) <= STRAIGHT * (1 + np.abs(adds).max(0))).all())
+def _on_line(attribute: Attribute, codes: np.ndarray, adds: np.ndarray) -> float | None:
+    """Return the share of the way along a straight line at which an empty cell lies, or one half; None for no line.
+
+    An imputed cell lies where the number lies that stands for it.
+    """
+    count = len(codes) - (attribute.empty is not None)
+    way = adds[count - 1] - adds[0]
+    share, middle = codes / max(1, codes[count - 1]), 0.5
+    if attribute.empty is not None:
+        if way.any():
+            steepest = np.abs(way).argmax()
+            middle = float(np.clip((adds[-1] - adds[0])[steepest] / way[steepest], 0, 1))
+        share[-1] = middle
+    line = adds[0] + share[:, None] * way
+    straight = (np.abs(adds - line) <= STRAIGHT * (1 + np.abs(adds).max(0))).all()
+    return middle if straight else None
 
 
-def _as_number(attribute: Attribute, codes: np.ndarray, adds: np.ndarray) -> tuple[Attribute, np.ndarray, np.ndarray]:
-    """Return an attribute scaled to -1 … 1, the features' slopes by that number, and their values at 0."""
+def _as_number(
+    attribute: Attribute, adds: np.ndarray, middle: float | None
+) -> tuple[Attribute, np.ndarray, np.ndarray]:
+    """Return an attribute scaled to a width of 2 around its middle, the features' slopes, and their values there.
+
+    Its middle is where an empty cell is put, and one half of the way otherwise.
+    """
+    middle = 0.5 if middle is None else middle
     low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
-    half = (attribute.size - 1) / 2
-    scaled = dataclasses.replace(attribute, encode="scaled", center=low + step * half, scale=step * (half or 1.0))
-    return scaled, (adds[-1] - adds[0]) / 2, (adds[-1] + adds[0]) / 2
+    last = attribute.points - 1
+    first, way = adds[0], adds[-1 if attribute.empty is None else -2] - adds[0]
+    scaled = dataclasses.replace(
+        attribute, encode="scaled", center=low + step * middle * last, scale=step * (last / 2 or 1.0)
+    )
+    return scaled, way / 2, first + middle * way

@@ -31,15 +31,18 @@ class Reading:
     declared: bool = False  # it is given the numbers that the domain file declares
 
 
-def readings(request: Request, estimator: Any, *, bare: bool) -> list[Reading]:
-    """Return the ways that fit what an estimator says of its inputs, the most likely first."""
+def readings(request: Request, estimator: Any, *, bare: bool, names: list[str] | None = None) -> list[Reading]:
+    """Return the ways that fit what an estimator says of its inputs, the most likely first.
+
+    `names` are the columns that are read by it and others beside it, where there are some.
+    """
     domain = request.domain.to("cpu")
     if request.preprocess is not None:
         function, table = request.preprocess, Frames(domain)
         return [Reading(lambda rows: function(table.of_rows(rows)), "rows go through preprocess")]
     if isinstance(estimator, TreeColumns):
         return _of_trees(request, domain, estimator)
-    names = input_names(estimator)
+    names = names or input_names(estimator)
     if names is not None:
         return _by_name(request, domain, names, estimator, bare)
     encoding = TableEncoding.of(domain)
@@ -66,7 +69,7 @@ def _of_trees(request: Request, domain: TableDomain, known: TreeColumns) -> list
         return [_numbers(request, domain, list(domain.names), typed, note)]
     if len(names) == encoding.width and not known.typed:
         note = f"it is given the {len(names)} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note)]
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True)]
     raise request.error(f"expects {len(names)} inputs. {request.widths()}")
 
 

@@ -88,7 +88,8 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     ask, probability = _question(request, estimator, final)
     reader = _reader(estimator)
     inputs = tree_columns(reader, request.domain) or reader
-    reading, answers = first_that_works(request, readings(request, inputs, bare=not _split(reader)[0]), ask)
+    ways = readings(request, inputs, bare=not _split(reader)[0], names=input_names(estimator))
+    reading, answers = first_that_works(request, ways, ask)
     again: dict[str, Any] = {}
     if _classes(final) is not None:
         named, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.data import load
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.feeds import CODES, ORDERS, SCALES, Feed, Feeder
+from neuronfair.model.other_encodings import CODES, ORDERS, SCALES, Feeder, OtherEncoding
 
 ALL = slice(None)
 ATTRIBUTES = (
@@ -21,7 +23,7 @@ ROWS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 1], [2, 2, 1]])
 
 
 def numbers(**feed) -> np.ndarray:
-    return Feeder(ATTRIBUTES, ROWS).numbers(Feed(**feed), ALL)
+    return Feeder(ATTRIBUTES, ROWS).numbers(OtherEncoding(**feed), ALL)
 
 
 @pytest.mark.parametrize("encoding", ["default", "paper"])
@@ -29,10 +31,26 @@ def test_what_is_not_said_is_as_declared(encoding):
     data = load("german", encoding)
     feeder = Feeder(data.domain.attributes, data.rows)
     declared = TableEncoding.of(data.domain).encode(data.rows).numpy()
-    np.testing.assert_allclose(feeder.numbers(Feed(), ALL), declared, rtol=1e-6, atol=1e-6)
-    feeds = [*(Feed(scale=one) for one in SCALES), *(Feed(codes=one) for one in CODES)]
-    feeds += [Feed(order=feeder.order(one), moved=one) for one in ORDERS]
+    np.testing.assert_allclose(feeder.numbers(OtherEncoding(), ALL), declared, rtol=1e-6, atol=1e-6)
+    feeds = [*(OtherEncoding(scale=one) for one in SCALES), *(OtherEncoding(codes=one) for one in CODES)]
+    feeds += [OtherEncoding(order=feeder.order(one), moved=one) for one in ORDERS]
     assert {feeder.numbers(feed, slice(0, 5)).shape for feed in feeds} == {declared[:5].shape}
+
+
+def test_an_empty_cell_is_where_the_declared_encoding_puts_it():
+    kept = Attribute("size", "ordinal", low=10, high=30, step=10, missing="keep")
+    attributes = [
+        kept,
+        replace(kept, encode="scaled", center=10, scale=5),
+        replace(kept, encode="onehot"),
+        Attribute("one", "flag", low=5, high=5, missing="keep"),
+    ]
+    rows = torch.tensor([[0, 0, 0, 0], [3, 3, 3, 1]])
+    feeder, declared = Feeder(attributes, rows), TableEncoding(attributes).encode(rows).numpy()
+    np.testing.assert_allclose(feeder.numbers(OtherEncoding(), ALL), declared)
+    assert feeder.numbers(OtherEncoding(), ALL)[1].tolist() == [20, 0, 0, 0, 0, 1, 5]
+    assert feeder.numbers(OtherEncoding(scale="codes from 0"), ALL)[1].tolist() == [1, 0, 0, 0, 0, 1, 0]
+    assert feeder.numbers(OtherEncoding(codes="labels in reverse order"), ALL)[1, 0] == 20
 
 
 @pytest.mark.parametrize(
@@ -76,7 +94,7 @@ def test_codes_by_hand(codes, size, job, town):
 
 def test_a_code_without_a_label_stays():
     feeder = Feeder(ATTRIBUTES[1:2], torch.tensor([[-1], [0], [7]]))
-    assert feeder.numbers(Feed(codes="labels in reverse order"), ALL)[:, 0].tolist() == [-1, 2, 7]
+    assert feeder.numbers(OtherEncoding(codes="labels in reverse order"), ALL)[:, 0].tolist() == [-1, 2, 7]
 
 
 def test_orders_by_hand():
@@ -88,12 +106,12 @@ def test_orders_by_hand():
         "numbers before labels": (0, 1, 2),
         "labels before numbers": (1, 2, 0),
     }
-    moved = feeder.numbers(Feed(order=(1, 2, 0)), ALL)
+    moved = feeder.numbers(OtherEncoding(order=(1, 2, 0)), ALL)
     np.testing.assert_array_equal(moved, numbers()[:, [1, 2, 3, 0]])
 
 
 def test_a_feed_says_what_is_otherwise():
-    assert Feed().text == ""
-    assert Feed("raw values", "every code one lower", (1, 0), "columns sorted by name").text == (
+    assert OtherEncoding().text == ""
+    assert OtherEncoding("raw values", "every code one lower", (1, 0), "columns sorted by name").text == (
         "raw values, every code one lower, columns sorted by name"
     )

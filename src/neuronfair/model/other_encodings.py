@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.model.encoding import middle_of
 
 SCALES = (  # of the columns that are one number each
     "raw values",
@@ -31,7 +32,7 @@ ORDERS = ("columns sorted by name", "columns in reverse order", "numbers before 
 
 
 @dataclass(frozen=True)
-class Feed:
+class OtherEncoding:
     """One way to make numbers of rows; what is not said is as the domain file declares."""
 
     scale: str = ""
@@ -52,7 +53,7 @@ class Feeder:
         self.attributes, self._rows = tuple(attributes), rows.cpu().numpy()
         self._kept: dict[tuple[int, str, str], np.ndarray] = {}
 
-    def numbers(self, feed: Feed, chosen: slice) -> np.ndarray:
+    def numbers(self, feed: OtherEncoding, chosen: slice) -> np.ndarray:
         """Return the numbers of the chosen rows, as wide as the declared ones: (n, width)."""
         order = feed.order or range(len(self.attributes))
         return np.concatenate([self._column(place, feed.scale, feed.codes)[chosen] for place in order], 1)
@@ -72,12 +73,19 @@ class Feeder:
         attribute = self.attributes[place]
         key = (place, "" if attribute.encode == "onehot" else scale, codes)
         if key not in self._kept:
-            code = _renumbered(attribute, self._rows[:, place], codes)
+            code = _renumbered(attribute, self._placed(place), codes)
             if attribute.encode == "onehot":
                 self._kept[key] = (code[:, None] == np.arange(attribute.size)).astype(np.float32)
             else:
                 self._kept[key] = _scaled(attribute, code, scale)[:, None].astype(np.float32)
         return self._kept[key]
+
+    def _placed(self, place: int) -> np.ndarray:
+        """Return the codes of a column, those of empty cells where the declared encoding puts them."""
+        attribute, code = self.attributes[place], self._rows[:, place]
+        if attribute.empty is None or attribute.encode == "onehot":
+            return code
+        return np.where(code == attribute.empty, middle_of(attribute), code)
 
 
 def _renumbered(attribute: Attribute, code: np.ndarray, how: str) -> np.ndarray:
@@ -85,7 +93,7 @@ def _renumbered(attribute: Attribute, code: np.ndarray, how: str) -> np.ndarray:
     if how in ("every code one higher", "every code one lower"):
         moved = code + (1 if how.endswith("higher") else -1)
         return moved % attribute.size if attribute.encode == "onehot" else moved
-    if not how or not (attribute.values or attribute.kind == "flag"):
+    if not how or not (attribute.values or attribute.kind == "flag") or attribute.empty is not None:
         return code
     known = (code >= 0) & (code < attribute.size)
     if how == "labels in alphabetical order":
