@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -224,6 +225,15 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).judge(report, None)
     assert failure is None
     assert trusted.gate.passed
+
+
+def test_a_better_feed_is_judged_by_the_threshold(people):
+    chance = 1 / (1 + np.exp(-(people.rows.numpy() @ WEIGHTS + BIAS)))
+    opened, turned = SimpleNamespace(decision=Decision("threshold", 0.8), inputs=None), 1 - chance[:, None]
+    found = other_feeds.better_feed(other_feeds.Fed(opened, people, turned), 0.5)
+    rest = slice(other_feeds.TRIED, None)
+    right = (turned[rest, 0] < 0.8) == (people.labels.numpy()[rest] == 1)
+    assert (found.text, found.accuracy) == ("the classes in another order", right.mean())
 
 
 def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):
