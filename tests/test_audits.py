@@ -14,6 +14,7 @@ from neuronfair import AuditSettings, TableEncoding, audit, audit_page, audits, 
 from neuronfair.audits import Audit
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.search.outcome import Plan
+from neuronfair.render.export import LAST
 from neuronfair.verdict.report import Report
 from tests import reports
 
@@ -69,11 +70,11 @@ def test_everybody_found_is_a_line(found):
     frame = found.findings
     (entry,) = found.report.attributes
     assert frame["method"].value_counts().to_dict() == {s.method: s.findings for s in entry.searches if s.findings}
-    assert list(frame.columns[:3]) == ["attribute", "method", "number"]
-    assert list(frame.columns[-6:]) == ["twin_sex", "decision", "twin_decision", "score", "twin_score", "gap"]
+    assert list(frame.columns[:3]) == ["sensitive", "method", "number"]
+    assert list(frame.columns[-len(LAST) :]) == list(LAST)
     line = frame.iloc[0]
     twin = {"f": "m", "m": "f"}[line["sex"]]
-    assert (line["attribute"], line["twin_sex"]) == ("sex", twin)
+    assert (line["sensitive"], line["twin_sex"]) == ("sex", twin)
     assert line["decision"] == ("yes" if line["age"] > 44 or line["sex"] == "m" else "no")
     assert {line["decision"], line["twin_decision"]} == {"yes", "no"}
     assert (line["score"], line["twin_score"], line["gap"]) == (1, -1, 2)  # a tree is sure: (0, 1) against (1, 0)

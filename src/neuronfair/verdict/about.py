@@ -15,7 +15,7 @@ from neuronfair.domain.data import Data
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.model.probability import scale_of
+from neuronfair.model.probability import Scale, scale_of
 from neuronfair.model.weights import PICKLE_SUFFIXES, Card
 from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.verdict.report import DataReport, DecisionReport, ModelReport, Reproduction
@@ -75,11 +75,18 @@ def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
 
 
 def about_decision(opened: Opened, data: Data) -> DecisionReport:
-    """Return what an audit says of the decision; what the scores are is judged by those of some people."""
+    """Return what an audit says of the decision."""
+    return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
+
+
+def score_scale(opened: Opened, data: Data) -> Scale:
+    """Return what the scores of a model are; where its kind does not tell, judged by those of some people."""
+    if opened.scale is not None:
+        return opened.scale
     spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
     drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
     scores = opened.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
-    return DecisionReport(opened.decision.kind, opened.decision.value, scale_of(opened.decision, scores))
+    return scale_of(opened.decision, scores)
 
 
 def _accuracy(opened: Opened, data: Data) -> float | None:

@@ -24,7 +24,7 @@ from neuronfair.search.outcome import Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST
-from neuronfair.verdict.about import Origin, replay_options
+from neuronfair.verdict.about import Origin, replay_options, score_scale
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
@@ -127,6 +127,7 @@ class Fairness:
         elif not any(one.found for one in rates) and _decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
         if past is not None and past.still_flips:
+                scale=score_scale(opened, data),
             count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
             problems += [f"{count} still flip:", *past.examples]
         if problems:
