@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,7 +33,8 @@ class Origin:
     trained_here: bool = False
     weights: Path | None = None  # of a module that Python code makes
     trust_pickle: bool = False  # the user has said that the model may be opened although it can run a program
-    preprocess: str | None = None  # the user's function that makes the model's inputs of a table, by its name
+    # The user's function that makes the model's inputs of a table; a command can only be told its name.
+    preprocess: Callable[[Any], Any] | str | None = None
     table: str | None = None  # the file, if it is a table of the user's own
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
@@ -106,9 +108,11 @@ def _accuracy(opened: Opened, data: Data) -> float | None:
 
 
 def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
-    """Return what `neuronfair replay` must be told to open the model again; None for a model that is only in memory."""
+    """Return what `neuronfair replay` must be told to open the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
+    if callable(origin.preprocess):
+        return None
     prepared = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
     if Path(opened.source).is_file():
         pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
