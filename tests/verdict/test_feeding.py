@@ -18,7 +18,7 @@ from neuronfair.render.junit import junit
 from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page
 from neuronfair.verdict import feeding, other_feeds
-from neuronfair.verdict.fairness import Fairness
+from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.report import FeedingReport, Report, Verdict
 
@@ -240,6 +240,16 @@ def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):
     Fairness(tmp_path).check(planted(), people, max_rate=0.9)
     with pytest.raises(AssertionError, match="the encoding is probably wrong"):
         Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9)
+    trusting = CheckSettings(trust_feeding=True)
+    assert Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9, settings=trusting).rate.rate < 0.9
+
+
+def test_the_fixture_prepares_tables_as_it_is_told(people, tmp_path):
+    def negative(table):
+        return torch.tensor(-table.to_numpy(dtype=np.float32))
+
+    weights = CheckSettings(preprocess=negative)
+    Fairness(tmp_path).check(planted(-WEIGHTS), people, max_rate=0.9, settings=weights)  # else wrongly fed
 
 
 def test_a_verdict_ends_with_what_is_suspicious(people, right):
