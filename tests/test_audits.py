@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from neuronfair import AuditSettings, TableEncoding, audit, audit_page, audits, load
 from neuronfair.audits import Audit
 from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.render.export import LAST
 from neuronfair.search.outcome import Plan
 from neuronfair.verdict.report import Report
 from tests import reports
@@ -69,11 +71,11 @@ def test_everybody_found_is_a_line(found):
     frame = found.findings
     (entry,) = found.report.attributes
     assert frame["method"].value_counts().to_dict() == {s.method: s.findings for s in entry.searches if s.findings}
-    assert list(frame.columns[:3]) == ["attribute", "method", "number"]
-    assert list(frame.columns[-6:]) == ["twin_sex", "decision", "twin_decision", "score", "twin_score", "gap"]
+    assert list(frame.columns[:3]) == ["sensitive", "method", "number"]
+    assert list(frame.columns[-len(LAST) :]) == list(LAST)
     line = frame.iloc[0]
     twin = {"f": "m", "m": "f"}[line["sex"]]
-    assert (line["attribute"], line["twin_sex"]) == ("sex", twin)
+    assert (line["sensitive"], line["twin_sex"]) == ("sex", twin)
     assert line["decision"] == ("yes" if line["age"] > 44 or line["sex"] == "m" else "no")
     assert {line["decision"], line["twin_decision"]} == {"yes", "no"}
     assert (line["score"], line["twin_score"], line["gap"]) == (1, -1, 2)  # a tree is sure: (0, 1) against (1, 0)
@@ -137,6 +139,29 @@ def test_a_table_of_our_own_and_a_module(tmp_path):
     assert any("Judging" in what for what in seen)
     assert (result.folder, result.interrupted, result.report.data.left_out) == (folder, False, ())
     assert json.loads((folder / "audit.json").read_text())["data"]["rows"] == 1000
+
+
+def test_what_a_replay_needs_and_remarks_are_kept(monkeypatch, tmp_path):
+    origins = []
+
+    def note(*given, origin, **more):
+        origins.append(origin)
+        return SimpleNamespace(report=reports.report(), outcomes={}, failure=None)
+
+    monkeypatch.setattr(audits, "run", note)
+    monkeypatch.setattr(audits, "open_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
+    monkeypatch.setattr(AuditSettings, "methods_for", lambda *given: ())
+    table = {
+        "age": [20, 30] * 9,
+        "sex": ["f", "m"] * 9,
+        "hired": ["no", "yes"] * 9,
+        "day": ["2020-01-02", "2021-03-04"] * 9,
+    }
+    more = {"weights": tmp_path / "w", "trust_pickle": True, "preprocess": "my:own"}
+    made = audit("mine:make", pandas.DataFrame(table), sensitive="sex", target="hired", **more)
+    assert {name: getattr(origins[0], name) for name in more} == more
+    assert made.remarks == ("day: dates, read as days since 1970-01-01",)
+    assert f"  table: {made.remarks[0]}" in repr(made)
 
 
 class ToldError(Exception):

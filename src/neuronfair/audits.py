@@ -44,6 +44,7 @@ class Audit:
     report: Report
     outcomes: Mapping[tuple[str, str], Outcome]
     folder: Path | None = None
+    remarks: tuple[str, ...] = ()  # about the table, and how it was read
 
     @property
     def verdict(self) -> str:
@@ -85,6 +86,7 @@ class Audit:
             lines.append(
                 f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}"
             )
+        lines += [f"  table: {remark}" for remark in self.remarks]
         return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
 
     def _repr_html_(self) -> str:
@@ -150,19 +152,23 @@ def audit(
     device = str(own if isinstance(own, torch.device) else table.domain.device)
     opened = open_model(model, table.domain, table.rows, **{"device": device, **opening})
     ready.refuse(table.domain.sensitive, settings.methods_for(opened))
+    weights = seldom.get("weights")
     origin = Origin(
         table=str(data) if isinstance(data, (str, Path)) else None,
         domain_text=found.text,
         inferred=found.inferred,
         reads=found.reads,
         left_out=found.left_out,
+        weights=None if weights is None else Path(weights),
+        trust_pickle=seldom.get("trust_pickle", False),
+        preprocess=seldom.get("preprocess"),
     )
     with _shown(progress) as show:
         result = run(opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show)
     if result.failure is not None:
         raise result.failure
     ready.extend(result.report)
-    return Audit(result.report, result.outcomes, None if folder is None else Path(folder))
+    return Audit(result.report, result.outcomes, None if folder is None else Path(folder), found.remarks)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from neuronfair.domain.toml import parse_domain
     ("column", "classes", "hoped"),
     [
         ("hired", ("no", "yes"), "yes"),
-        ("Loan_Status", ("Y", "N"), "Y"),
+        ("LoanApproved", ("Y", "N"), "Y"),
         ("credit_risk", ("bad", "good"), "good"),  # these words speak for themselves
         ("loan", ("Denied", "Approved"), "Approved"),
         ("offer", ("accepted", "rejected"), "accepted"),
@@ -41,6 +41,12 @@ def test_clear_words(column, classes, hoped):
         ("churned", ("no", "yes")),
         ("application_denied", ("no", "yes")),
         ("late_payment", ("no", "yes")),
+        ("offer_withdrawn", ("no", "yes")),
+        ("Loan_Status", ("Y", "N")),  # of which question?
+        *(
+            (name, ("no", "yes"))
+            for name in ("exited", "infected", "malignant", "hiv", "obese", "withdrawn", "sanctioned")
+        ),
         ("grade", ("good", "fair", "bad")),
         ("decision", ("approved", "bad")),  # no opposites
         ("decision", ("approved", "pending")),

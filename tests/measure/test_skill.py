@@ -66,3 +66,7 @@ def test_probabilities_and_logits_are_one():
     ):
         found = logits_of(scores, decision)
         np.testing.assert_allclose(found[:, 1] - found[:, 0], gap)
+
+
+def test_what_is_decided_follows_the_threshold():
+    assert Fit.of(np.array([[0.4], [0.2]]), np.array([1, 0]), Decision("threshold", 0.3)).decided.tolist() == [1, 0]

@@ -23,6 +23,9 @@ ARGMAX, HALF, ZERO = Decision(), Decision("threshold", 0.5), Decision("threshold
         (Decision("threshold", 0.3), [[0.2, 0.8]], "probabilities"),
         (HALF, [[0.2], [1.2]], "numbers"),  # a regression on 0 and 1
         (ZERO, [[0.2], [0.9]], "logits"),
+        (HALF, [[0.0], [1.0]], "numbers"),  # decisions, and no probabilities
+        (ARGMAX, [[0.0, 1.0], [1.0, 0.0]], "numbers"),
+        (ZERO, [[-1.0], [1.0]], "numbers"),
         (Decision("threshold", 40.0), [[12.0], [90.0]], "numbers"),
         (Decision("tolerance", 0.1), [[0.2], [0.9]], "numbers"),
     ],

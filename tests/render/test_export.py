@@ -39,8 +39,8 @@ PEOPLE = torch.tensor([[0, 3, 0, 0], [1, 10, 1, 1], [2, 0, 0, 1]])
 SCORES, TWINS = torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]), torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.4, 0.6]])
 
 
-def run(folder, domain: TableDomain = DOMAIN, decision: Decision | None = None) -> Run:
-    plan = Plan(method="frontier", seeds=3, steps=1, decision=decision or Decision())
+def run(folder, domain: TableDomain = DOMAIN, decision: Decision | None = None, scale=None) -> Run:
+    plan = Plan(method="frontier", seeds=3, steps=1, decision=decision or Decision(), scale=scale)
     manifest = {"model": "m.onnx", "weights": "w", "domain": domain.fingerprint, "rows": "r", "outputs": 2}
     made = Run.create_or_open(
         folder, manifest | {"plan": {"sensitive": [*domain.sensitive], **asdict(plan)}}, domain, 2
@@ -111,6 +111,12 @@ def test_a_single_search_and_scores_without_a_class(tmp_path):
     assert "twin_race" not in first
     assert [first[name] for name in ("decision", "twin_decision", "outcome", "probability")] == [None] * 4
     assert [first[name] for name in ("score", "twin_score", "gap_")] == pytest.approx([0.4, 0.8, 0.4])
+
+
+def test_margins_are_no_probabilities(tmp_path):
+    made = run(tmp_path / "run", scale="numbers")
+    export.export_findings(made.folder, tmp_path / "f.parquet")
+    assert pq.read_table(tmp_path / "f.parquet")["probability"].null_count == 3
 
 
 def test_nobody_found_is_a_table_without_rows(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -41,16 +42,16 @@ def outcome(decision: Decision, scores: list[list[float]], others: list[list[flo
     [
         (outcome(Decision(), [[1.0, 4.0]], [[3.0, 2.5]]), ("yes", "no", 3.0, -0.5, 3.5)),
         (outcome(Decision("threshold", 0.3), [[0.25]], [[0.5]]), ("no", "yes", 0.25, 0.5, 0.25)),
-        (outcome(Decision("threshold", 0.3), [[0.25]], [[0.5]], ()), ("class 0", "class 1", 0.25, 0.5, 0.25)),
-        (outcome(Decision("tolerance", 0.5), [[10.0]], [[12.5]]), (10.0, 12.5, 10.0, 12.5, 2.5)),
+        (outcome(Decision("threshold", 0.3), [[0.25]], [[0.5]], ()), ("below 0.3", "at least 0.3", 0.25, 0.5, 0.25)),
+        (outcome(Decision("tolerance", 0.5), [[10.0]], [[12.5]]), (None, None, 10.0, 12.5, 2.5)),
     ],
     ids=["argmax", "threshold", "no names", "tolerance"],
 )
 def test_decisions_and_scores(found, line):
     frame = findings_frame({("s", "frontier"): found})
     names = ["decision", "twin_decision", "score", "twin_score", "gap"]
-    assert tuple(frame[names].iloc[0]) == line
-    assert tuple(frame[["attribute", "method", "number", "a0", "s", "twin_s"]].iloc[0]) == ("s", "frontier", 0, 0, 0, 1)
+    assert tuple(None if cell != cell else cell for cell in frame[names].iloc[0]) == line
+    assert tuple(frame[["sensitive", "method", "number", "a0", "s", "twin_s"]].iloc[0]) == ("s", "frontier", 0, 0, 0, 1)
 
 
 def test_a_column_of_the_table_keeps_its_name():
@@ -60,6 +61,24 @@ def test_a_column_of_the_table_keeps_its_name():
     renamed = replace(found, domain=replace(domain, attributes=(first, *domain.attributes[1:])))
     frame = findings_frame({("s", "frontier"): renamed})
     assert (frame["method"][0], frame["method_"][0]) == (0, "frontier")
+
+
+def test_no_column_of_the_table_is_overwritten():
+    found = outcome(Decision(), [[1.0, 4.0]], [[3.0, 2.5]])
+    domain = found.domain
+    names = ("score", "score_")
+    first = [replace(one, name=name) for one, name in zip(domain.attributes, names, strict=False)]
+    renamed = replace(found, domain=replace(domain, attributes=(*first, *domain.attributes[2:])))
+    frame = findings_frame({("s", "frontier"): renamed})
+    assert tuple(frame[["score", "score_", "score__"]].iloc[0]) == (0, 0, 3.0)
+
+
+def test_probabilities_are_given_unless_the_scores_are_none():
+    found = outcome(Decision("threshold", 0.0), [[0.0]], [[-math.log(3.0)]])
+    names = ["outcome", "probability", "twin_probability"]
+    assert tuple(findings_frame({("s", "frontier"): found})[names].iloc[0]) == ("yes", 0.5, pytest.approx(0.25))
+    margins = replace(found, plan=replace(found.plan, scale="numbers"))
+    assert findings_frame({("s", "frontier"): margins})[names].isna().all(axis=None)
 
 
 def test_nobody_was_looked_for():

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 from neuronfair.domain.column import LeftOut
 from neuronfair.render import console, notebook
-from neuronfair.verdict.report import DataReport
+from neuronfair.verdict.entries import Rates
+from neuronfair.verdict.report import DataReport, Verdict
 from tests import reports
 
 
@@ -53,3 +54,17 @@ def test_it_is_not_drawn_all_the_time(monkeypatch):
 def test_the_card_says_what_was_left_out():
     data = DataReport("people", 50, 2, ("sex",), left_out=(LeftOut("id", "a number"), LeftOut("name", "names")))
     assert "50 rows, 2 attributes, 2 columns left out" in notebook.verdict_card(reports.report(data=data))
+
+
+def test_the_card_of_a_wrongly_fed_model_warns_as_the_page_does():
+    card = notebook.verdict_card(reports.report(verdict=Verdict("wrongly fed", "It is.")))
+    assert "#b3261e" in card
+    assert "▲ Wrongly fed" in card
+
+
+def test_the_card_has_the_populations_that_were_measured():
+    one = reports.attribute(rates=Rates(domain=reports.rate(3, 100)))
+    card = notebook.verdict_card(reports.report(one))
+    assert "<th>of the domain</th>" in card
+    assert "<td>3\u202f%</td>" in card
+    assert "of the table" not in card

@@ -25,6 +25,7 @@ class Named:
         ("mine:make", Origin(weights=Path("w.safetensors")), ("--model", "mine:make", "--weights", "w.safetensors")),
         ("model.pt2", Origin(preprocess="my:own"), ("--model", "model.pt2", "--preprocess", "my:own")),
         ("mine:make", Origin(preprocess="my:own"), ("--model", "mine:make", "--preprocess", "my:own")),
+        ("model.pt2", Origin(preprocess=len), None),  # a function in memory
         ("trained on adult", Origin(trained_here=True), ()),
         ("Sequential", Origin(), None),
         ("test_it.<locals>.<lambda>", Origin(), None),

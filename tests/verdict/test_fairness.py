@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair.verdict.fairness import _plain_copy
+from neuronfair.verdict.kept import _plain_copy
 from tests.planted import networks
 
 DOMAIN = networks.domain()  # five numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from neuronfair.render.junit import junit
 from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page
 from neuronfair.verdict import feeding, other_feeds
-from neuronfair.verdict.fairness import Fairness
+from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.report import FeedingReport, Report, Verdict
 
@@ -226,10 +227,29 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     assert trusted.gate.passed
 
 
+def test_a_better_feed_is_judged_by_the_threshold(people):
+    chance = 1 / (1 + np.exp(-(people.rows.numpy() @ WEIGHTS + BIAS)))
+    opened, turned = SimpleNamespace(decision=Decision("threshold", 0.8), inputs=None), 1 - chance[:, None]
+    found = other_feeds.better_feed(other_feeds.Fed(opened, people, turned), 0.5)
+    rest = slice(other_feeds.TRIED, None)
+    right = (turned[rest, 0] < 0.8) == (people.labels.numpy()[rest] == 1)
+    assert (found.text, found.accuracy) == ("the classes in another order", right.mean())
+
+
 def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):
     Fairness(tmp_path).check(planted(), people, max_rate=0.9)
     with pytest.raises(AssertionError, match="the encoding is probably wrong"):
         Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9)
+    trusting = CheckSettings(trust_feeding=True)
+    assert Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9, settings=trusting).rate.rate < 0.9
+
+
+def test_the_fixture_prepares_tables_as_it_is_told(people, tmp_path):
+    def negative(table):
+        return torch.tensor(-table.to_numpy(dtype=np.float32))
+
+    weights = CheckSettings(preprocess=negative)
+    Fairness(tmp_path).check(planted(-WEIGHTS), people, max_rate=0.9, settings=weights)  # else wrongly fed
 
 
 def test_a_verdict_ends_with_what_is_suspicious(people, right):

@@ -128,7 +128,8 @@ def test_no_model_passes_by_the_milder_population():
     assert (one.figure, one.judged_on) == ("table.rate", "upper end")
     assert one.value == 1333 / 6172
     assert one.text.startswith("table.rate of race: 21.6 % (between 20.6 % and 22.6 %); its upper end is above 5 %.")
-    assert one.text.endswith("1,333 of 6,172 rows of the table, confidence 95 %. Milder: domain.rate is 2.12 %.")
+    people = "1,333 of 6,172 rows of the table, confidence 95 %."
+    assert one.text.endswith(f"{people} Milder: domain.rate is 2.12 % (upper end 2.42 %).")
     mirrored = report(attribute(rates=Rates(rate(131, 6172, "table"), rate(2160, 10_000))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
     assert (one.fired, one.figure) == (True, "domain.rate")

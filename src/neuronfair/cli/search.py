@@ -79,7 +79,7 @@ def search(
     from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.manifest import make_manifest, where
     from neuronfair.store.run import Run, check_folder
-    from neuronfair.verdict.about import Origin, replay_options
+    from neuronfair.verdict.about import Origin, replay_options, score_scale
     from neuronfair.verdict.folder import check_writable, refuse_links
 
     options.check_out(json_file, or_stdout=True)
@@ -96,7 +96,7 @@ def search(
         source = replace(source, model=_trained(out))
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
     opened, table, card = source.open_or_train(table, console, seed)
-    network, plan = opened.model, replace(plan, decision=opened.decision)
+    network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
     check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)
     if model is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from neuronfair.domain.toml import quoted
 
-# Words for the same answer, and for its opposite. The first pair says nothing without a question: see `_HARM`.
+# Words for the same answer, and for its opposite. The first pair says nothing without a question: see `_GOOD`.
 _ANSWERS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
 _OPPOSITES = (
     ({"good"}, {"bad"}),
@@ -22,13 +22,20 @@ _OPPOSITES = (
     ({"qualified"}, {"unqualified", "disqualified"}),
     ({"success", "successful"}, {"failure", "unsuccessful"}),
 )
+# A yes to one of these is good news, if nothing harmful is said as well.
+_GOOD = re.compile(
+    r"\b(?:accept(?:ed|ance)?|admit(?:ted)?|admission|approv(?:e|ed|al)|award(?:ed)?|benefits?|eligible|grant(?:ed)?|hired?|"
+    r"invit(?:e|ed)|offer(?:ed)?|pass(?:ed)?|promot(?:ed|ion)|qualified|repaid|selected|shortlisted|success|"
+    r"successful)\b"
+)
 # A yes to one of these is no good news. Short beginnings of words, and long ones anywhere: "loandefault".
 _HARM = re.compile(
-    r"\b(?:bad|ban|claim|dead|death|debt|deni|deny|die|fail|fine|fire|flag|ill|jail|late|left|leav|loss|lost|miss|not|"
+    r"\b(?:bad|ban|claim|dead|death|debt|deni|deny|die|fail|fine|fire|flag|icu|ill|jail|late|left|leav|loss|lost|miss|not|"
     r"no|quit|sick|sue)|default|fraud|risk|churn|arrest|reject|recid|delinq|crim|offen|violat|violen|bankrupt|mortal|"
     r"diseas|cancer|diabet|stroke|attack|readmi|readmit|terminat|layoff|attrition|lapse|cancel|dropout|drop.out|"
     r"suspen|expel|expul|evict|penal|guilt|convict|complain|hazard|injur|accident|abus|spam|unpaid|charge|foreclos|"
-    r"delay|declin|refus|block|suspic|detain|detent|prison|hospital|problem|overdue|arrear|warn|threat|stop|search"
+    r"delay|declin|refus|block|suspic|detain|detent|prison|hospital|problem|overdue|arrear|warn|threat|stop|search|withdr|revok|rescin|away|"
+    r"sanction|infect|malign|exited"
 )
 
 
@@ -52,7 +59,7 @@ def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
         hoped, feared = _words(one), _words(other)
         if hoped in _ANSWERS[0] and feared in _ANSWERS[1]:
             harmful = _HARM.search(_words(column)) is not None
-            return (other, False) if harmful else (one, True)
+            return (other, False) if harmful else (one, _GOOD.search(_words(column)) is not None)
         for good, bad in _OPPOSITES:
             opposite = feared in bad or (hoped in good and re.fullmatch(rf"(?:not|no|non|un) ?{hoped}", feared))
             if hoped in good and opposite:

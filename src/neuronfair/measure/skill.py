@@ -7,6 +7,7 @@ from functools import cached_property
 from math import sqrt
 
 import numpy as np
+import torch
 from scipy.special import logsumexp, softmax
 from scipy.stats import rankdata
 
@@ -27,6 +28,7 @@ class Fit:
 
     probability: np.ndarray  # (n, classes)
     labels: np.ndarray  # (n,)
+    decided: np.ndarray  # (n,): the classes that are decided, which need not be the likeliest
     placements: np.ndarray  # (classes, n): which share of the rows on the other side each row is told from
 
     @staticmethod
@@ -36,7 +38,8 @@ class Fit:
         classes = range(logits.shape[1])
         lead = [logits[:, k] - logsumexp(np.delete(logits, k, 1), axis=1) for k in classes]
         placements = np.stack([_placements(lead[k], labels == k) for k in classes])
-        return Fit(softmax(logits, 1), labels, placements)
+        decided = decision.chosen(torch.as_tensor(scores)).numpy()
+        return Fit(softmax(logits, 1), labels, decided, placements)
 
     @cached_property
     def error(self) -> np.ndarray:

@@ -17,11 +17,14 @@ def scale_of(decision: Decision, scores: Tensor) -> Scale:
     """Return what scores are taken for, judged by those of some rows, (n, outputs).
 
     Probabilities lie between 0 and 1, and those of several classes add up to 1. Other scores of classes are logits, and
-    so is a single score with the threshold 0. Anything else is a number in a unit of its own.
+    so is a single score with the threshold 0. Anything else is a number in a unit of its own, and so are answers that
+    are nothing but 0 and 1, or -1 and 1: those are decisions.
 
     >>> scale_of(Decision(), torch.tensor([[0.2, 0.8], [0.7, 0.3]])), scale_of(Decision(), torch.tensor([[-1.0, 3.0]]))
     ('probabilities', 'logits')
     """
+    if bool(((scores.abs() == 1) | (scores == 0)).all()):
+        return "numbers"
     within = bool(((scores >= 0) & (scores <= 1)).all())
     if decision.kind == "argmax":
         if within:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import torch
 
 from neuronfair.atomic import replacing
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, needs
 from neuronfair.measure.direction import favourable_class
 from neuronfair.model.decision import Decision
@@ -45,7 +46,7 @@ def export_findings(folder: Path, out: Path) -> int:
     runs = runs_in(folder)
     count = sum(int(line["findings"]) for run in runs for lines in run.journal.parts.values() for line in lines)
     twins = list(dict.fromkeys(name for run in runs for name in run.domain.sensitive))
-    names = _names(runs[0].domain.names, twins)
+    names = headings(runs[0].domain.names, twins)
     if out.suffix.lower() == ".xlsx" and (count >= SHEET[0] or len(names) > SHEET[1]):
         raise DataError(
             f"{out}: {plural(count, 'finding')} in {len(names):,} columns do not fit into a sheet of Excel, which "
@@ -87,7 +88,7 @@ def neutral(text: str) -> str:
     return f"'{shown}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else shown
 
 
-def _names(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
+def headings(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
     """Return the heading of every column; one of ours that an attribute has already gets a line behind it."""
     taken = set(attributes)
     ours = []
@@ -101,20 +102,29 @@ def _names(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
 
 def _parts(run: Run, twins: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
     """Give the findings of a run as tables; nobody makes one without rows, for its headings."""
-    findings = run.findings()
-    scale = findings.scale(Decision(**run.manifest["plan"]["decision"]))
+    plan, findings = run.manifest["plan"], run.findings()
+    decision, method = Decision(**plan["decision"]), str(plan.get("method", ""))
+    scale = findings.scale(decision, plan.get("scale"))
     for start in range(0, max(1, len(findings)), AT_ONCE):
-        columns = _columns(run, findings[start : start + AT_ONCE], scale, start, twins)
-        yield pa.table(columns, names=list(names))
+        part = findings[start : start + AT_ONCE]
+        yield pa.table(columns(run.domain, decision, method, part, scale, twins, start), names=list(names))
 
 
-def _columns(run: Run, found: Findings, scale: Scale, first: int, twins: Sequence[str]) -> list[pa.Array]:
-    domain, plan, count = run.domain, run.manifest["plan"], len(found)
-    decision = Decision(**plan["decision"])
+def columns(
+    domain: TableDomain,
+    decision: Decision,
+    method: str,
+    found: Findings,
+    scale: Scale,
+    twins: Sequence[str],
+    first: int = 0,
+) -> list[pa.Array]:
+    """Return findings as the columns that `headings` names; the first of them has the number `first`."""
+    count, outputs = len(found), found.scores.shape[1]
     people, others = found.rows.cpu(), found.twins(domain).cpu()
-    said = class_names(domain, decision, run.outputs)
+    said = class_names(domain, decision, outputs)
     scores, twin_scores = found.scores.double().cpu(), found.twin_scores.double().cpu()
-    likely = chances(decision, scale, scores, twin_scores, favourable_class(domain, decision, run.outputs))
+    likely = chances(decision, scale, scores, twin_scores, favourable_class(domain, decision, outputs))
     nothing = pa.nulls(count, pa.float64())
 
     def classes(numbers: torch.Tensor | None) -> pa.Array:
@@ -124,7 +134,7 @@ def _columns(run: Run, found: Findings, scale: Scale, first: int, twins: Sequenc
 
     chosen = [decision.chosen(one) if said else None for one in (scores, twin_scores)]
     return [
-        *(pa.array([text] * count, pa.string()) for text in ("+".join(domain.sensitive), str(plan.get("method", "")))),
+        *(pa.array([text] * count, pa.string()) for text in ("+".join(domain.sensitive), method)),
         pa.array(range(first, first + count), pa.int64()),
         *(values(attribute, people[:, i]) for i, attribute in enumerate(domain.attributes)),
         *(values(domain.attributes[c], others[:, c]) for c in map(domain.column, twins)),
@@ -153,7 +163,7 @@ def _shown(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=[neutral(name) for name in table.column_names])
 
 
-def _plain(table: pa.Table) -> pa.Table:
+def plain(table: pa.Table) -> pa.Table:
     """Return a table with texts in the place of codes: every part of a file has one type then."""
     kinds = (pa.string() if pa.types.is_dictionary(field.type) else field.type for field in table.schema)
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
@@ -168,11 +178,11 @@ def _csv(path: Path, parts: Iterator[pa.Table]) -> None:
 
 
 def _parquet(path: Path, parts: Iterator[pa.Table]) -> None:
-    first = _plain(next(parts))
+    first = plain(next(parts))
     with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
         writer.write_table(first)
         for part in parts:
-            writer.write_table(_plain(part))
+            writer.write_table(plain(part))
 
 
 def _xlsx(path: Path, parts: Iterator[pa.Table]) -> None:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from neuronfair.render.page.template import rendered
 from neuronfair.shown import visible
+from neuronfair.verdict.entries import measured_populations
 from neuronfair.verdict.report import Report
 
 EVERY = 0.2  # seconds between two looks of a bar
@@ -19,7 +20,7 @@ EVERY = 0.2  # seconds between two looks of a bar
 
 def verdict_card(report: Report, folder: Path | None = None) -> str:
     """Return the verdict and the main figures as a piece of HTML that needs nothing else, and runs nothing."""
-    return rendered("card.html", report=report, folder=folder)
+    return rendered("card.html", report=report, folder=folder, populations=measured_populations(report.attributes))
 
 
 @contextmanager

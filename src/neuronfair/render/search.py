@@ -71,7 +71,10 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     pairs, seeds = examples(outcome, network, EXAMPLES)
     if len(seeds) == 0:
         return []
-    verb, scale = "gets" if decision.kind == "tolerance" else "decided", outcome.findings.scale(decision)
+    verb, scale = (
+        "gets" if decision.kind == "tolerance" else "decided",
+        outcome.findings.scale(decision, outcome.plan.scale),
+    )
     lines = [
         "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
     ]
@@ -111,7 +114,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a row of the table.
     """
     again, domain, decision = replayed(run, network, number), run.domain, Decision(**run.manifest["plan"]["decision"])
-    scale = run.findings().scale(decision)
+    scale = run.findings().scale(decision, run.manifest["plan"].get("scale"))
     if again.seed is None:
         where, origin = "the pilot", "It was found from a random row."
     else:

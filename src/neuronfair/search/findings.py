@@ -51,9 +51,9 @@ class Findings:
         twins[:, list(domain.sensitive_columns)] = self.twin_values
         return twins
 
-    def scale(self, decision: Decision) -> Scale:
-        """Return what the scores are taken for, judged by those of people and twins."""
-        return scale_of(decision, torch.cat([self.scores, self.twin_scores]))
+    def scale(self, decision: Decision, known: Scale | None) -> Scale:
+        """Return what the scores are; where that is not known, judged by those of people and twins."""
+        return known or scale_of(decision, torch.cat([self.scores, self.twin_scores]))
 
     def __getitem__(self, chosen: Tensor | slice) -> Findings:
         """Return some of the findings; the counts and the misses stay those of the whole search."""

@@ -13,6 +13,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.probability import Scale
 from neuronfair.search.engine import PhaseResult
 from neuronfair.search.findings import Findings
 from neuronfair.search.health import HealthNote
@@ -32,6 +33,7 @@ class Plan:
     seed: int = 0
     decision: Decision = field(default_factory=Decision)
     controls: bool = True
+    scale: Scale | None = None  # what the model's scores are, for those who read what was found
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "global_steps", "instances", "seconds"):

@@ -137,5 +137,5 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
             )
     for key, value in now["plan"].items():
         was = there["plan"].get(key)
-        if was != value:
+        if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
             raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from neuronfair.domain.data import Data
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.model.probability import scale_of
+from neuronfair.model.probability import Scale, scale_of
 from neuronfair.model.weights import PICKLE_SUFFIXES, Card
 from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.verdict.report import DataReport, DecisionReport, ModelReport, Reproduction
@@ -32,7 +33,8 @@ class Origin:
     trained_here: bool = False
     weights: Path | None = None  # of a module that Python code makes
     trust_pickle: bool = False  # the user has said that the model may be opened although it can run a program
-    preprocess: str | None = None  # the user's function that makes the model's inputs of a table, by its name
+    # The user's function that makes the model's inputs of a table; a command can only be told its name.
+    preprocess: Callable[[Any], Any] | str | None = None
     table: str | None = None  # the file, if it is a table of the user's own
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
@@ -75,11 +77,18 @@ def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
 
 
 def about_decision(opened: Opened, data: Data) -> DecisionReport:
-    """Return what an audit says of the decision; what the scores are is judged by those of some people."""
+    """Return what an audit says of the decision."""
+    return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
+
+
+def score_scale(opened: Opened, data: Data) -> Scale:
+    """Return what the scores of a model are; where its kind does not tell, judged by those of some people."""
+    if opened.scale is not None:
+        return opened.scale
     spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
     drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
     scores = opened.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
-    return DecisionReport(opened.decision.kind, opened.decision.value, scale_of(opened.decision, scores))
+    return scale_of(opened.decision, scores)
 
 
 def _accuracy(opened: Opened, data: Data) -> float | None:
@@ -99,9 +108,11 @@ def _accuracy(opened: Opened, data: Data) -> float | None:
 
 
 def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
-    """Return what `neuronfair replay` must be told to open the model again; None for a model that is only in memory."""
+    """Return what `neuronfair replay` must be told to open the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
+    if callable(origin.preprocess):
+        return None
     prepared = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
     if Path(opened.source).is_file():
         pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES

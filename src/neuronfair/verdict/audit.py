@@ -133,7 +133,7 @@ def _cases(
             data=view,
             decision=opened.decision,
             seeds=seeds,
-            plans=tuple(_plan(method, sized, opened.decision) for method in settings.methods_for(opened)),
+            plans=tuple(_plan(method, sized, opened.decision, scale) for method in settings.methods_for(opened)),
             samples=sized.samples,
             confidence=settings.confidence,
             seed=settings.seed,
@@ -172,7 +172,7 @@ def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
         stages.find_subgroups(case, one, show)
 
 
-def _plan(method: str, settings: AuditSettings, decision: Decision) -> Plan:
+def _plan(method: str, settings: AuditSettings, decision: Decision, scale: Scale) -> Plan:
     return Plan(
         method=method,
         seeds=settings.seeds,
@@ -180,6 +180,7 @@ def _plan(method: str, settings: AuditSettings, decision: Decision) -> Plan:
         seconds=settings.seconds,
         seed=settings.seed,
         decision=decision,
+        scale=scale,
     )
 
 

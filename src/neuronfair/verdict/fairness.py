@@ -24,7 +24,7 @@ from neuronfair.search.outcome import Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST
-from neuronfair.verdict.about import Origin, replay_options
+from neuronfair.verdict.about import Origin, replay_options, score_scale
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
 from neuronfair.verdict.description import describe
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
@@ -44,6 +44,7 @@ ALIKE = (
     "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
     "and the decision"
 )
+TRUST = "If it is fed rightly: settings=CheckSettings(trust_feeding=True)"
 Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
 
 
@@ -57,6 +58,8 @@ class CheckSettings:
     seeds: int = 100
     steps: int = 100
     seed: int = 0
+    trust_feeding: bool = False  # judge a model even if it seems to be wrongly fed
+    preprocess: Callable[[Any], Any] | str | None = None  # from a table to the inputs of the model
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ class Fairness:
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
         domain. The upper ends of the intervals must not exceed `max_rate`. Only if one does, people to show are
         searched for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model
-        that gives everybody the same decision fails, and so does one that seems to be wrongly fed: nothing can be said
-        about it.
+        that gives everybody the same decision fails, and so does one that seems to be wrongly fed, unless the settings
+        trust the feeding: nothing can be said about it.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         if not 0 < max_rate < 1:
@@ -104,15 +107,17 @@ class Fairness:
             )
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
-        data = given(_data(domain, sensitive, seed), model=model).data
-        opened = open_model(model, data.domain, data.rows, decision=decision)
+        preprocess = settings.preprocess
+        speaking = None if preprocess is not None else model  # else its inputs are not the table's columns
+        data = given(_data(domain, sensitive, seed), model=speaking).data
+        opened = open_model(model, data.domain, data.rows, decision=decision, preprocess=preprocess)
         past = _replay(corpus, data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         rates = _rates(opened, data, samples, settings, has_table=isinstance(domain, Data))
         rate = max(rates, key=lambda one: one.interval[1])
-        feeding = check_feeding(opened, data) if data.labelled else None
-        problems = [feeding.text] if feeding is not None and feeding.level == "wrong" else []
+        feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
+        problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.level == "wrong" else []
         if limit.met_by(rate.interval[1]):
             plan = Plan(
                 method=settings.method or ("frontier" if opened.white_box else "aequitas"),
@@ -122,8 +127,9 @@ class Fairness:
                 seed=seed,
                 decision=opened.decision,
                 controls=False,
+                scale=score_scale(opened, data),
             )
-            problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, confidence)]
+            problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, settings)]
         elif not any(one.found for one in rates) and _decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
         if past is not None and past.still_flips:
@@ -162,7 +168,7 @@ class Fairness:
             raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
         return checks
 
-    def _shown(self, opened: Opened, data: Data, plan: Plan, confidence: float) -> list[str]:
+    def _shown(self, opened: Opened, data: Data, plan: Plan, settings: CheckSettings) -> list[str]:
         """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
         folder = self._folder / str(self._checks)
         self._checks += 1
@@ -177,12 +183,12 @@ class Fairness:
             seeds=cluster_seeds(opened.model.encoding, data.rows, plan.seeds, seed=plan.seed),
             plans=(plan,),
             samples=SAMPLES,
-            confidence=confidence,
+            confidence=settings.confidence,
             seed=plan.seed,
             telling=importance(opened.model, data.domain, data.rows, opened.decision),
             folder=folder,
             manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
-            replay=replay_options(opened, Origin()) or (),
+            replay=replay_options(opened, Origin(preprocess=settings.preprocess)) or (),
         )
         found = Inquiry.of(data.domain)
         search(case, found, silent)

@@ -164,7 +164,12 @@ def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figur
     if not asked:
         raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
     name = (max if limit.looks_up else min)(asked, key=lambda each: asked[each].number())
-    others = [f"{other} is {percent(one.value)}" for other, one in asked.items() if other != name]
+    others = [
+        f"{other} is {percent(one.value)}"
+        + (f" ({one.judged_on} {percent(one.number())})" if one.high is not None else "")
+        for other, one in asked.items()
+        if other != name
+    ]
     note = f"{asked[name].note} {f'Milder: {listed(others)}.' if others else ''}".rstrip()
     return replace(asked[name], name=name, note=note)
 

@@ -63,8 +63,7 @@ def better_feed(fed: Fed, missing: float) -> BetterFeed | None:
         clear = gain >= max(GAIN, PART * missing) and gain > CERTAIN * deviation
         same = gain > -GAIN / 3 and _comes_true(fit) and not _comes_true(own)
         if text and closer and (clear or same):
-            right = fit.probability.argmax(1) == fit.labels
-            return BetterFeed(text, float(right.mean()), fit.auc()[0])
+            return BetterFeed(text, float((fit.decided == fit.labels).mean()), fit.auc()[0])
     return None
 
 
@@ -115,7 +114,8 @@ class _Search:
         classes = np.arange(logits.shape[1])
         order = linear_sum_assignment([-own.probability[own.labels == k].sum(0) for k in classes])[1]
         text = "" if (order == classes).all() else "the classes in another order"
-        return text, Fit.of(logits[:, order], self.labels[self.rest], Decision())
+        fit = Fit.of(logits[:, order], self.labels[self.rest], Decision())
+        return text, replace(fit, decided=np.argsort(order)[self.own(self.rest).decided])
 
     def named(self) -> OtherEncoding:
         """Return the best of the feeds that have a name: scale, codes and order, one after the other."""

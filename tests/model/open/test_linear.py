@@ -96,6 +96,7 @@ def test_the_score_of_two_classes_follows_the_order_of_the_domain(crowd, table):
     domain = replace(crowd.domain, target=Target("y", ("yes", "no")), favourable=None)
     found = open_model(model, domain, crowd.rows)
     check_white_box(found, crowd.rows, -model.decision_function(table), [])
+    assert found.scale == "numbers"  # margins
     chosen = np.array(domain.target.classes)[found.decision.chosen(found.model.scores(crowd.rows))]
     assert (chosen == model.predict(table)).all()
 

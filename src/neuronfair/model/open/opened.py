@@ -21,6 +21,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
+from neuronfair.model.probability import Scale
 from neuronfair.model.weights import fingerprint
 
 TRIED = 256  # rows of the table that a model is tried on before it is used
@@ -52,6 +53,7 @@ class Opened:
     refit: Refit | None = None  # fits the model anew to rows and labels, in its own framework
     save: Callable[[nn.Module | None, Path], None] | None = None  # writes it, with this module, in its own format
     unlock: Callable[[nn.Module], None] | None = None  # says which parameters of the module may be trained
+    scale: Scale | None = None  # what its scores are, where its kind tells; else they are judged by themselves
 
     @property
     def white_box(self) -> bool:

@@ -90,7 +90,8 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     inputs = tree_columns(reader, request.domain) or reader
     ways = readings(request, inputs, bare=not _split(reader)[0], names=input_names(estimator))
     reading, answers = first_that_works(request, ways, ask)
-    again: dict[str, Any] = {}
+    # What has no predict_proba has margins, which a sigmoid would not turn into probabilities.
+    again: dict[str, Any] = {"scale": "numbers"} if probability is False else {}
     if _classes(final) is not None:
         named, order = np.asarray(_classes(final)), class_order(request.domain, _classes(final))
         reopen = partial(open_estimator, request, print_of="fitted again")
