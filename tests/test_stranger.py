@@ -113,4 +113,4 @@ def test_a_keras_network_and_a_domain_file(run, loans, monkeypatch):
     answers = [model.predict(inputs(table), verbose=0)[:, 0] >= 0.5 for table in (loans, swapped(loans))]
     check(summary, *answers)
     assert list(summary["model"]["layers"].values()) == [16, 8]
-    assert summary["decision"] == {"kind": "threshold", "value": 0.5}
+    assert summary["decision"] == {"kind": "threshold", "value": 0.5, "scale": "probabilities"}

@@ -390,7 +390,7 @@ def test_a_function_is_a_black_box(run, mine):
     assert "Black box, searched without gradients" in " ".join(result.out.split())
     summary = kept()
     (entry,) = summary["attributes"]
-    assert summary["decision"] == {"kind": "threshold", "value": 0.5}
+    assert summary["decision"] == {"kind": "threshold", "value": 0.5, "scale": "probabilities"}
     assert [search["method"] for search in entry["searches"]] == ["aequitas", "uniform"]
     assert entry["interpretation"] is None
     # Men of 38 to 49 get what women do not.
@@ -479,7 +479,7 @@ def test_other_commands_take_black_boxes(run, refused, mine):
     refused("interpret", *box, says=("black box", "nothing to interpret"))
     refused("search", *box, "--out", "t", says=("follows gradients",))
     refused(
-        "repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "only fully connected")
+        "repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "--augment")
     )
 
 

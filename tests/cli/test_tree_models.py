@@ -42,8 +42,8 @@ def test_only_a_model_that_reads_empty_cells_is_given_them(folder):
 
     def loaded(model: str):
         source = options.Source(str(place / model), trust_pickle=True)
-        table, text = options.load_data(str(place / "classes.csv"), "default", None, "sex", "y", source)
-        return source, table, text
+        found = options.load_data(str(place / "classes.csv"), "default", None, "sex", "y", source)
+        return source, found.data, found.text
 
     source, table, text = loaded("trees.joblib")
     assert 'missing = "keep"' in text

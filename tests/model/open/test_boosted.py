@@ -119,7 +119,7 @@ def test_a_regression_has_a_tolerance(crowd, tmp_path):
     booster.save_model(path)
     found = open_model(path, crowd.domain, crowd.rows)
     assert found.decision.kind == "tolerance"
-    assert "a tenth of their standard deviation on the table" in found.note
+    assert "a tenth of their standard deviation on rows of the table" in found.note
     found = open_model(path, crowd.domain, crowd.rows, decision=Decision("tolerance", 5.0))
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
     assert found.decision == Decision("tolerance", 5.0)

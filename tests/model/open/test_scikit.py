@@ -427,7 +427,7 @@ def test_a_regression_has_a_tolerance(final, case):
     path = save(model, case)
     found = open_model(path, case.domain, case.rows, trust_pickle=True)
     assert found.decision.kind == "tolerance"
-    assert "a tenth of their standard deviation on the table" in found.note
+    assert "a tenth of their standard deviation on rows of the table" in found.note
     found = open_model(path, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 1e3))
     assert found.decision == Decision("tolerance", 1e3)
     assert found.white_box  # large scores are compared by their size
