@@ -232,11 +232,11 @@ def test_a_model_with_other_outputs(run):
     assert result.status == 2
     assert "one output" in result.err
     told = " ".join(run(*SEARCH, *SMALL, "--model", "1.safetensors").out.split())  # a score: its sign decides
-    assert re.search(r": decided (low|high) \(probability of \1 \d+ %\); with only sex", told)
+    assert re.search(r": decided (low|high) \(probability of \1 [\d.]+ %\); with only sex", told)
     assert Run.open(Path("run")).manifest["plan"]["decision"] == {"kind": "threshold", "value": 0.0}
     shown = run("replay", "run", 0).out
     assert "it still holds" in shown
-    assert re.search(r"is decided (low|high) \(probability of \1 \d+ %\);", " ".join(shown.split()))
+    assert re.search(r"is decided (low|high) \(probability of \1 [\d.]+ %\);", " ".join(shown.split()))
     assert " a score of " not in shown
     result = run(*SEARCH[:-1], "3.safetensors", "--seeds", 20, "--steps", 20, "--out", "run3")
     assert (result.status, result.err) == (0, "")

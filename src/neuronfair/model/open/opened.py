@@ -249,8 +249,8 @@ class Request(File):
         spread = scores[: min(TRIED, len(self.rows))].double().std(correction=0).item()
         tolerance = float(f"{TENTH * spread:.2g}")
         return Decision("tolerance", tolerance), (
-            f"a regression: answers that differ by more than {tolerance:g}, a tenth of their standard deviation on rows "
-            "of the table, count as another decision (--decision tolerance=… sets another)"
+            f"a regression: answers that differ by more than {tolerance:g}, a tenth of their standard deviation on "
+            "rows of the table, count as another decision (--decision tolerance=… sets another)"
         )
 
     def _steady(self, model: Network | BlackBox) -> Tensor:
