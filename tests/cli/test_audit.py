@@ -478,9 +478,7 @@ def test_other_commands_take_black_boxes(run, refused, mine):
     assert [method["method"] for method in compared["methods"]] == ["aequitas", "uniform"]
     refused("interpret", *box, says=("black box", "nothing to interpret"))
     refused("search", *box, "--out", "t", says=("follows gradients",))
-    refused(
-        "repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "--augment")
-    )
+    refused("repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "--augment"))
 
 
 def test_a_search_by_scores(run):
