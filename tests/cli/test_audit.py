@@ -409,7 +409,7 @@ def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
     shutil.copytree("run/sex/aequitas", ".", dirs_exist_ok=True)
     words = ("repair", ".", "--data", "table.csv", "--out", "fair.safetensors")
-    refused(*words, says=("mine:score.npz", "Python code"))
+    refused(*words, says=("mine:score.npz", "--augment"))
     refused("replay", ".", 0, says=("mine:score.npz", "Python code"))
     assert "mine" not in sys.modules
 
