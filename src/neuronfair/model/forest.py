@@ -19,6 +19,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import check_size
 
+MOST_NODES, DEEPEST = 200_000, 500  # of all trees; every step of a walk costs time
 Link = Literal["none", "sigmoid", "softmax"]
 Features = Callable[[Tensor], npt.NDArray[np.float64]]  # rows of codes to what the trees compare
 
@@ -67,6 +68,8 @@ def forest(
 
     `row` is a row of the table, from which one attribute at a time is varied.
     """
+    if sum(len(tree.feature) for tree in trees) > MOST_NODES:
+        raise ModelError(f"its trees have more than {MOST_NODES:,} nodes")
     domain = domain.to("cpu")
     numbers, owner = _tables(features, domain, domain.clip(row.cpu()[None])[0])
     asked = np.concatenate([tree.feature[tree.feature >= 0] for tree in trees])
@@ -163,6 +166,6 @@ def _depth(roots: Tensor, left: Tensor, right: Tensor) -> int:
     while bool((left[node] != node).any()):
         node = torch.unique(torch.cat([left[node], right[node]]))
         depth += 1
-        if depth > len(left):
-            raise ModelError("a branch of a tree leads back")
+        if depth > DEEPEST:  # or a branch that leads back
+            raise ModelError(f"its trees are deeper than {DEEPEST}")
     return depth

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
@@ -21,6 +20,7 @@ from neuronfair.model.sources import returned_as
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.manifest import rows_digest, versions, where
+from neuronfair.store.seal import Json
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
@@ -184,14 +184,14 @@ def _plan(method: str, settings: AuditSettings, decision: Decision, scale: Scale
     )
 
 
-def _whereabouts(opened: Opened, origin: Origin) -> dict[str, Any]:
+def _whereabouts(opened: Opened, origin: Origin) -> Json:
     """Return what a run's manifest says of the model, as seen from a run folder in the audit's."""
     model = f"../../{WEIGHTS}" if origin.trained_here else where(opened.source)
     weights = None if origin.weights is None else str(origin.weights.absolute())
     return {"model": model, "weights": opened.fingerprint, "extra_weights": weights}
 
 
-def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> dict[str, Any]:
+def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
     return {
         "audit": SCHEMA,

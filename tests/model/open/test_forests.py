@@ -20,6 +20,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 from neuronfair import TableEncoding, parse_domain
 from neuronfair.errors import ModelError
+from neuronfair.model import forest as forests
+from neuronfair.model.forest import Tree, forest
 from neuronfair.model.open.forests import forest_of
 
 DOMAIN = """
@@ -135,3 +137,19 @@ def test_what_are_no_trees_over_codes_is_refused(table):
     other = DecisionTreeClassifier(max_depth=3).fit(x, score > 1)
     with pytest.raises(ModelError, match="could not be reproduced"):
         forest_of(other, raw, lambda r: 1 - other.predict_proba(raw(r)) ** 2, domain, rows[:50])
+
+
+def test_trees_that_would_take_too_long_are_refused(table, monkeypatch):
+    """A stranger's tree may be a chain of any length: a walk through it takes a step for each of its nodes."""
+    domain, rows, _, _ = table
+    deep = 600
+    inner = np.arange(deep)
+    feature = np.concatenate([np.zeros(deep), np.full(deep + 1, -1)]).astype(np.int64)
+    left = np.concatenate([deep + inner, np.full(deep + 1, -1)])
+    right = np.concatenate([np.append(inner[1:], 2 * deep), np.full(deep + 1, -1)])
+    chain = Tree(feature, left, right, np.zeros((2 * deep + 1, 1)), lambda node, numbers: numbers < 18 + node % 60)
+    with pytest.raises(ModelError, match="deeper than 500"):
+        forest([chain], numbers(domain, full=True), domain, rows[0], [0.0], "none")
+    monkeypatch.setattr(forests, "MOST_NODES", 1000)
+    with pytest.raises(ModelError, match="more than 1,000 nodes"):
+        forest([chain], numbers(domain, full=True), domain, rows[0], [0.0], "none")

@@ -14,6 +14,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import keras_layers, open_model
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
+from tests.model.open.keras_models import save
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 with warnings.catch_warnings():
@@ -30,13 +31,6 @@ LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 @pytest.fixture(autouse=True)
 def seeded():
     keras.utils.set_random_seed(0)
-
-
-def save(model, path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras would rather not write .h5
-        model.save(path)
-    return path
 
 
 def trained(crowd, *parts, loss="sparse_categorical_crossentropy"):

@@ -16,6 +16,7 @@ from neuronfair.limits import TooLarge, members
 from neuronfair.model.open import open_model
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
+from tests.model.open.keras_models import save
 from tests.model.open.test_fed import check_effects, codes, numbers, prepare, raw_numbers
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -29,13 +30,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 @pytest.fixture(autouse=True)
 def seeded():
     keras.utils.set_random_seed(0)
-
-
-def save(model, path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras would rather not write .h5
-        model.save(path)
-    return path
 
 
 def columns(crowd):

@@ -32,15 +32,6 @@ WRAPPERS = {
 }
 
 
-def columns_of(model: Any, known: Sequence[str], *, trust_pickle: bool = False) -> tuple[str, ...] | None:
-    """Return which columns of a table a model reads, or None if it does not say.
-
-    `model` is whatever `open_model` takes, and `known` are the columns of the table. A flag of one value, such as
-    'sex_Male', counts for its column. A model that reads some of these columns and another one is refused.
-    """
-    return matched(model, feature_names(model, trust_pickle=trust_pickle), known)
-
-
 def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
     """Return the names that a model, or the file of one, gives to its inputs; None if it gives them none."""
     if isinstance(model, (str, Path)):
@@ -54,6 +45,9 @@ def matched(
     model: Any, names: Sequence[str] | None, known: Sequence[str], place: Literal["table", "domain"] = "table"
 ) -> tuple[str, ...] | None:
     """Return the columns that the names of a model's inputs stand for; None if none of them is known.
+
+    A flag of one value, such as 'sex_Male', counts for its column. A model that reads some of these columns and another
+    one is refused.
 
     >>> matched("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
     ('age', 'sex')

@@ -207,11 +207,6 @@ class Request(File):
         note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, said)))}."
         return Opened(model, decision, self.source, kind, note, print_of or self.digest, None)
 
-    def encoded(self, predict: Callable[[np.ndarray], Any]) -> Callable[[Tensor], Any]:
-        """Return a function of the numbers that the domain file declares as a function of rows."""
-        encoding = TableEncoding.of(self.domain.to("cpu"))
-        return lambda rows: predict(encoding.encode(rows.cpu(), torch.float64).numpy())
-
     def reproduced(self, opened: Opened, ask: Callable[[Tensor], Any]) -> bool:
         """Return whether a converted model gives the scores of its source, `ask`, on the tried rows.
 
