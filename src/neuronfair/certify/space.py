@@ -1,0 +1,184 @@
+"""Boxes of people: for every attribute that is not sensitive the values from one place to another.
+
+A *place* is one value of an attribute, or several that neither the model nor a rule tells apart. The places of a number
+that the model reads as a number stand in its own order; those of other attributes in the order in which boxes are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One attribute that is not sensitive. A place of a linear one is a number to the model, and holds one code."""
+
+    column: int  # of the domain
+    place: Tensor  # (size,) where each code stands; -1: outside the region
+    codes: Tensor  # (places,) one code of each place
+    count: Tensor  # (places,) how many codes stand there
+    linear: bool
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def features(self) -> int:
+        """How many numbers a line over it has: one slope, or a number for every place."""
+        return 1 if self.linear else len(self)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes of places, both ends included: (n, axes) each."""
+
+    low: Tensor
+    high: Tensor
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def __getitem__(self, index: Tensor | slice) -> Boxes:
+        return Boxes(self.low[index], self.high[index])
+
+    @staticmethod
+    def joined(parts: Sequence[Boxes]) -> Boxes:
+        """Return several lists of boxes as one."""
+        return Boxes(torch.cat([p.low for p in parts]), torch.cat([p.high for p in parts]))
+
+    def to(self, device: torch.device) -> Boxes:
+        """Return the boxes in another place."""
+        return Boxes(self.low.to(device), self.high.to(device))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The axes of a region, and the features over which lines are written.
+
+    A line is a number for every feature: for a linear axis what one place more adds, for another one what each place
+    adds. Over a box it is a sum over axes, so its least value, its mean and its variance are.
+    """
+
+    axes: tuple[Axis, ...]
+    device: torch.device = torch.device("cpu")
+
+    @cached_property
+    def linear(self) -> Tensor:
+        """The axes that are linear."""
+        return torch.tensor([i for i, axis in enumerate(self.axes) if axis.linear], dtype=torch.int64).to(self.device)
+
+    @cached_property
+    def slopes(self) -> Tensor:
+        """The features of the linear axes."""
+        return torch.tensor([self.first[i] for i, a in enumerate(self.axes) if a.linear], dtype=torch.int64).to(
+            self.device
+        )
+
+    @cached_property
+    def first(self) -> tuple[int, ...]:
+        """The first feature of each axis, and behind the last one the number of all."""
+        starts = [0]
+        for axis in self.axes:
+            starts.append(starts[-1] + axis.features)
+        return tuple(starts)
+
+    @property
+    def features(self) -> int:
+        """How many numbers a line has."""
+        return self.first[-1]
+
+    @cached_property
+    def tables(self) -> tuple[tuple[int, int, Tensor], ...]:
+        """The axes that are not linear: which, their first feature, and how many codes stand at each place."""
+        return tuple(
+            (i, self.first[i], axis.count.to(self.device, torch.float64))
+            for i, axis in enumerate(self.axes)
+            if not axis.linear
+        )
+
+    @cached_property
+    def _before(self) -> Tensor:
+        """How many codes stand before each place of each axis: (axes, most places + 1)."""
+        most = max(len(axis) for axis in self.axes if not axis.linear) if self.tables else 0
+        result = torch.zeros(len(self.axes), most + 1, dtype=torch.int64)
+        for i, axis in enumerate(self.axes):
+            if not axis.linear:
+                result[i, 1 : len(axis) + 1] = axis.count.cpu().cumsum(0)
+        return result.to(self.device)
+
+    def everything(self) -> Boxes:
+        """Return the one box that holds all places."""
+        high = torch.tensor([[len(axis) - 1 for axis in self.axes]], device=self.device)
+        return Boxes(torch.zeros_like(high), high)
+
+    def sizes(self, boxes: Boxes) -> Tensor:
+        """Return how many codes of each axis lie in each box: (n, axes)."""
+        sizes = boxes.high - boxes.low + 1
+        if self.tables:
+            sizes = sizes.clone()
+            for i, _, _ in self.tables:
+                sizes[:, i] = self._before[i][boxes.high[:, i] + 1] - self._before[i][boxes.low[:, i]]
+        return sizes
+
+    def least(self, boxes: Boxes, slopes: Tensor) -> Tensor:
+        """Return the smallest value of lines (n, lines, features) over each box: (n, lines)."""
+        low, high = self._ends(boxes, slopes.dtype)
+        steep = slopes[..., self.slopes] if self.tables else slopes
+        least = (steep.clamp(min=0) @ low[..., None] + steep.clamp(max=0) @ high[..., None])[..., 0]
+        for axis, start, count in self.tables:
+            own = slopes[..., start : start + len(count)]
+            least = least + own.masked_fill(~self.inside(boxes, axis)[:, None], torch.inf).amin(-1)
+        return least
+
+    def reach(self, boxes: Boxes, slopes: Tensor) -> Tensor:
+        """Return how far each axis can move lines (n, lines, features) within a box: (n, lines, axes)."""
+        n, lines, _ = slopes.shape
+        result = slopes.new_zeros(n, lines, len(self.axes))
+        low, high = self._ends(boxes, slopes.dtype)
+        result[..., self.linear] = slopes[..., self.slopes].abs() * (high - low)[:, None]
+        for axis, start, count in self.tables:
+            own = slopes[..., start : start + len(count)]
+            out = ~self.inside(boxes, axis)[:, None]
+            result[..., axis] = own.masked_fill(out, -torch.inf).amax(-1) - own.masked_fill(out, torch.inf).amin(-1)
+        return result
+
+    def moments(self, boxes: Boxes, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of lines over the people of each box: (n, lines) each."""
+        low, high = self._ends(boxes, slopes.dtype)
+        steep = slopes[..., self.slopes]
+        mean = (steep @ ((low + high) / 2)[..., None])[..., 0]
+        variance = (steep.square() @ (((high - low + 1).square() - 1) / 12)[..., None])[..., 0]
+        for axis, start, count in self.tables:
+            share = self.inside(boxes, axis) * count.to(slopes.dtype)
+            share = (share / share.sum(-1, keepdim=True))[:, None]
+            own = slopes[..., start : start + len(count)]
+            middle = (own * share).sum(-1)
+            mean = mean + middle
+            variance = variance + (own.square() * share).sum(-1) - middle.square()
+        return mean, variance.clamp(min=0)
+
+    def inside(self, boxes: Boxes, axis: int) -> Tensor:
+        """Return which places of an axis lie in each box: bool, (n, places)."""
+        places = torch.arange(len(self.axes[axis]), device=boxes.low.device)
+        return (places >= boxes.low[:, axis, None]) & (places <= boxes.high[:, axis, None])
+
+    def halves(self, boxes: Boxes, axis: Tensor) -> Boxes:
+        """Return the two halves of each box, cut in the middle of one of its axes: first all lower, then all upper."""
+        place = axis[:, None]
+        middle = (boxes.low.gather(1, place) + boxes.high.gather(1, place)).div(2, rounding_mode="floor")
+        return Boxes.joined(
+            [
+                Boxes(boxes.low, boxes.high.scatter(1, place, middle)),
+                Boxes(boxes.low.scatter(1, place, middle + 1), boxes.high),
+            ]
+        )
+
+    def _ends(self, boxes: Boxes, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if not self.tables:
+            return boxes.low.to(dtype), boxes.high.to(dtype)
+        return boxes.low[:, self.linear].to(dtype), boxes.high[:, self.linear].to(dtype)
