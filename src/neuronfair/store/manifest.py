@@ -19,6 +19,7 @@ from neuronfair.errors import RunError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.search.outcome import Plan
 from neuronfair.store.files import read_text, write_whole
+from neuronfair.store.journal import Kind
 from neuronfair.store.lock import LOCK
 from neuronfair.store.seal import Json, seal, unseal
 
@@ -108,14 +109,17 @@ def _other_format(folder: Path, number: object) -> str:
     )
 
 
-def read_manifest(folder: Path) -> Json:
-    """Return the manifest of a run folder."""
+def read_manifest(folder: Path, kind: Kind) -> Json:
+    """Return the manifest of a run folder: of a search, or of a proof."""
     try:
         manifest = load_manifest(folder)
     except FileNotFoundError:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
     if any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
+    found = manifest.get("kind", "search")
+    if found != kind:
+        raise RunError(f"{folder}: holds a {found}, not a {kind}. Choose another folder")
     plan = manifest["plan"]
     decision = plan.get("decision")
     kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)
