@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy
 import torch
@@ -17,11 +17,13 @@ from neuronfair import __version__
 from neuronfair.domain.data import Data
 from neuronfair.errors import RunError
 from neuronfair.model.decision import DecisionKind
-from neuronfair.search.outcome import Plan
 from neuronfair.store.files import read_text, write_whole
 from neuronfair.store.journal import Kind
 from neuronfair.store.lock import LOCK
 from neuronfair.store.seal import Json, seal, unseal
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # until it is whole
@@ -31,9 +33,9 @@ _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs":
 
 
 def make_manifest(
-    plan: Plan, data: Data, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
+    plan: DataclassInstance, data: Data, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
 ) -> Json:
-    """Return the manifest of a search of `data` by `plan`.
+    """Return the manifest of what is done with `data` by `plan`: a search, or a proof.
 
     `model` says where the model is, seen from the run folder, and `weights` is its fingerprint. `extra_weights` is the
     weights file of a module that Python code makes.
