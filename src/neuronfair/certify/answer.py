@@ -9,21 +9,23 @@ from dataclasses import asdict, dataclass
 import torch
 
 from neuronfair.atomic import replacing
-from neuronfair.certify import certificate
+from neuronfair.certify.certificate import Certificate, Places, fingerprint, write
 from neuronfair.certify.proof import Proof
 from neuronfair.certify.prove import Progress, State, prove
-from neuronfair.certify.regions import regions_of
-from neuronfair.certify.report import Part, ProofReport, Region, Rows
+from neuronfair.certify.regions import regions
+from neuronfair.certify.report import Part, ProofReport, RegionReport, RowsReport
 from neuronfair.certify.rows import certified
 from neuronfair.certify.run import CERTIFICATE, FIGURES, ProofRun
 from neuronfair.certify.subject import Subject
 from neuronfair.domain.data import Data
+from neuronfair.model.chain import chain_of
+from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.store.files import writing
 from neuronfair.store.seal import seal
 from neuronfair.words import percent
 
-MORE = 0.1  # of the seconds come on top for the rows of the table
+MORE = 0.1  # of the seconds come on top for the rows of the table, and as much for short rules
 
 Show = Callable[[str, int, int | None, str], None]  # what is done, how far, of how much, and a note
 
@@ -83,7 +85,7 @@ def answer(
         method=subject.method,
         interrupted=interrupted,
         rows=None if interrupted else _rows(subject, opened, data, effort, show),
-        regions=() if interrupted else _regions(subject, proof),
+        regions=() if interrupted else _regions(subject, proof, effort),
     )
     if run is not None:
         _leave(run, subject, opened, proof, report)
@@ -93,11 +95,12 @@ def answer(
 
 
 def _said(told: Progress) -> str:
-    parts = {"fair": told.fair, "discriminatory": told.discriminatory, "open": told.open}
+    parts = {"fair": told.fair, "discriminatory": told.discriminatory}
+    parts["open"] = max(0.0, 1.0 - sum(parts.values()))
     return f"{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {told.boxes:,} boxes"
 
 
-def _rows(subject: Subject, opened: Opened, data: Data, effort: Effort, show: Show) -> Rows | None:
+def _rows(subject: Subject, opened: Opened, data: Data, effort: Effort, show: Show) -> RowsReport | None:
     """Look at the neighbours of some rows of the table, the same ones every time."""
     if effort.rows == 0 or len(data) == 0:
         return None
@@ -112,18 +115,28 @@ def _rows(subject: Subject, opened: Opened, data: Data, effort: Effort, show: Sh
         subject=None if subject.where else subject,
     )
     late = int((~found.looked_one | ~found.looked_two).sum())
-    return Rows(found.certified_1, found.certified_2, found.of, late)
+    return RowsReport(found.certified_1, found.certified_2, found.of, late)
 
 
-def _regions(subject: Subject, proof: Proof) -> tuple[Region, ...]:
-    return tuple(
-        Region(one.rule, one.verdict, Part.of(one.people, proof.people)) for one in regions_of(subject, proof)
-    )
+def _regions(subject: Subject, proof: Proof, effort: Effort) -> tuple[RegionReport, ...]:
+    found = regions(subject, proof, seconds=MORE * effort.seconds)
+    return tuple(RegionReport(one.rule, one.verdict, Part.of(one.people, proof.people)) for one in found)
 
 
 def _leave(run: ProofRun, subject: Subject, opened: Opened, proof: Proof, report: ProofReport) -> None:
     """Write the certificate and the figures, which the last state could give again."""
+    names = subject.domain.names
+    axes = tuple(Places.of(axis, names[axis.column]) for axis in subject.space.axes)
+    whole = Certificate(subject.domain, subject.decision, subject.where, _numbers(subject, opened), axes, proof)
     with writing(run.folder):
-        certificate.write(run.folder / CERTIFICATE, ...)
+        write(run.folder / CERTIFICATE, whole)
         with replacing(run.folder / FIGURES) as temporary:
             temporary.write_bytes(seal(asdict(report)))
+
+
+def _numbers(subject: Subject, opened: Opened) -> str:
+    """Return the digest of all numbers that the model computes with."""
+    if isinstance(opened.model, Network):
+        rows = subject.domain.sample(64, torch.Generator().manual_seed(0))
+        return fingerprint(chain_of(opened.model, rows))
+    return opened.fingerprint if opened.trees is None else fingerprint(opened.trees())

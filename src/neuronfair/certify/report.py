@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsReport:
     """Rows of the table: who stays without a flip whatever else is changed a little."""
 
     certified_1: int  # rows in whose neighbourhood, any one attribute changed, nobody's decision flips: proved
@@ -48,10 +48,10 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionReport:
     """A short rule, and what is proved of everybody whom it describes."""
 
-    rule: str  # conditions, as --where takes them
+    rule: str  # conditions, as --where takes them; empty: everybody who was asked about
     verdict: Literal["fair", "discriminatory"]
     people: Part  # whom it describes
 
@@ -74,8 +74,8 @@ class ProofReport:
     complete: bool  # whether nothing is open
     method: str  # how it was proved: bounds of a network, bounds of trees, or everybody was asked
     interrupted: bool = False  # by Ctrl-C
-    rows: Rows | None = None  # null without a table, or where none was looked at
-    regions: tuple[Region, ...] = ()  # the largest that are proved, those that discriminate first
+    rows: RowsReport | None = None  # null without a table, or where none was looked at
+    regions: tuple[RegionReport, ...] = ()  # the largest that are proved, of each kind
     neuronfair: str = __version__  # version of the package
     schema: int = SCHEMA  # raised when an entry changes its meaning
 
@@ -93,9 +93,9 @@ class ProofReport:
                 raise DataError(f"{source}: written in form {entry['schema']}, but this version reads form {SCHEMA}")
             entry |= {name: Part(**entry[name]) for name in _PARTS}
             entry |= {"decision": Decision(**entry["decision"]), "sensitive": tuple(entry["sensitive"])}
-            entry["rows"] = None if entry["rows"] is None else Rows(**entry["rows"])
+            entry["rows"] = None if entry["rows"] is None else RowsReport(**entry["rows"])
             regions = ({**region, "people": Part(**region["people"])} for region in entry["regions"])
-            return ProofReport(**{**entry, "regions": tuple(Region(**region) for region in regions)})
+            return ProofReport(**{**entry, "regions": tuple(RegionReport(**region) for region in regions)})
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{source}: not a proof.json that can be read ({one_line(error)})") from None
 

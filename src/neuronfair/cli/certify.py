@@ -82,7 +82,7 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.certify.answer import Effort, answer
+    from neuronfair.certify.answer import Effort, answer, finished
     from neuronfair.certify.run import CERTIFICATE, Asked, ProofRun
     from neuronfair.certify.subject import subject_of
     from neuronfair.render.certify import proof_report
@@ -99,6 +99,8 @@ def certify(
         refuse_links(out)
     check_writable(out)
     alone = Path(data).suffix.lower() == ".toml"
+    if alone and (domain is not None or target is not None):
+        raise NeuronFairError(f"{data}: is a domain file; --domain and --target are for tables of your own")
     found = _domain_alone(Path(data), sensitive, source) if alone else None
     found = found or options.load_data(data, encoding, domain, sensitive, target, source)
     table = found.data
@@ -121,10 +123,12 @@ def certify(
         extra_weights=None if weights is None else str(weights.absolute()),
     )
     effort = Effort(seconds, 0 if alone else rows)
-    with progress_bar("Proving", quiet=console.quiet) as bar:
-        report = answer(
-            subject, opened, table, effort, run=run, show=lambda what, *rest: bar(*rest, what=what)
-        )
+    report = finished(run, effort)
+    if report is not None:
+        console.print(f"{out}: this proof is finished already. More --seconds go on with it, --force begins anew.")
+    else:
+        with progress_bar("Proving", quiet=console.quiet) as bar:
+            report = answer(subject, opened, table, effort, run=run, show=lambda what, *rest: bar(*rest, what=what))
     console.print(proof_report(report))
     again = shlex.join(["neuronfair", "certify", "--check", str(out / CERTIFICATE), "--model", model])
     console.print(f"Check it: {again}", soft_wrap=True)

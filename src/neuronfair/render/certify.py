@@ -48,7 +48,7 @@ def sentences(report: ProofReport) -> list[str]:
         lines += _rows(report)
     for verdict, what in (("discriminatory", "flips for everybody"), ("fair", "flips for nobody")):
         for region in [one for one in report.regions if one.verdict == verdict][:REGIONS]:
-            lines.append(f"• {region.rule}: {what} ({percent(region.people.share)} of the people).")
+            lines.append(f"• {region.rule or 'everybody'}: {what} ({percent(region.people.share)} of the people).")
     lines.append(f"{plural(report.boxes, 'box', 'boxes')} in {duration(report.seconds)}; {report.method}.")
     if report.interrupted:
         lines.append("Interrupted: what was proved is kept. The same command goes on from here.")
