@@ -1,4 +1,4 @@
-"""Write cli.md, api.md, audit-json.md and proof-json.md in reference/ from the program itself: `python docs/reference/make.py`."""
+"""Write the pages of reference/ that come from the program itself: `python docs/reference/make.py`."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def proof_json() -> str:
     """Return the page of proof.json."""
     lines = [
         "# proof.json\n",
-        "What a proof came to, as one JSON document: what `neuronfair certify` writes to `RUN/proof.json` and `--json`, "
-        "and what `neuronfair.prove(…).to_json()` returns; `ProofReport.from_json` reads it back.\n",
+        "What a proof came to, as one JSON document: what `neuronfair certify` writes to `RUN/proof.json` and "
+        "`--json`, and what `neuronfair.prove(…).to_json()` returns; `ProofReport.from_json` reads it back.\n",
         "[What a proof says](../explanation/proof.md) explains the words. The file in the folder ends with a `digest`, "
         "the SHA-256 of the text before it.\n",
     ]

@@ -42,9 +42,9 @@ def prove(
     """Prove for how many people the decision cannot flip when only a sensitive attribute changes.
 
     Model and table are whatever `audit` takes; a domain, or its TOML file, does without a table. `where` asks about
-    some people only. Of so many `rows` of the table it is said whether everybody near them is proved free of flips, too.
-    What is neither proved fair nor proved discriminatory is open: nothing is known of these people. Ctrl-C ends it with
-    what is proved. `neuronfair certify` does the same, in a folder that survives a kill, and leaves a certificate.
+    some people only. Of so many `rows` of the table it is said, too, whether everybody near them is proved free of
+    flips. What is neither proved fair nor proved discriminatory is open: nothing is known of these people. Ctrl-C ends
+    it with what is proved. `neuronfair certify` does the same in a folder that survives a kill, with a certificate.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
@@ -54,9 +54,11 @@ def prove(
     (True, Part(count='84', share=0.6774193548387096))
     """
     opens: Mapping[str, Any] = opening
-    alone = isinstance(data, TableDomain) or (isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml")
-    if alone:
-        data = drawn_from(data if isinstance(data, TableDomain) else read_domain(data))
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
+        data = read_domain(data)
+    alone = isinstance(data, TableDomain)
+    if isinstance(data, TableDomain):
+        data = drawn_from(data)
     table = given(
         data,
         model=None if opening.get("preprocess") is not None else model,  # else its inputs are not the table's columns

@@ -210,3 +210,47 @@ def test_a_folder_of_another_question(run, refused):
     refused("replay", "run", 0, says=("holds a proof, not a search",))
     refused("search", "table.csv", "--domain", "small.toml", "--out", "run", *model("network"), says=("holds a proof",))
     assert run(*other, "--force").status == 0
+
+
+# The checker
+
+
+def check(*words: object) -> tuple[object, ...]:
+    return ("certify", "--check", "run/certificate.parquet", *words)
+
+
+def test_a_certificate_is_checked(run):
+    run(*CERTIFY, *model("network"), "--where", "age < 40")
+    result = run(*check(*model("network")))
+    assert (result.status, result.err) == (0, "")
+    words = " ".join(result.out.split())
+    assert "Of 120 people where age < 40 it is true that the decision does not flip with sex for 102 at least" in words
+    assert "and that it does for 18 at least" in words
+    found = figures(run(*check(*model("network"), "--json", "-")))
+    assert found == {"verified": True, "people": "120", "proved_fair": "102", "proved_discriminatory": "18", "boxes": 1}
+    assert run("certify", "small.toml", *check(*model("network"))[1:]).status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (model("blind"), "other weights"),
+        ((*model("network"), "--decision", "threshold=1"), "about another decision"),
+        (("small.toml", "--sensitive", "job", *model("network")), "other sensitive attributes"),
+        (model("answers"), "only networks and trees can be checked"),
+    ],
+)
+def test_a_certificate_about_something_else_is_refused(run, words, says):
+    run(*CERTIFY, *model("network"))
+    result = run(*check(*words, "--json", "figures.json"))
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("neuronfair: refused: run/certificate.parquet: ")
+    assert says in result.err
+    assert not Path("figures.json").exists()
+
+
+def test_what_is_no_certificate(run, refused):
+    Path("run").mkdir()
+    refused(*check(*model("network")), says=("run/certificate.parquet: there is no such file",))
+    Path("run/certificate.parquet").write_text("nothing", encoding="utf-8")
+    assert run(*check(*model("network"))).status == 1

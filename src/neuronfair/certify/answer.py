@@ -135,8 +135,11 @@ def _leave(run: ProofRun, subject: Subject, opened: Opened, proof: Proof, report
 
 
 def _numbers(subject: Subject, opened: Opened) -> str:
-    """Return the digest of all numbers that the model computes with."""
+    """Return the digest of all numbers that the model computes with; of one that shows none, that of its file."""
+    if subject.bounder is None:
+        return opened.fingerprint
     if isinstance(opened.model, Network):
         rows = subject.domain.sample(64, torch.Generator().manual_seed(0))
-        return fingerprint(chain_of(opened.model, rows))
-    return opened.fingerprint if opened.trees is None else fingerprint(opened.trees())
+        return fingerprint(chain_of(opened.model, rows.to(opened.model.device)))
+    assert opened.trees is not None
+    return fingerprint(opened.trees())
