@@ -2,8 +2,8 @@
 
     python benchmarks/proof_after_repair.py --seconds 60 --out out/proof-after-repair
 
-Prints a table: accuracy and rate as the repair measures them, what is proved of everybody in the domain, and of how many
-rows of the table the neighbours are proved free of flips. What is in the folder already is not done again.
+Prints a table: accuracy and rate as the repair measures them, what is proved of everybody in the domain, and of how
+many rows of the table the neighbours are proved free of flips. What is in the folder already is not done again.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from neuronfair.certify.answer import Effort, answer
+from neuronfair.certify.answer import Effort, answer, asked_about
 from neuronfair.certify.report import ProofReport
-from neuronfair.certify.subject import subject_of
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
@@ -69,7 +68,7 @@ def prove(
         trust_pickle=opening.get("trust_pickle", False),
     ).data
     opened = open_model(model, table.domain, table.rows, **opens)
-    subject = subject_of(opened, table.domain, where=where, device=device)
+    subject = asked_about(opened, table.domain, where, device)
     with progress_bar("Proving") as bar:
         effort = Effort(seconds, 0 if alone else rows)
         return answer(subject, opened, table, effort, show=lambda what, *rest: bar(*rest, what=what))

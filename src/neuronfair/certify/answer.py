@@ -16,8 +16,10 @@ from neuronfair.certify.regions import regions
 from neuronfair.certify.report import Part, ProofReport, RegionReport, RowsReport
 from neuronfair.certify.rows import certified
 from neuronfair.certify.run import CERTIFICATE, FIGURES, ProofRun
-from neuronfair.certify.subject import Subject
+from neuronfair.certify.subject import Subject, subject_of
 from neuronfair.domain.data import Data
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
 from neuronfair.model.chain import chain_of
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -36,6 +38,14 @@ class Effort:
 
     seconds: float = 60.0
     rows: int = 200  # of the table, whose neighbours are looked at
+
+
+def asked_about(opened: Opened, domain: TableDomain, where: str, device: str) -> Subject:
+    """Return a model ready for a proof about a region; one in which there is nobody is refused."""
+    subject = subject_of(opened, domain, where=where, device=device)
+    if subject.count == 0:
+        raise DomainError(f"where '{where}': the rules of the domain allow no such person")
+    return subject
 
 
 def finished(run: ProofRun, effort: Effort) -> ProofReport | None:

@@ -90,9 +90,8 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.certify.answer import Effort, answer, finished
+    from neuronfair.certify.answer import Effort, answer, asked_about, finished
     from neuronfair.certify.run import CERTIFICATE, Asked, ProofRun
-    from neuronfair.certify.subject import subject_of
     from neuronfair.render.certify import proof_report
     from neuronfair.render.console import progress_bar
     from neuronfair.store.discard import check_discardable, discard
@@ -114,9 +113,7 @@ def certify(
         console.print(f"Table: {remark}")
     opened = source.open(table)
     warn_of_feeding(opened, table, console)
-    subject = subject_of(opened, table.domain, where=where, device=device)
-    if subject.count == 0:
-        raise NeuronFairError(f"--where '{where}': the rules of the domain allow no such person")
+    subject = asked_about(opened, table.domain, where, device)
     if force:  # not before all that can be wrong was read
         discard(out)
     run = ProofRun.create_or_open(
