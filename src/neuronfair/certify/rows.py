@@ -26,9 +26,10 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 
-SMALL = 64  # places of a box that are asked one by one rather than bounded
+SMALL = 128  # places of a box that are asked one by one rather than bounded
 MOST = 10**8  # neighbours of one person that are asked where nothing can be bounded
-PEOPLE = 1 << 15  # that are asked together
+PEOPLE = 1 << 12  # that are asked together: what they take in a network fits into the cache of a CPU
+BOUNDED = 16  # people who can be asked in the time that it takes to bound a box, about
 ROUNDING = 1e-9  # how near to the boundary the answer of a network in float64 says nothing
 TOGETHER = {1: 256, 2: 16}  # people whose neighbours are looked at together, by how many attributes change
 
@@ -203,7 +204,8 @@ class _People:
             if late():
                 return safe, ~safe
             sizes = (boxes.high - boxes.low + 1).prod(1)
-            taken = int((sizes.clamp(max=self._small).flip(0).cumsum(0) <= PEOPLE).sum().clamp(min=1))
+            cost = torch.where(sizes <= self._small, sizes, BOUNDED)
+            taken = int((cost.flip(0).cumsum(0) <= PEOPLE).sum().clamp(min=1))
             rest, part, mine = boxes[:-taken], boxes[-taken:], owner[-taken:]
             small = sizes[-taken:] <= self._small
             safe[mine[small][self._flips(part[small], self.value[who[mine[small]]])]] = False
