@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,17 @@ import torch
 from torch import Tensor
 
 from neuronfair.certify.proof import Leaves, Proof
+from neuronfair.certify.rows import members
+from neuronfair.certify.space import Boxes
 from neuronfair.certify.subject import Subject, rows_at
 from neuronfair.certify.where import allowed_codes, condition
 
 Verdict = Literal["fair", "discriminatory"]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.integer]
+ASKED = 300_000  # people, sensitive values apart, who are asked again to see where a box is cut
 SEEDS = 40  # boxes that are widened, the largest first
-SHARED = 0.5  # of the smaller of two regions: from here on they say the same
+SHARED = 0.75  # of the smaller of two regions: from here on they say the same
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,11 @@ class Region:
 def regions(subject: Subject, proof: Proof, *, most: int = 5, seconds: float = 5.0) -> list[Region]:
     """Return the largest regions of each kind that a proof shows, and that do not say the same: `most` of each."""
     found = list[Region]()
-    world = _World(subject, proof.leaves)
-    kinds: tuple[tuple[Verdict, list[int]], ...] = (
-        ("fair", proof.leaves.fair),
-        ("discriminatory", proof.leaves.discriminatory),
-    )
-    for verdict, proved in kinds:
-        end = time.perf_counter() + seconds / len(kinds)
-        whole = np.array([own > 0 and own == all_ for own, all_ in zip(proved, world.people, strict=True)], dtype=bool)
-        grown = sorted(world.widened(whole, end), key=lambda wide: -world.share(wide))
+    world = _World(subject)
+    boxes = world.decided(proof.leaves)
+    for number, verdict in enumerate(get_args(Verdict)):
+        end = time.perf_counter() + seconds / 2
+        grown = sorted(world.widened(boxes, boxes.whole[number], end), key=lambda wide: -world.share(wide))
         kept = list[_Wide]()
         for wide in grown:
             if len(kept) < most and all(world.shared(wide, other) < SHARED for other in kept):
@@ -58,15 +58,23 @@ def regions(subject: Subject, proof: Proof, *, most: int = 5, seconds: float = 5
     return found
 
 
+class _Decided(NamedTuple):
+    """Boxes, and which of them are proved as a whole; those without people are left out."""
+
+    low: Ints  # (n, axes)
+    high: Ints
+    people: npt.NDArray[np.float64]  # about
+    whole: tuple[Bools, Bools]  # all of it is fair, all of it discriminates
+
+
 _Wide = tuple[Bools, ...]  # per axis, which places are allowed
 
 
 @dataclass(frozen=True)
 class _World:
-    """The boxes of a proof, and the people in them."""
+    """A region that was asked about, and its people."""
 
     subject: Subject
-    leaves: Leaves
 
     @cached_property
     def counts(self) -> list[npt.NDArray[np.int64]]:
@@ -88,52 +96,79 @@ class _World:
         """Which codes of each attribute belong to the region that the proof is about."""
         return allowed_codes(self.subject.domain, self.subject.where)
 
-    @cached_property
-    def people(self) -> list[int]:
-        """How many people each box of the proof has."""
-        sizes = np.ones(len(self.leaves), dtype=object)
+    def decided(self, leaves: Leaves) -> _Decided:
+        """Return the boxes of a proof; some of those in which everybody was asked are cut into single places."""
+        low, high = torch.from_numpy(leaves.low).long(), torch.from_numpy(leaves.high).long()
+        valid, asked = self._values(low)
+        people = self._sizes(low, high) * (valid & asked).sum(1).numpy()
+        fair, unfair = (np.array(part, dtype=object) for part in (leaves.fair, leaves.discriminatory))
+        known = ((fair > 0) & (unfair > 0) & (fair + unfair == people)).astype(bool)
+        sizes = (high - low + 1).double().prod(1)
+        mixed = np.flatnonzero(known)
+        mixed = mixed[np.argsort(-people[mixed].astype(float), kind="stable")]
+        again = torch.from_numpy(mixed)[sizes[torch.from_numpy(mixed)].cumsum(0) <= ASKED]
+        box, places = members(Boxes(low[again], high[again]))
+        alike = [torch.zeros(0, dtype=torch.bool)]
+        for part in torch.split(torch.arange(len(box)), 1 + (1 << 18) // valid.shape[1]) if len(box) else ():
+            margins = self.subject.margins(places[part].to(self.subject.device)).cpu()
+            own = valid[again[box[part]]]
+            alike.append(self.subject.question.asked(margins, self.subject.slack.cpu(), own)[0])
+        each, single = torch.cat(alike).numpy(), self._sizes(places, places)
+        single = single * (valid & asked).sum(1)[again[box]].numpy()
+        rest = np.ones(len(low), dtype=bool)
+        rest[again.numpy()] = False
+        kept = (people > 0).astype(bool)
+        return _Decided(
+            np.concatenate([low.numpy()[rest & kept], places.numpy()]),
+            np.concatenate([high.numpy()[rest & kept], places.numpy()]),
+            np.concatenate([people[rest & kept], single]).astype(np.float64),
+            (
+                np.concatenate([(fair == people)[rest & kept], each]).astype(bool),
+                np.concatenate([(unfair == people)[rest & kept], ~each]).astype(bool),
+            ),
+        )
+
+    def _sizes(self, low: Tensor, high: Tensor) -> npt.NDArray[np.object_]:
+        """Return how many combinations of codes boxes have, exactly."""
+        sizes = np.ones(len(low), dtype=object)
         for axis, count in enumerate(self.counts):
             before = np.concatenate([[0], np.cumsum(count)])
-            sizes = sizes * (before[self.leaves.high[:, axis] + 1] - before[self.leaves.low[:, axis]])
-        counted: list[int] = (sizes * self._members).tolist()
-        return counted
+            sizes = sizes * (before[high[:, axis] + 1] - before[low[:, axis]])
+        return sizes
 
-    @cached_property
-    def _members(self) -> npt.NDArray[np.int64]:
-        """How many sensitive values people of each box may have: all in a box the same."""
+    def _values(self, corner: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which sensitive values exist at places, (n, values), and which are asked about."""
         domain, values = self.subject.domain, self.subject.domain.sensitive_values
         asked = torch.stack([self.allowed[c][values[:, j]] for j, c in enumerate(domain.sensitive_columns)]).all(0)
         if not domain.rules:
-            return np.full(len(self.leaves), int(asked.sum()))
-        members = [np.zeros(0, dtype=np.int64)]
-        for corner in torch.split(torch.from_numpy(self.leaves.low).long(), 1 + (1 << 18) // len(values)):
-            rows = rows_at(domain, self.subject.space, corner)
-            valid = ~domain.broken(rows.flatten(0, 1)).any(1).view(rows.shape[:2])
-            members.append((valid & asked).sum(1).numpy())
-        return np.concatenate(members)
+            return torch.ones(1, dtype=torch.bool).expand(len(corner), len(values)), asked
+        valid = [torch.zeros(0, len(values), dtype=torch.bool)]
+        for part in torch.split(corner, 1 + (1 << 18) // len(values)):
+            rows = rows_at(domain, self.subject.space, part)
+            valid.append(~domain.broken(rows.flatten(0, 1)).any(1).view(rows.shape[:2]))
+        return torch.cat(valid), asked
 
-    def widened(self, whole: Bools, end: float) -> Iterator[_Wide]:
+    def widened(self, boxes: _Decided, whole: Bools, end: float) -> Iterator[_Wide]:
         """Yield the largest boxes among `whole`, each as wide as it can be."""
-        people = np.array(self.people, dtype=np.float64)
-        others = ~whole & (people > 0)
-        low, high = self.leaves.low[others], self.leaves.high[others]
+        low, high = boxes.low[~whole], boxes.high[~whole]
         seeds = np.flatnonzero(whole)
-        seeds = seeds[np.argsort(-people[seeds], kind="stable")]
-        left = np.ones(len(seeds), dtype=bool)
+        seeds = seeds[np.argsort(-boxes.people[seeds], kind="stable")]
         for _ in range(SEEDS):
-            if not left.any() or time.perf_counter() > end:
+            if not len(seeds) or time.perf_counter() > end:
                 return
-            seed = seeds[np.argmax(left)]
             for drops_first in (True, False):
-                wide = self._widened(_box(self, seed), low, high, drops_first)
+                wide = self._widened(self._masks(boxes, seeds[0]), low, high, drops_first)
                 yield wide
-                inside = np.ones(len(seeds), dtype=bool)
-                for axis, mask in enumerate(wide):
-                    before = np.concatenate([[0], np.cumsum(~mask)])
-                    inside &= before[self.leaves.high[seeds, axis] + 1] == before[self.leaves.low[seeds, axis]]
-                left &= ~inside
+                inside = [_meets(~mask, boxes.low[seeds, a], boxes.high[seeds, a]) for a, mask in enumerate(wide)]
+                seeds = np.concatenate([seeds[:1], seeds[1:][np.any(inside, 0)[1:]]])
+            seeds = seeds[1:]
 
-    def _widened(self, wide: list[Bools], low: Bools, high: Bools, drops_first: bool) -> _Wide:
+    def _masks(self, boxes: _Decided, number: int) -> list[Bools]:
+        """Return a box as the places that it allows."""
+        places = (np.arange(len(count)) for count in self.counts)
+        return [(p >= a) & (p <= b) for p, a, b in zip(places, boxes.low[number], boxes.high[number], strict=True)]
+
+    def _widened(self, wide: list[Bools], low: Ints, high: Ints, drops_first: bool) -> _Wide:
         """Return a region that is as wide as can be and meets no other box: along the axis that gains most first."""
         meets = np.stack([_meets(mask, low[:, a], high[:, a]) for a, mask in enumerate(wide)], 1)
         while True:
@@ -150,7 +185,7 @@ class _World:
             wide[best] = wider
             meets[:, best] = _meets(wider, low[:, best], high[:, best])
 
-    def _reach(self, axis: int, mask: Bools, low: Bools, high: Bools) -> Bools:
+    def _reach(self, axis: int, mask: Bools, low: Ints, high: Ints) -> Bools:
         """Return the places that may be allowed, if none between low and high may: of an order no others in between."""
         edges = np.bincount(low, minlength=len(mask) + 1) - np.bincount(high + 1, minlength=len(mask) + 1)
         free = np.cumsum(edges)[: len(mask)] == 0
@@ -191,17 +226,7 @@ class _World:
         return " and ".join(filter(None, said))
 
 
-def _box(world: _World, leaf: int) -> list[Bools]:
-    """Return a box of a proof as the places that it allows."""
-    masks = []
-    for axis, count in enumerate(world.counts):
-        mask = np.zeros(len(count), dtype=bool)
-        mask[world.leaves.low[leaf, axis] : world.leaves.high[leaf, axis] + 1] = True
-        masks.append(mask)
-    return masks
-
-
-def _meets(mask: Bools, low: npt.NDArray[np.int32], high: npt.NDArray[np.int32]) -> Bools:
+def _meets(mask: Bools, low: Ints, high: Ints) -> Bools:
     """Return which ranges of places hold an allowed one."""
     before = np.concatenate([[0], np.cumsum(mask)])
     met: Bools = before[high + 1] > before[low]

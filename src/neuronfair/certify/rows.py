@@ -235,7 +235,7 @@ class _People:
     def _flips(self, boxes: Boxes, value: Tensor) -> Tensor:
         """Return which boxes hold a valid person with this sensitive value who is not surely decided like all twins."""
         asked = self.asked
-        box, places = _members(boxes)
+        box, places = members(boxes)
         margins = asked.margins(places.to(asked.space.device)).cpu()
         valid = torch.ones(margins.shape[:2], dtype=torch.bool)
         if asked.domain.rules:
@@ -261,12 +261,16 @@ class _People:
         return proved.cpu(), reach.masked_fill(~wide, -1.0).argmax(1)
 
 
-def _members(boxes: Boxes) -> tuple[Tensor, Tensor]:
-    """Return everybody in boxes that are wide along two axes at most: whose box it is, and the places."""
-    extent, axes = (boxes.high - boxes.low + 1).topk(min(2, boxes.low.shape[1]), dim=1)
+def members(boxes: Boxes) -> tuple[Tensor, Tensor]:
+    """Return everybody in boxes: the number of their box, and their places."""
+    extent = boxes.high - boxes.low + 1
     sizes = extent.prod(1)
     box = torch.arange(len(boxes)).repeat_interleave(sizes)
     number = torch.arange(len(box)) - (sizes.cumsum(0) - sizes)[box]
-    first = extent[box, :1]
-    steps = torch.cat([number[:, None] % first, number[:, None] // first], 1)[:, : axes.shape[1]]
-    return box, boxes.low[box].scatter_add(1, axes[box], steps)
+    most = int((extent > 1).sum(1).max()) if len(boxes) else 0
+    extent, axes = extent.topk(most, dim=1)  # the others have one place
+    places = boxes.low[box]
+    for length, axis in zip(extent.T, axes.T, strict=True):
+        places.scatter_add_(1, axis[box, None], (number % length[box])[:, None])
+        number = number // length[box]
+    return box, places
