@@ -20,6 +20,7 @@ from neuronfair.certify.proof import Leaves, Proof
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
+from neuronfair.limits import TREE, check_size
 from neuronfair.model.chain import Chain
 from neuronfair.model.decision import Decision, DecisionKind
 from neuronfair.model.forest import Forest
@@ -132,6 +133,7 @@ def read(path: Path) -> Certificate:
     """Read a certificate; what is not as it must be is refused. Whether its claims are true is for `check` to say."""
     try:
         columns, text = read_columns(path)
+        check_size(len(text), path, times=TREE)
         note = json.loads(text) if text else None
         if not isinstance(note, dict) or note.get("format") != FORMAT:
             raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
@@ -150,13 +152,13 @@ def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: dict[s
     if decision.kind not in get_args(DecisionKind) or not math.isfinite(decision.value):
         raise ValueError(f"the decision {said} is unknown")
     axes = tuple(_places(domain, entry) for entry in _list(note, "axes"))
-    ends = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
+    found = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
+    ends = [end for end in found if not isinstance(end, Texts)]
     fair, discriminatory = columns["fair"], columns["discriminatory"]
-    if len(columns) != len(ends) + 2 or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
+    right = len(ends) == 2 * len(axes) == len(columns) - 2
+    if not right or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
         raise ValueError("its columns are not low_0, …, high_0, …, fair and discriminatory, of numbers and of texts")
-    count = len(fair.places)
-    box = np.array([end for end in ends if not isinstance(end, Texts)], dtype=np.int32).reshape(2, len(axes), count)
-    low, high = box.transpose(0, 2, 1)
+    low, high = np.array(ends, dtype=np.int32).reshape(2, len(axes), len(fair.places)).transpose(0, 2, 1)
     sizes = np.array([len(axis) for axis in axes])
     wrong = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
     if len(wrong):
@@ -172,7 +174,7 @@ def _places(domain: TableDomain, entry: Any) -> Places:
     """Return an axis whose places hold different codes of its attribute; whether it holds all, the checker asks."""
     name, linear = str(entry["column"]), entry["linear"]
     size = domain.attributes[domain.column(name)].size
-    runs = tuple(tuple((int(first), int(last)) for first, last in place) for place in entry["codes"])
+    runs = tuple(tuple((_code(first), _code(last)) for first, last in place) for place in entry["codes"])
     flat = sorted(run for place in runs for run in place)
     if not isinstance(linear, bool) or not all(runs) or not runs or (linear and (len(runs), len(flat)) != (1, 1)):
         raise ValueError(f"the places of '{name}' are not said")
@@ -182,6 +184,12 @@ def _places(domain: TableDomain, entry: Any) -> Places:
             raise ValueError(f"a place of '{name}' holds codes that another holds, or that it does not have")
         after = last
     return Places(name, linear, runs)
+
+
+def _code(number: Any) -> int:
+    if type(number) is not int:
+        raise ValueError(f"a code must be a whole number, is {number!r}")
+    return number
 
 
 def _numbers(column: Texts) -> list[int]:

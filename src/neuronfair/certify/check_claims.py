@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from neuronfair.certify.check_decision import Signed
 from neuronfair.certify.check_ground import Bools, Floats, Ground, Ints
-from neuronfair.certify.check_lines import Frame
+from neuronfair.certify.check_lines import WORTH, Frame
 from neuronfair.certify.check_network import Lines
 
 FEW = 64  # combinations of places up to which everybody is asked at once
@@ -17,6 +18,8 @@ SMALL = 4096  # and up to which everybody is asked before a box is cut
 POINTS = 1 << 17  # people, with all their twins, who are asked together
 MOST_PARTS = 1 << 16  # into which a box is cut before its claim is refused
 LEVELS = 80  # of cuts
+BINS, FINE = 512, 2048  # of the grids on which shares are counted, at first and then
+MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 PIECES = 1 << 12  # boxes that are looked at together
 
@@ -27,8 +30,8 @@ class Bounds(Protocol):
     frame: Frame
     rows: Signed
 
-    def lines(self, low: Ints, high: Ints) -> Lines:
-        """Return lines below the signed margins over boxes."""
+    def lines(self, low: Ints, high: Ints, joint: bool) -> Lines:
+        """Return lines below the signed margins over boxes; joint ones have the same slopes for all values."""
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where all valid sensitive values surely lead to the same numbers."""
@@ -72,10 +75,9 @@ class Found:
 
 def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any) -> Found:
     """Prove again what is claimed of boxes: so many people at least are decided alike, so many are not."""
-    ground, n = bounds.frame.ground, len(low)
-    claims = np.asarray(fair, dtype=object), np.asarray(discriminatory, dtype=object)
-    asked = (claims[0] > 0).astype(bool), (claims[1] > 0).astype(bool)
-    parts = _looked_at(bounds, low, high, np.arange(n), asked, first=True)
+    n = len(low)
+    claims = [np.asarray(claim, dtype=object) for claim in (fair, discriminatory)]
+    parts = _looked_at(bounds, low, high, np.arange(n), claims, first=True)
     for _ in range(LEVELS):
         sums = [_sums(parts.box, column, n) for column in (parts.fair, parts.discriminatory)]
         unsure = _sums(parts.box, (parts.people == 0) & (parts.axis >= 0), n) > 0  # a rule cuts them
@@ -89,7 +91,7 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
         most = np.zeros(n)
         np.maximum.at(most, parts.box[wanted], left[wanted])
         cut = wanted & ((left >= most[parts.box] / 2) | np.isinf(left))
-        parts = parts[~cut] + _halves(bounds, parts[cut], asked)
+        parts = parts[~cut] + _halves(bounds, parts[cut], claims)
     people = _sums(parts.box, parts.people, n)
     failed = np.flatnonzero(missing | unsure.astype(bool))
     return Found(people, sums[0], sums[1], int(failed[0]) if len(failed) else None)
@@ -101,25 +103,23 @@ def _sums(box: Ints, numbers: Any, n: int) -> Any:
     return total
 
 
-def _halves(bounds: Bounds, parts: Parts, asked: tuple[Bools, Bools]) -> Parts:
+def _halves(bounds: Bounds, parts: Parts, claims: list[Any]) -> Parts:
     rows = np.arange(len(parts))
     middle = (parts.low[rows, parts.axis] + parts.high[rows, parts.axis]) // 2
     below, above = parts.high.copy(), parts.low.copy()
     below[rows, parts.axis], above[rows, parts.axis] = middle, middle + 1
     low, high = np.concatenate([parts.low, above]), np.concatenate([below, parts.high])
-    return _looked_at(bounds, low, high, np.tile(parts.box, 2), asked, first=False)
+    return _looked_at(bounds, low, high, np.tile(parts.box, 2), claims, first=False)
 
 
-def _looked_at(
-    bounds: Bounds, low: Ints, high: Ints, box: Ints, asked: tuple[Bools, Bools], *, first: bool
-) -> Parts:
+def _looked_at(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
     pieces = [slice(i, i + PIECES) for i in range(0, len(low), PIECES)]
-    parts = [_piece(bounds, low[p], high[p], box[p], [a[box[p]] for a in asked], FEW if first else SMALL) for p in pieces]
+    parts = [_piece(bounds, low[p], high[p], box[p], [c[box[p]] for c in claims], first) for p in pieces]
     return Parts(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Parts)))
 
 
-def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, asked: list[Bools], few: int) -> Parts:
-    """Return what can be proved of parts of boxes."""
+def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], first: bool) -> Parts:
+    """Return what can be proved of parts of boxes, of which whole ones (`first`) need no more than is claimed."""
     ground, n = bounds.frame.ground, len(low)
     valid, axis = ground.valid(low, high)
     whole = axis < 0
@@ -128,16 +128,19 @@ def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, asked: list[Bools],
     fair, flips = (np.zeros(n, dtype=ground.exact) for _ in range(2))
     alone = whole & (twins < 2)  # nobody has a twin
     fair[alone] = people[alone]
-    open_ = np.flatnonzero(whole & ~alone & (people > 0).astype(bool) & (asked[0] | asked[1]))
+    open_ = np.flatnonzero(whole & ~alone & (people > 0).astype(bool) & (claims[0] + claims[1] > 0).astype(bool))
     alike = bounds.same(low[open_], high[open_], valid[open_])
     fair[open_[alike]] = people[open_[alike]]
     open_ = open_[~alike]
-    count = (high[open_] - low[open_] + 1.0).prod(1)
+    count, few = (high[open_] - low[open_] + 1.0).prod(1), FEW if first else SMALL
     little = open_[count <= few]
     fair[little], flips[little] = _everybody(bounds, low[little], high[little], valid[little])
     open_ = open_[count > few]
     if len(open_):
-        shares = _bounded(bounds, low[open_], high[open_], valid[open_], [a[open_] for a in asked])
+        needed = [(claim[open_] > 0).astype(np.float64) for claim in claims]
+        if first:
+            needed = [(claim[open_] / people[open_]).astype(np.float64) for claim in claims]
+        shares = _bounded(bounds, low[open_], high[open_], valid[open_], needed)
         fair[open_], flips[open_] = (_part(share, people[open_]) for share in shares[:2])
         left = (shares[0] < 1) & (shares[1] < 1)
         axis[open_[left]] = shares[2][left]
@@ -174,81 +177,125 @@ def _everybody(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any
 
 
 def _bounded(
-    bounds: Bounds, low: Ints, high: Ints, valid: Bools, asked: list[Bools]
+    bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats]
 ) -> tuple[Floats, Floats, Ints]:
-    """Return at least the shares of boxes that are decided alike and not, and an axis to cut."""
-    frame, rows = bounds.frame, bounds.rows
-    slopes, at = bounds.lines(low, high)
-    n, k, r, features = slopes.shape
-    least = frame.least(low, high, slopes.reshape(n, k * r, features)).reshape(n, k, r) + at
-    whole_fair, whole_flips = rows.decided(least, valid)
-    shares = [whole_fair.astype(np.float64), whole_flips.astype(np.float64)]
-    rest = ~(whole_fair | whole_flips)
-    lines = Lines(slopes, at)
-    for share, wish, counted in zip(shares, asked, (_alike, _flips), strict=True):
-        some = np.flatnonzero(rest & wish)
-        if len(some):
-            mine = Lines(slopes[some], at[some])
-            share[some] = counted(frame, rows, low[some], high[some], mine, least[some], valid[some])
-    loose = np.where(valid[..., None], slopes.sum(2), 0).sum(1)[:, None]
-    score = frame.reach(low, high, loose)[:, 0]
-    steep = np.where(valid[..., None], np.abs(slopes).sum(2), 0).sum(1)[:, None]
-    score = score + STEEP * frame.reach(low, high, steep)[:, 0]
-    score = np.where(high > low, score + 1e-300 * (high - low), -1.0)
-    return shares[0], shares[1], score.argmax(1)
+    """Return at least the shares of boxes that are decided alike and not, and an axis to cut.
+
+    Where less than is needed is proved, it is tried with more effort.
+    """
+    joint = bounds.lines(low, high, True)
+    shares = _shares(bounds, low, high, valid, needed, joint, BINS)
+    axis = _axis(bounds.frame, low, high, valid, joint)
+    for single in (False, True):
+        short = np.flatnonzero(((shares[0] < needed[0]) | (shares[1] < needed[1])) & (shares.max(0) < 1))
+        if not len(short) or (single and len(bounds.frame.ground.values) > MOST_SINGLE):
+            break
+        box = low[short], high[short], valid[short]
+        lines = bounds.lines(*box[:2], False) if single else Lines(joint.slopes[short], joint.at[short])
+        again = _shares(bounds, *box, [need[short] for need in needed], lines, FINE)
+        shares[:, short] = np.maximum(shares[:, short], again)
+    return shares[0], shares[1], axis
 
 
-def _alike(
-    frame: Frame, rows: Signed, low: Ints, high: Ints, lines: Lines, least: Floats, valid: Bools
+def _axis(frame: Frame, low: Ints, high: Ints, valid: Bools, lines: Lines) -> Ints:
+    """Return the axis that makes lines loosest within each box, to be cut: (n,)."""
+    exists = valid[..., None] if lines.slopes.shape[1] > 1 else np.ones((len(low), 1, 1), bool)
+    loose = np.where(exists, lines.slopes.sum(2), 0).sum(1)[:, None]  # both signs of a margin: what is between them
+    steep = np.where(exists, np.abs(lines.slopes).sum(2), 0).sum(1)[:, None]
+    score = frame.reach(low, high, loose)[:, 0] + STEEP * frame.reach(low, high, steep)[:, 0]
+    return np.asarray(np.where(high > low, score + 1e-300 * (high - low), -1.0).argmax(1))
+
+
+def _shares(
+    bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: Lines, bins: int
 ) -> Floats:
+    """Return at least the shares of boxes that are decided alike and not, by some lines: (2, n)."""
+    frame, rows = bounds.frame, bounds.rows
+    least = _over(frame.least, low, high, lines)
+    whole = rows.decided(least, valid)
+    shares = np.array(whole, dtype=np.float64)
+    for share, need, counted in zip(shares, needed, (_alike, _flips), strict=True):
+        some = np.flatnonzero(~(whole[0] | whole[1]) & (need > 0))
+        if len(some):
+            box = _Box(frame, low[some], high[some], valid[some], bins)
+            share[some] = counted(box, rows, Lines(lines.slopes[some], lines.at[some]), least[some])
+    return shares
+
+
+def _over(what: Callable[[Ints, Ints, Floats], Floats], low: Ints, high: Ints, lines: Lines) -> Floats:
+    """Return what can be said of lines, and of joint ones once for all values, plus their constants: as these."""
+    n, k, r, features = lines.slopes.shape
+    return what(low, high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r) + lines.at
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Boxes whose shares are counted on a grid of so many bins."""
+
+    frame: Frame
+    low: Ints
+    high: Ints
+    valid: Bools
+    bins: int
+
+    def above(self, slopes: Floats, at: Floats, some: Ints | slice = slice(None)) -> Floats:
+        """Return at least the share of some boxes where lines are above 0."""
+        return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.bins)
+
+
+def _alike(box: _Box, rows: Signed, lines: Lines, least: Floats) -> Floats:
     """Return at least the share of boxes where one line below those of all values says that they are decided alike."""
-    common = [_common(frame, low, high, lines, least, valid, row) for row in range(len(rows.matrix))]
     if not rows.classes:
-        (slopes, at), (others, other) = common
-        return frame.share_above(low, high, slopes + others, at + other + rows.tolerance)
-    shares = [frame.share_above(low, high, *line) for line in common]
-    total = np.zeros(len(low))
+        (slopes, at), (others, other) = (_common(box, lines, row, box.valid) for row in (0, 1))
+        return box.above(slopes + others, at + other + rows.tolerance)
+    shares = []
+    for row in range(len(rows.matrix)):
+        matter = box.valid & (least[..., row] <= 0)  # those that are positive anyway do not
+        matter[~matter.any(1)] = box.valid[~matter.any(1)]
+        shares.append(box.above(*_common(box, lines, row, matter)))
+    total = np.zeros(len(least))
     for own in rows.classes:
         total += np.clip(1 - sum(1 - shares[row] for row in own), 0, 1)
     return np.minimum(total, 1 - 2.0**-52)
 
 
-def _common(
-    frame: Frame, low: Ints, high: Ints, lines: Lines, least: Floats, valid: Bools, row: int
-) -> tuple[Floats, Floats]:
-    """Return one line below those of all valid values, but for those that are positive anyway: (n, features), (n,)."""
+def _common(box: _Box, lines: Lines, row: int, matter: Bools) -> tuple[Floats, Floats]:
+    """Return one line below those of the values that matter: (n, features) and (n,)."""
     slopes, at = lines.slopes[:, :, row], lines.at[:, :, row]
-    counts = valid & (least[..., row] <= 0)
-    counts[~counts.any(1)] = valid[~counts.any(1)]
-    weight = counts / counts.sum(1, keepdims=True)
-    mean = (slopes * weight[..., None]).sum(1)
-    rest = frame.least(low, high, slopes - mean[:, None]) + at
-    return mean, np.where(counts, rest, np.inf).min(1)
+    if slopes.shape[1] == 1:
+        return slopes[:, 0], np.where(matter, at, np.inf).min(1)
+    mean = (slopes * (matter / matter.sum(1, keepdims=True))[..., None]).sum(1)
+    rest = box.frame.least(box.low, box.high, slopes - mean[:, None]) + at
+    return mean, np.where(matter, rest, np.inf).min(1)
 
 
-def _flips(
-    frame: Frame, rows: Signed, low: Ints, high: Ints, lines: Lines, least: Floats, valid: Bools
-) -> Floats:
+def _flips(box: _Box, rows: Signed, lines: Lines, least: Floats) -> Floats:
     """Return at least the share of boxes where one value surely has a class and another surely has not."""
-    n, k, r, features = lines.slopes.shape
-    every = np.arange(n)
-    mean = frame.mean(low, high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r) + lines.at
-    mean = np.where(valid[..., None], mean, -np.inf)
+    n, frame, exists = len(least), box.frame, box.valid[..., None]
+    every, last = np.arange(n), lines.slopes.shape[1] - 1
+    mean = np.where(exists, _over(frame.mean, box.low, box.high, lines), -np.inf)
+
+    def line(some: Ints, value: Ints, row: int | Ints) -> tuple[Floats, Floats]:
+        return lines.slopes[some, np.minimum(value, last)[some], row], lines.at[some, value[some], row]
+
     if not rows.classes:
-        v, w = mean[..., 0].argmax(1), mean[..., 1].argmax(1)
-        slopes = lines.slopes[every, v, 0] + lines.slopes[every, w, 1]
-        return frame.share_above(low, high, slopes, lines.at[every, v, 0] + lines.at[every, w, 1] - rows.tolerance)
-
-    def above(value: Ints, row: int | Ints) -> Floats:
-        return frame.share_above(low, high, lines.slopes[every, value, row], lines.at[every, value, row])
-
+        (slopes, at), (others, other) = (line(every, mean[..., row].argmax(1), row) for row in (0, 1))
+        return box.above(slopes + others, at + other - rows.tolerance)
+    slopes = np.broadcast_to(lines.slopes, (*lines.at.shape, frame.features)).reshape(n, -1, frame.features)
+    likely = frame.guess(box.low, box.high, slopes, lines.at.reshape(n, -1)).reshape(lines.at.shape)
     best = np.zeros(n)
     for own, against in zip(rows.classes, rows.against, strict=True):
         v = mean[..., own].min(-1).argmax(1)
         other = mean[..., against].reshape(n, -1).argmax(1)
         w, row = other // len(against), np.asarray(against)[other % len(against)]
-        best = np.maximum(best, above(w, row) - sum(1 - above(v, one) for one in own))
-        if len(rows.classes) == 2:  # there is only one pair, and the two may also flip the other way
-            best = np.maximum(best, 0) + np.maximum(0, above(v, row) - sum(1 - above(w, one) for one in own))
+        total = np.zeros(n)
+        # Where there are two classes, the two values may flip either way.
+        for one, two in ((v, w), (w, v)) if len(rows.classes) == 2 else ((v, w),):
+            chance = likely[every, two, row] - (1 - likely[every, one][:, own]).sum(1)
+            some = np.flatnonzero(chance > WORTH)
+            sure = sum(1 - box.above(*line(some, one, c), some) for c in own)
+            total[some] += np.maximum(0, box.above(*line(some, two, row[some]), some) - sure)
+        best = np.maximum(best, total)
+        if len(rows.classes) == 2:
             break
     return np.minimum(best, 1 - 2.0**-52)

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.special import ndtr
 
 from neuronfair.certify.check_decision import EPS
 from neuronfair.certify.check_ground import Bools, Floats, Ground, Ints
 
-BINS = 1024  # of the grid on which the terms of a line are added
+BINS = 512  # of the grid on which the terms of a line are added
 NUMBERS = 1 << 19  # that are handled together
 FFT = 1e-11  # more than the rounding of products of Fourier transforms of shares
+WORTH = 0.005  # a share that is likely smaller is not counted
 ON_GRID = 1e-9  # of a bin: what lies so close below a point of the grid is taken for it
 
 
@@ -87,10 +89,16 @@ class Frame:
         weight = np.where(self.outside(low, high, axis), 0, self.ground.counts[axis])
         return np.asarray(weight / weight.sum(-1, keepdims=True))
 
-    def share_above(self, low: Ints, high: Ints, slopes: Floats, at: Floats) -> Floats:
+    def guess(self, low: Ints, high: Ints, slopes: Floats, at: Floats) -> Floats:
+        """Return about the share of each box where lines (n, lines, features) are above 0: (n, lines)."""
+        variance = self.reach(low, high, slopes) ** 2 / 12
+        ahead = self.mean(low, high, slopes) + at
+        return np.asarray(ndtr(ahead / np.sqrt(variance.sum(-1) + 1e-300)))
+
+    def share_above(self, low: Ints, high: Ints, slopes: Floats, at: Floats, bins: int = BINS) -> Floats:
         """Return at least the share of each box's combinations of codes where lines (n, features) are above 0: (n,).
 
-        It is 1 only where the whole box lies above.
+        It is 1 only where the whole box lies above, and 0 where counting is not worth it.
         """
         result = np.zeros(len(low))
         least = at + self.least(low, high, slopes[:, None])[:, 0]
@@ -98,46 +106,51 @@ class Frame:
         reach = self.reach(low, high, slopes[:, None])[:, 0]
         result[least > 0] = 1.0
         asked = np.flatnonzero((least <= 0) & (least + reach.sum(1) > 0))
-        step = max(1, NUMBERS // BINS)
+        likely = self.guess(low[asked], high[asked], slopes[asked, None], at[asked, None])[:, 0]
+        asked = asked[likely > WORTH]
+        step = max(1, NUMBERS // bins)
         for start in range(0, len(asked), step):
             some = asked[start : start + step]
-            result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some])
+            result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some], bins)
         return result
 
-    def _counted(self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats) -> Floats:
+    def _counted(
+        self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats, bins: int
+    ) -> Floats:
         """Return at least the share where terms that are at least 0, rounded down to a grid, exceed `need`.
 
         The distribution of the sum is the convolution of those of the terms, one for each axis.
         """
         n, axes = len(low), len(self.ground.axes)
-        rows = np.arange(n)
-        bin_ = reach.sum(1) / (BINS - axes - 4)
-        largest = np.zeros(n)  # the steepest linear axis gets a grid on which its terms lie exactly
-        if len(self.linear):
-            steep = np.abs(slopes[:, self.starts[self.linear]]) * (high > low)[:, self.linear]
-            largest = steep.max(1)
-        aligned = largest > bin_
-        bin_ = np.where(aligned, largest / np.maximum(1, np.floor(largest / bin_)), bin_)
-        transform = np.ones((n, BINS // 2 + 1), dtype=np.complex128)
-        edges = np.arange(BINS + 1, dtype=np.float64)
-        for axis in self.linear:
-            some = np.flatnonzero(reach[:, axis] > bin_ * ON_GRID)
-            if len(some):
-                term = np.abs(slopes[some, self.starts[axis]]) / bin_[some]
-                places = (high - low + 1)[some, axis, None].astype(np.float64)
-                below = np.clip(np.ceil((edges - ON_GRID) / term[:, None]), 0, places)  # how many lie below each edge
-                transform[some] *= np.fft.rfft(np.diff(below, axis=1) / places)
+        size = reach.sum(1) / (bins - axes - 4)  # of a bin
+        steep = np.abs(slopes[:, self.starts[self.linear]]) * (high > low)[:, self.linear]
+        steepest = steep.max(1, initial=0.0)  # such an axis gets a grid on which its terms lie exactly
+        size = np.where(steepest > size, steepest / np.maximum(1, np.floor(steepest / size)), size)
+        transform = np.ones((n, bins // 2 + 1), dtype=np.complex128)
+        terms, places = steep / size[:, None], (high - low + 1.0)[:, self.linear]
+        # The axes by their reach: few bins are needed for most of them.
+        order = np.argsort(-terms * (places - 1), axis=1)
+        terms, places = np.take_along_axis(terms, order, 1), np.take_along_axis(places, order, 1)
+        for term, count in zip(terms.T, places.T, strict=True):
+            some = np.flatnonzero(term * (count - 1) > ON_GRID)
+            if not len(some):
+                break
+            term, count = term[some, None], count[some, None]
+            edges = np.arange(int((term * (count - 1)).max()) + 3) - ON_GRID
+            below = np.minimum(np.ceil(edges / term), count)  # how many places lie below each edge
+            below[:, 0] = 0
+            transform[some] *= np.fft.rfft(np.diff(below, axis=1) / count, bins)
         for axis, features in self.tables():
-            some = np.flatnonzero(reach[:, axis] > bin_ * ON_GRID)
+            some = np.flatnonzero(reach[:, axis] > size * ON_GRID)
             if len(some):
                 out = self.outside(low[some], high[some], axis)
                 own = np.where(out, np.inf, slopes[some, features])
-                term = np.where(out, 0, own - own.min(1, keepdims=True)) / bin_[some, None]
-                place = np.floor(term + ON_GRID).astype(np.int64) + BINS * np.arange(len(some))[:, None]
+                term = np.where(out, 0, own - own.min(1, keepdims=True)) / size[some, None]
+                place = np.floor(term + ON_GRID).astype(np.int64) + bins * np.arange(len(some))[:, None]
                 share = self._shares(low[some], high[some], axis)
-                filled = np.bincount(place.ravel(), share.ravel(), BINS * len(some)).reshape(-1, BINS)
+                filled = np.bincount(place.ravel(), share.ravel(), bins * len(some)).reshape(-1, bins)
                 transform[some] *= np.fft.rfft(filled)
-        below = np.cumsum(np.fft.irfft(transform, BINS), axis=1)
-        last = np.floor(need / bin_ * (1 + 8 * EPS) + 2 * axes * ON_GRID).astype(np.int64)  # sums up to here may be too small
-        share = 1 - below[rows, np.minimum(last, BINS - 1)] - FFT
-        return np.asarray(np.clip(np.where(last >= BINS, 0, share), 0, 1 - FFT))
+        # Sums up to this bin may be too small.
+        last = np.floor(need / size * (1 + 8 * EPS) + 2 * axes * ON_GRID).astype(np.int64)
+        below = np.cumsum(np.fft.irfft(transform, bins), axis=1)[np.arange(n), np.minimum(last, bins - 1)]
+        return np.asarray(np.clip(np.where(last >= bins, 0, 1 - below - FFT), 0, 1 - FFT))

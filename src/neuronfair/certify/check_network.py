@@ -25,7 +25,7 @@ NUMBERS = 1 << 20  # of the largest array of a pass
 
 
 class Lines(NamedTuple):
-    """Lines below signed margins: slopes (n, values, rows, features) and constants (n, values, rows)."""
+    """Lines below signed margins: slopes (n, values or 1, rows, features) and constants (n, values, rows)."""
 
     slopes: Floats
     at: Floats
@@ -44,11 +44,12 @@ class Layers:
     biases: tuple[Floats, ...]
     curves: tuple[Curve, ...]
 
-    def lines(self, low: Ints, high: Ints) -> Lines:
-        """Return lines below the signed margins over boxes."""
-        widest = max(w.size for w in (*self.weights, self.first[: self.frame.features]))
-        step = max(1, NUMBERS // (2 * max(widest, self.first.size) * len(self.start)))
-        parts = [self._lines(low[i : i + step], high[i : i + step]) for i in range(0, len(low), step)]
+    def lines(self, low: Ints, high: Ints, joint: bool) -> Lines:
+        """Return lines below the signed margins over boxes; joint ones have the same slopes for all values."""
+        copies = 1 if joint else len(self.start)
+        widest = max(w.size for w in (*self.weights, self.first))
+        step = max(1, NUMBERS // (2 * widest * copies))
+        parts = [self._lines(low[i : i + step], high[i : i + step], copies) for i in range(0, len(low), step)]
         return Lines(np.concatenate([p.slopes for p in parts]), np.concatenate([p.at for p in parts]))
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
@@ -77,19 +78,21 @@ class Layers:
         """How much of the sizes of numbers a sum of their products may be off."""
         return 2 * EPS * (max(self.first.shape[0], *(w.shape[1] for w in (*self.weights, self.first.T))) + 16)
 
-    def _lines(self, low: Ints, high: Ints) -> Lines:
-        n, k = len(low), len(self.start)
-        repeated = low.repeat(k, 0), high.repeat(k, 0)
+    def _lines(self, low: Ints, high: Ints, copies: int) -> Lines:
+        n = len(low)
         if not self.curves:
-            slopes = np.broadcast_to(self.first.T, (n, k, *self.first.T.shape))
-            return Lines(slopes, np.broadcast_to(self.start - self._rounding * self.size, (n, k, len(self.size))))
+            slopes = np.broadcast_to(self.first.T, (n, 1, *self.first.T.shape))
+            at = self.start - self._rounding * self.size
+            return Lines(slopes, np.broadcast_to(at, (n, *at.shape)))
+        repeated = low.repeat(copies, 0), high.repeat(copies, 0)
         ways: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
         both = np.concatenate([self.first.T, -self.first.T])
         least = self.frame.least(low, high, np.broadcast_to(both, (n, *both.shape)))
         half = len(self.size)
         error = self._rounding * self.size
-        lowest = (least[:, None, :half] + self.start - error).reshape(n * k, -1)
-        highest = (-least[:, None, half:] + self.start + error).reshape(n * k, -1)
+        ends = (self.start, self.start) if copies > 1 else (self.start.min(0), self.start.max(0))
+        lowest = (least[:, None, :half] + ends[0] - error).reshape(n * copies, -1)
+        highest = (-least[:, None, half:] + ends[1] + error).reshape(n * copies, -1)
         sizes = [np.broadcast_to(self.size, lowest.shape)]
         found: list[tuple[Floats, Floats]] = []
         for number, curve in enumerate(self.curves):
@@ -100,23 +103,26 @@ class Layers:
             found = []
             for flat, relaxed in enumerate(ways):
                 relaxed.append(between(curve, lowest, highest, bool(flat)))
-                found.append(self._carried(relaxed, asked, added, sizes))
+                found.append(self._carried(relaxed, asked, added, sizes, copies == 1))
             if not last:
-                bounds = np.max([self.frame.least(*repeated, slopes) + at for slopes, at in found], 0)
+                bounds = np.max([self.frame.least(*repeated, slopes) + at.min(-1) for slopes, at in found], 0)
                 half = len(weight)
                 lowest, highest = bounds[:, :half], np.maximum(-bounds[:, half:], bounds[:, :half])
         slopes, at = found[0]
         for others, other in found[1:]:
-            gain = self.frame.mean(*repeated, others - slopes) + other - at
-            slopes, at = np.where((gain > 0)[..., None], others, slopes), np.where(gain > 0, other, at)
-        return Lines(slopes.reshape(n, k, *slopes.shape[1:]), at.reshape(n, k, -1))
+            better = (self.frame.mean(*repeated, others - slopes) + (other - at).mean(-1) > 0)[..., None]
+            slopes, at = np.where(better, others, slopes), np.where(better, other, at)
+        at = at.reshape(n, copies, *at.shape[1:])  # the last axis are all values, or the only one of this copy
+        at = at[:, 0].transpose(0, 2, 1) if copies == 1 else at[..., 0]
+        return Lines(slopes.reshape(n, copies, *slopes.shape[1:]), at)
 
     def _carried(
-        self, relaxed: Sequence[Between], asked: Floats, added: Floats, sizes: Sequence[Floats]
+        self, relaxed: Sequence[Between], asked: Floats, added: Floats, sizes: Sequence[Floats], joint: bool
     ) -> tuple[Floats, Floats]:
         """Return lines below combinations of the last layer's activations (lines, neurons), plus what is added.
 
-        `sizes` says for each layer how large the numbers are that its neurons add up.
+        There is a constant for every value, or for the one of each copy. `sizes` says for each layer how large the
+        numbers are that its neurons add up.
         """
         n = len(sizes[-1])
         at = np.broadcast_to(added, (n, len(asked)))
@@ -132,10 +138,11 @@ class Layers:
             if number:
                 at = at + slopes @ self.biases[number - 1]
                 slopes = slopes @ self.weights[number - 1]
-        k = len(self.start)
-        own = slopes.reshape(n // k, k, *slopes.shape[1:])
-        at = at + (own @ self.start[:, :, None]).reshape(n, -1)
-        return slopes @ self.first.T, at - self._rounding * error
+        if joint:
+            started = slopes @ self.start.T
+        else:
+            started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(*at.shape, 1)
+        return slopes @ self.first.T, at[..., None] + started - self._rounding * error[..., None]
 
 
 def _dot(rows: Floats, numbers: Floats) -> Floats:

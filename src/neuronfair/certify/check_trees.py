@@ -53,7 +53,7 @@ class Trees:
             nodes = np.concatenate([self.left[nodes], self.right[nodes]])
         return levels[::-1]
 
-    def lines(self, low: Ints, high: Ints) -> Lines:
+    def lines(self, low: Ints, high: Ints, joint: bool) -> Lines:  # noqa: ARG002 - trees have no joint ones
         """Return lines below the signed margins over boxes."""
         k = len(self.frame.ground.values)
         step = max(1, NUMBERS // (k * len(self.axis) * len(self.base)))
