@@ -63,6 +63,7 @@ class Branches:
     steps: Tensor  # (((1 + kinds) · features), rows) sparse: from place to place, of all kinds and of each
     at: Tensor  # (kinds, margins) the sums of trees that are one leaf
     trees: int
+    roundings: int  # on the way from the leaves to the roots of all trees, in units of the largest number, at most
     telling: Tensor  # (nodes, most axes) sets: places in all of which lead to a node that tells kinds apart
 
 
@@ -92,7 +93,7 @@ class Layout:
         self._steps: list[tuple[int, int, float]] = []
         self._roots: list[tuple[int, int]] = []
         self._telling: list[list[int]] = []
-        self.trees = 0
+        self.trees = self._roundings = 0
 
     def set_of(self, axis: int, marks: Marks) -> int:
         """Return the number of a set of places."""
@@ -110,6 +111,8 @@ class Layout:
         parts = _parts(tree)
         numbers = {a: [self.set_of(a, part == p) for p in range(part.max() + 1)] for a, part in parts.items()}
         height, place, functions = self._lay(tree, parts, numbers)
+        others = len(parts) - 1  # a shift is up to twice the largest number, and so many are added up on each level
+        self._roundings += (height + 1) * (4 + 2 * others + 2 * others**2)
         self._roots.append((height, place))
         for axis, values in functions.items():
             at = np.array([values[p] for p in parts[axis].tolist()])
@@ -181,9 +184,10 @@ class Layout:
             first[-1],
             rows,
             torch.tensor([first[height] + place for height, place in self._roots], dtype=torch.int64),
-            torch.sparse_coo_tensor(index, values, shape).coalesce(),
+            torch.sparse_coo_tensor(index, values, shape, check_invariants=True).coalesce(),
             at,
             self.trees,
+            self._roundings,
             torch.tensor(telling, dtype=torch.int64).reshape(len(telling), most),
         )
 

@@ -18,8 +18,9 @@ from neuronfair.certify.space import Boxes, Space
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.forest import Forest
 
-EPS = torch.finfo(torch.float64).eps
-NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 28}  # that are handled at a time
+FAST = torch.float32  # functions are merged in it, with room for its rounding, and added up in float64
+EPS, COARSE = torch.finfo(torch.float64).eps, torch.finfo(FAST).eps
+NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 29}  # that are handled at a time
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,19 @@ class Trees:
                 table[:, boxes.high[:, axis] + 1] - table[:, boxes.low[:, axis]]
                 for axis, table in enumerate(branches.sets)
             ]
-        )  # (sets, n) codes of each set in each box
+        ).to(FAST)  # (sets, n) codes of each set in each box
         reached = self._reached(held)
-        values = torch.zeros(branches.rows, 2, margins, n, dtype=torch.float64, device=held.device)
-        loose = torch.zeros(len(self.space.axes), n, dtype=torch.float64, device=held.device)
+        values = torch.empty(branches.rows, 2, margins, n, dtype=FAST, device=held.device)
+        values[0] = 0.0
+        loose = torch.zeros(len(self.space.axes), n, dtype=FAST, device=held.device)
         for level in branches.levels:
             self._bound(level, held, reached[level.nodes], values, loose)
-        sums = (branches.steps @ values.view(branches.rows, -1)).view(-1, self.space.features, 2, margins, n)
+        sums = (branches.steps @ values.view(branches.rows, -1).double()).view(-1, self.space.features, 2, margins, n)
         for start, axis in zip(self.space.first, self.space.axes, strict=False):
             torch.cumsum(sums[:, start : start + len(axis)], 1, out=sums[:, start : start + len(axis)])
         sums = (sums[1:] + sums[0])[self.kind].permute(2, 4, 0, 3, 1)  # (sign, n, values, margins, features)
-        roundings = 2 * branches.trees * (branches.steps._nnz() + 8 * len(branches.levels) * (len(self.space.axes) + 2))
-        room = 2 * EPS * roundings * values.abs().amax() + self.slack
+        largest = torch.stack(values.aminmax()).abs().max().double()
+        room = largest * (COARSE * branches.roundings + 4 * EPS * branches.trees * branches.steps._nnz()) + self.slack
         at = (branches.at + self.question.offset.to(held.device))[self.kind]
         same = (held[branches.telling] == 0).any(1).all(0)
         cut = torch.where((boxes.high > boxes.low), loose.T + EPS * held.new_tensor(1.0), -1.0).argmax(1)
@@ -93,7 +95,7 @@ class Trees:
     def _reached(self, held: Tensor) -> Tensor:
         """Return which share of each box reaches each node: (nodes + 1, n)."""
         branches = self.branches
-        reached = torch.zeros(branches.nodes + 1, held.shape[1], dtype=torch.float64, device=held.device)
+        reached = torch.zeros(branches.nodes + 1, held.shape[1], dtype=FAST, device=held.device)
         reached[branches.roots] = 1.0
         for level in reversed(branches.levels):
             left, right = held[level.sides[0]], held[level.sides[1]]
@@ -112,8 +114,9 @@ class Trees:
             lost = lost.sum((1, 2)) * reached[block.node]
             loose.index_add_(0, block.axis, lost)
             loose.index_add_(0, level.axis[block.node], lost)
-        own = values[level.child] + shifts[level.shift]
-        own += torch.stack([level.value, -level.value], 1)[..., None]
+        own = values.flatten(1).index_select(0, level.child).view(-1, *values.shape[1:])
+        own += shifts[level.shift]
+        own += torch.stack([level.value, -level.value], 1)[..., None].to(FAST)
         values[level.start : level.start + len(own)] = own
 
 
@@ -123,13 +126,14 @@ def _merge(block: Block, held: Tensor, goes_right: Tensor, values: Tensor) -> tu
     With d the right less the left function, a shift of s loses (s - d)+ on the left and (d - s)+ on the right: the best
     is a quantile of d. Its least, its mean and its greatest value are tried.
     """
-    left, right = values[block.left], values[block.right]  # (functions, parts, 2, margins, n)
+    shape = (*block.left.shape, *values.shape[1:])  # (functions, parts, 2, margins, n)
+    flat = values.flatten(1)
+    left, right = (flat.index_select(0, rows.flatten()).view(shape) for rows in (block.left, block.right))
     weight = held[block.place][:, :, None, None]
     share = weight / weight.sum(1, keepdim=True).clamp(min=1.0)
+    outside = torch.where(weight > 0, 0.0, torch.inf)
     gap = right - left
-    least = gap.masked_fill(weight == 0, torch.inf).amin(1)
-    most = gap.masked_fill(weight == 0, -torch.inf).amax(1)
-    mean = (gap * share).sum(1)
+    least, most, mean = (gap + outside).amin(1), (gap - outside).amax(1), (gap * share).sum(1)
     shift, lost = least, goes_right * (mean - least)
     other = (1 - goes_right) * (most - mean)
     better = other < lost
