@@ -9,7 +9,7 @@ A function has a number for each *part* of its axis: a set of places that the tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from neuronfair.certify.bounds import Unprovable
 from neuronfair.certify.space import Space
 
 Marks = npt.NDArray[np.bool_]
+HALF = 0.5  # of what is lost by two parts of another axis comes back when they are parted, about
 MOST_PARTS = 2_000_000  # of all functions of all nodes: so many numbers a box takes
 WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 1 << 30)
 
@@ -32,7 +33,7 @@ class Block:
     right: Tensor
     place: Tensor  # (functions, parts) the set of places of each part
     node: Tensor  # (functions,) whose function it is, counted within the level
-    axis: Tensor  # (functions,)
+    cuts: Tensor  # (features, functions) sparse: how much of what a function loses a cut before a place regains
     start: int  # its first row
 
 
@@ -42,7 +43,6 @@ class Level:
 
     blocks: tuple[Block, ...]
     nodes: slice  # among all nodes
-    axis: Tensor  # (nodes,)
     sides: Tensor  # (2, nodes) the sets of places that go left, and right
     children: Tensor  # (2, nodes) their numbers among all nodes; the one behind the last for leaves
     child: Tensor  # (parts,) the row of the part in the child it leads to, or 0
@@ -136,8 +136,8 @@ class Layout:
         height = max(0 if b is None else b[0] + 1 for b in below)
         while len(self._levels) <= height:
             self._levels.append(_Draft())
-        level, node = self._levels[height], len(self._levels[height].axis)
-        level.axis.append(tree.axis)
+        level, node = self._levels[height], len(self._levels[height].sides)
+        asked = self._changes(tree.axis, np.where(tree.sides[0], 0, np.where(tree.sides[1], 1, -1)))
         level.sides.append([self.set_of(tree.axis, side) for side in tree.sides])
         level.children.append([None if b is None else b[:2] for b in below])
         own: dict[int, int] = {}
@@ -153,8 +153,15 @@ class Layout:
             mine, other = left.get(axis, {}), right_.get(axis, {})
             functions[axis] = {part: self._next() for part in sorted({*mine, *other})}
             rows = [(n, mine.get(p, 0), other.get(p, 0), numbers[axis][p]) for p, n in functions[axis].items()]
-            level.others.append((node, axis, rows))
+            here = np.where(np.isin(parts[axis], list(functions[axis])), parts[axis], -1)
+            level.others.append((node, [*asked, *((f, HALF * part) for f, part in self._changes(axis, here))], rows))
         return height, node, functions
+
+    def _changes(self, axis: int, part: npt.NDArray[np.int64]) -> list[tuple[int, float]]:
+        """Return the features before which the part of a place changes, each with its share; -1 is no part."""
+        inside = np.flatnonzero(part >= 0)
+        changes = inside[1:][part[inside[1:]] != part[inside[:-1]]] + self._space.first[axis]
+        return [(place, 1 / len(changes)) for place in changes.tolist()]
 
     def _next(self) -> int:
         self._values += 1
@@ -166,15 +173,14 @@ class Layout:
         """Return everything that was added."""
         row_of, first = np.zeros(self._values, dtype=np.int64), [0]
         for level in self._levels:
-            first.append(first[-1] + len(level.axis))
+            first.append(first[-1] + len(level.sides))
         rows, levels = 1, []
         sets, place_of = self._tables()
         for number, level in enumerate(self._levels):
-            made, rows = level.done(rows, row_of, slice(first[number], first[number + 1]), first, place_of)
+            made, rows = level.done(rows, row_of, first, place_of, self._space.features)
+            made = replace(made, nodes=slice(first[number], first[number + 1]))
             levels.append(made)
-        index = torch.tensor([(f, row_of[v]) for f, v, _ in self._steps], dtype=torch.int64).reshape(-1, 2).T
-        values = torch.tensor([s for *_, s in self._steps], dtype=torch.float64)
-        shape = ((1 + kinds) * self._space.features, rows)
+        steps = sparse([(f, int(row_of[v]), s) for f, v, s in self._steps], ((1 + kinds) * self._space.features, rows))
         most = max(map(len, self._telling), default=0)
         everywhere = place_of[self.set_of(0, np.ones(len(self._space.axes[0]), dtype=bool))] if most else 0
         telling = [[place_of[s] for s in some] + [everywhere] * (most - len(some)) for some in self._telling]
@@ -184,7 +190,7 @@ class Layout:
             first[-1],
             rows,
             torch.tensor([first[height] + place for height, place in self._roots], dtype=torch.int64),
-            torch.sparse_coo_tensor(index, values, shape, check_invariants=True).coalesce(),
+            steps,
             at,
             self.trees,
             self._roundings,
@@ -211,14 +217,13 @@ class _Draft:
     """A level in the making."""
 
     def __init__(self) -> None:
-        self.axis: list[int] = []
         self.sides: list[list[int]] = []
         self.children: list[list[tuple[int, int] | None]] = []
         self.own: list[tuple[int, int, npt.NDArray[np.float64], int]] = []
-        self.others: list[tuple[int, int, list[tuple[int, int, int, int]]]] = []
+        self.others: list[tuple[int, list[tuple[int, float]], list[tuple[int, int, int, int]]]] = []
 
     def done(
-        self, rows: int, row_of: npt.NDArray[np.int64], nodes: slice, first: Sequence[int], place_of: Sequence[int]
+        self, rows: int, row_of: npt.NDArray[np.int64], first: Sequence[int], place_of: Sequence[int], features: int
     ) -> tuple[Level, int]:
         """Return the level, and the row behind its last."""
         blocks, start = [], rows
@@ -233,8 +238,8 @@ class _Draft:
                     row_of[value] = rows + i * longest + j
                     table[:, i, j] = row_of[left], row_of[right], place_of[places]
             sets = torch.from_numpy(table)
-            node, axis = (torch.tensor([o[k] for o in mine]) for k in (0, 1))
-            blocks.append(Block(sets[0], sets[1], sets[2], node, axis, rows))
+            cuts = sparse([(f, i, part) for i, o in enumerate(mine) for f, part in o[1]], (features, len(mine)))
+            blocks.append(Block(sets[0], sets[1], sets[2], torch.tensor([o[0] for o in mine]), cuts, rows))
             rows += len(mine) * longest
         start = rows
         for value, *_ in self.own:
@@ -242,8 +247,7 @@ class _Draft:
         children = [[first[-1] if c is None else first[c[0]] + c[1] for c in both] for both in self.children]
         level = Level(
             tuple(blocks),
-            nodes,
-            torch.tensor(self.axis),
+            slice(0),
             torch.tensor([[place_of[s] for s in both] for both in self.sides]).T,
             torch.tensor(children).T,
             torch.tensor([int(row_of[lower]) for _, lower, _, _ in self.own]),
@@ -252,6 +256,13 @@ class _Draft:
             start,
         )
         return level, rows
+
+
+def sparse(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> Tensor:
+    """Return a sparse matrix of (row, column, number)."""
+    index = torch.tensor([entry[:2] for entry in entries], dtype=torch.int64).reshape(-1, 2).T
+    numbers = torch.tensor([entry[2] for entry in entries], dtype=torch.float64)
+    return torch.sparse_coo_tensor(index, numbers, shape, check_invariants=True).coalesce()
 
 
 def _width(parts: int) -> int:

@@ -20,6 +20,7 @@ from neuronfair.model.forest import Forest
 
 FAST = torch.float32  # functions are merged in it, with room for its rounding, and added up in float64
 EPS, COARSE = torch.finfo(torch.float64).eps, torch.finfo(FAST).eps
+WA=1.0
 NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 29}  # that are handled at a time
 
 
@@ -78,7 +79,7 @@ class Trees:
         reached = self._reached(held)
         values = torch.empty(branches.rows, 2, margins, n, dtype=FAST, device=held.device)
         values[0] = 0.0
-        loose = torch.zeros(len(self.space.axes), n, dtype=FAST, device=held.device)
+        loose = torch.zeros(self.space.features, n, dtype=torch.float64, device=held.device)
         for level in branches.levels:
             self._bound(level, held, reached[level.nodes], values, loose)
         sums = (branches.steps @ values.view(branches.rows, -1).double()).view(-1, self.space.features, 2, margins, n)
@@ -89,8 +90,31 @@ class Trees:
         room = largest * (COARSE * branches.roundings + 4 * EPS * branches.trees * branches.steps._nnz()) + self.slack
         at = (branches.at + self.question.offset.to(held.device))[self.kind]
         same = (held[branches.telling] == 0).any(1).all(0)
-        cut = torch.where((boxes.high > boxes.low), loose.T + EPS * held.new_tensor(1.0), -1.0).argmax(1)
+        cut = self._cut(boxes, loose)
         return sums[0], (at - room).expand(n, -1, -1), -sums[1], (at + room).expand(n, -1, -1), same, cut
+
+    def _cut(self, boxes: Boxes, loose: Tensor) -> Tensor:
+        """Return where each box is best cut: its axis, and the last place of the lower half.
+
+        A cut regains what nodes that ask about this place lose, and in one of the halves what those lose that ask about
+        others of the axis.
+        """
+        best, axes, places = [], [], []
+        for axis, (start, length) in enumerate(zip(self.space.first, map(len, self.space.axes), strict=False)):
+            if length == 1: continue
+            before = torch.arange(length, device=boxes.low.device)[:, None]
+            low, high = boxes.low[:, axis], boxes.high[:, axis]
+            inside = (before > low) & (before <= high)
+            here = torch.where(inside, loose[start : start + length], 0.0)
+            up_to = here.cumsum(0)
+            count = self.space._before[axis][:length+1].double()
+            lower = (count[:length,None] - count[low]) / (count[high + 1] - count[low])
+            gain = here*WA + (1 - lower) * (up_to - here) + lower * (up_to[-1] - up_to)
+            gain = torch.where(inside, gain + 1e-12*lower*(1-lower), -1.0)
+            value, place = gain.max(0)
+            best.append(value); axes.append(torch.full_like(place, axis)); places.append(place - 1)
+        top = torch.stack(best).argmax(0)[None]
+        return torch.stack(axes).gather(0, top)[0] + 1000 * torch.stack(places).gather(0, top)[0]
 
     def _reached(self, held: Tensor) -> Tensor:
         """Return which share of each box reaches each node: (nodes + 1, n)."""
@@ -112,8 +136,7 @@ class Trees:
             shift, lost = _merge(block, held, goes_right[block.node][:, None, None], values)
             shifts.index_add_(0, block.node + 1, shift)
             lost = lost.sum((1, 2)) * reached[block.node]
-            loose.index_add_(0, block.axis, lost)
-            loose.index_add_(0, level.axis[block.node], lost)
+            loose += block.cuts @ lost.double()
         own = values.flatten(1).index_select(0, level.child).view(-1, *values.shape[1:])
         own += shifts[level.shift]
         own += torch.stack([level.value, -level.value], 1)[..., None].to(FAST)
