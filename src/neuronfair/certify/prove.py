@@ -220,6 +220,8 @@ class _Search:
 
     def _to_cut(self, boxes: Boxes, lines: Lines, seen: Seen) -> Tensor:
         """Return the axis on which each box is cut: where its lines are loosest."""
+        if lines.cut is not None:
+            return lines.cut
         low, high, reach = lines.low.flatten(1, 2), lines.high.flatten(1, 2), self._space.reach
         score = reach(boxes, high - low) + STEEP * (reach(boxes, low) + reach(boxes, high))
         undecided = seen.undecided
