@@ -99,6 +99,14 @@ def test_a_table_has_rows(run):
     assert figures(run(*table, *model("blind"), "--rows", 0, "--json", "-"))["rows"] is None
 
 
+def test_a_table_without_a_domain(run):
+    table = ("certify", "table.csv", "--target", "hired", "--sensitive", "sex", "--decision", "threshold=0.5")
+    words = " ".join(run(*table, *model("answers"), "--rows", 0, "--out", "run").out.split())
+    assert "Nothing is open" in words
+    assert "The domain was read off the table. Please read and correct it: run/domain.toml" in words
+    assert "Check it" not in words  # there is nothing but the model's own word
+
+
 def test_a_region(run):
     found = figures(run(*CERTIFY, *model("network"), "--where", "age < 40 and sex == f", "--json", "-"))
     assert counts(found) == [20 * 3, 17 * 3, 3 * 3, 0]  # of 37, 38 and 39 years
