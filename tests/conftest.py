@@ -13,7 +13,8 @@ import hypothesis
 import pytest
 import typer
 
-from neuronfair import cli
+from neuronfair import cli, proofs
+from neuronfair.certify import answer
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.model import stacked
@@ -46,8 +47,8 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
-    """Train for few epochs, and let audits and repairs search from at most 15 rows, 5 steps each."""
-    descend, sized = stacked.descend, AuditSettings.sized
+    """Train for few epochs, let audits and repairs search from at most 15 rows, 5 steps each, and proofs end early."""
+    descend, sized, effort = stacked.descend, AuditSettings.sized, answer.Effort
 
     def short(module, rows, held, settings, shuffles, **others):
         return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
@@ -60,6 +61,8 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(AuditSettings, "sized", small)
     patch.setattr(evaluate, "SEEDS", 15)
     patch.setattr(evaluate, "STEPS", 5)
+    for module in (answer, proofs):
+        patch.setattr(module, "Effort", lambda seconds, rows: effort(min(seconds, 0.1), min(rows, 5)))
 
 
 @pytest.fixture

@@ -18,13 +18,15 @@ POPULATIONS: dict[Population, str] = {  # who the people of a rate are
 def percent(share: float | None) -> str:
     """Return a share as a percentage with three digits that tell, counted from the nearer of 0 and 100.
 
-    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, -0.02, None)]
-    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', '−2 %', 'not known']
+    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
+    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', 'above 99.9999 %', '−2 %', 'not known']
     """
     if share is None or not math.isfinite(100 * share):
         return UNKNOWN
     if 0 < share < 0.5e-6:
         return "below 0.0001 %"
+    if 1 - 0.5e-6 < share < 1:
+        return "above 99.9999 %"
     value = 100 * share
     edge = min(abs(value), abs(100 - value))
     digits = 0 if edge == 0 else min(4, max(0, 2 - math.floor(math.log10(edge))))

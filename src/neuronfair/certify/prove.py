@@ -155,7 +155,7 @@ class _Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        if told is not None and (len(self._pool) + len(told)) * told[0].numel() < TOLD[self._subject.device.type]:
+        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < TOLD[self._subject.device.type]:
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
@@ -227,6 +227,8 @@ class _Search:
 
     def _to_cut(self, boxes: Boxes, lines: Lines, seen: Seen) -> Tensor:
         """Return the axis on which each box is cut: where its lines are loosest."""
+        if lines.cut is not None:
+            return lines.cut
         low, high, reach = lines.low.flatten(1, 2), lines.high.flatten(1, 2), self._space.reach
         score = reach(boxes, high - low) + STEEP * (reach(boxes, low) + reach(boxes, high))
         undecided = seen.undecided

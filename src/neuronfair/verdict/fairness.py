@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuronfair.domain.data import UNKNOWN, Data
+from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import DataError, NeuronFairError
@@ -30,7 +30,7 @@ from neuronfair.verdict.description import describe
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.verdict.feeding import check_feeding
 from neuronfair.verdict.gate import check_groups, people_needed
-from neuronfair.verdict.given import given
+from neuronfair.verdict.given import DRAWN, drawn_from, given
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.kept import keep
@@ -39,7 +39,6 @@ from neuronfair.verdict.words import importance
 from neuronfair.words import POPULATIONS, Population, listed, percent, plain
 
 SAMPLES = 10_000  # people judged at least
-ROWS = 1000  # people drawn where no table is given, for the search to start from
 ALIKE = (
     "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
     "and the decision"
@@ -160,7 +159,7 @@ class Fairness:
         if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
             raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
         opened = open_model(model, data.domain, data.rows, decision=decision)
-        if _decides_alike(opened, data, ROWS, 0):
+        if _decides_alike(opened, data, DRAWN, 0):
             raise AssertionError(ALIKE)
         _, disparity = group_figures(opened.model, data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
@@ -248,9 +247,7 @@ def _data(given: TableDomain | Data | str | Path, sensitive: str | Sequence[str]
     if isinstance(given, Data):
         data = given
     else:
-        domain = given if isinstance(given, TableDomain) else read_domain(given)
-        rows = domain.sample(ROWS, torch.Generator().manual_seed(seed))
-        data = Data(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
+        data = drawn_from(given if isinstance(given, TableDomain) else read_domain(given), seed)
     if sensitive is not None:
         names = [sensitive] if isinstance(sensitive, str) else sensitive
         data = replace(data, domain=data.domain.with_sensitive(*names))
