@@ -106,9 +106,15 @@ def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: flo
 
 
 def _goes_left(
-    node: int, numbers: npt.NDArray[np.float64], *, splits: list[Json], feature: npt.NDArray[np.int64], empty: set[int]
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    splits: list[Json | None],
+    feature: npt.NDArray[np.int64],
+    empty: set[int],
 ) -> npt.NDArray[np.bool_]:
     split = splits[node]
+    assert split is not None
     if split["split_type"] == "OneHotFeature":
         return np.asarray(numbers != split["value"] % 2**32, dtype=bool)
     above = numbers.astype(np.float32) > np.float32(split["border"])
