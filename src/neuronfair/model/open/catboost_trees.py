@@ -75,7 +75,7 @@ def _told(model: Any, pool: Any = None) -> Json:
 def _oblivious(tree: Json, outputs: int) -> Json:
     """Return a tree that asks the same on all nodes of a level as nodes; the first split is the last bit of a leaf."""
     values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
-    nodes = [{"value": value} for value in values]
+    nodes: list[Json] = [{"value": value} for value in values]
     for split in tree["splits"]:
         nodes = [{"split": split, "left": a, "right": b} for a, b in zip(nodes[::2], nodes[1::2], strict=True)]
     return nodes[0]
