@@ -46,7 +46,7 @@ def _axis(column: int, cells: Tensor, classes: Tensor, effect: Tensor | None) ->
 def _effect(forest: Forest, column: int, weights: Tensor) -> Tensor:
     """Return the mean of the trees for each cell of an attribute, if others send people left and right alike."""
     effects = []
-    for cells in torch.arange(int(forest.cells[column].max()) + 1).split(CELLS):
+    for cells in torch.split(torch.arange(int(forest.cells[column].max()) + 1), CELLS):
         leaf = (forest.value @ weights)[:, None].expand(-1, len(cells))
         mean, left = leaf, torch.where((forest.attribute == column)[:, None], forest.side[:, cells].double(), 0.5)
         for _ in range(forest.depth):
