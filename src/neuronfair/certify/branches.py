@@ -8,6 +8,7 @@ A function has a number for each *part* of its axis: a set of places that the tr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -63,7 +64,7 @@ class Branches:
     steps: Tensor  # (((1 + kinds) · features), rows) sparse: from place to place, of all kinds and of each
     at: Tensor  # (kinds, margins) the sums of trees that are one leaf
     trees: int
-    roundings: int  # on the way from the leaves to the roots of all trees, in units of the largest number, at most
+    roundings: int  # on the way from the leaves to the roots of a value's trees, at most
     telling: Tensor  # (nodes, most axes) sets: places in all of which lead to a node that tells kinds apart
 
 
@@ -93,7 +94,8 @@ class Layout:
         self._steps: list[tuple[int, int, float]] = []
         self._roots: list[tuple[int, int]] = []
         self._telling: list[list[int]] = []
-        self.trees = self._roundings = 0
+        self.trees = 0
+        self._roundings = Counter[int]()
 
     def set_of(self, axis: int, marks: Marks) -> int:
         """Return the number of a set of places."""
@@ -112,7 +114,8 @@ class Layout:
         numbers = {a: [self.set_of(a, part == p) for p in range(part.max() + 1)] for a, part in parts.items()}
         height, place, functions = self._lay(tree, parts, numbers)
         others = len(parts) - 1  # a shift is up to twice the largest number, and so many are added up on each level
-        self._roundings += (height + 1) * (4 + 2 * others + 2 * others**2)
+        for kind in kinds:
+            self._roundings[kind] += (height + 1) * (4 + 2 * others + 2 * others**2)
         self._roots.append((height, place))
         for axis, values in functions.items():
             at = np.array([values[p] for p in parts[axis].tolist()])
@@ -193,7 +196,7 @@ class Layout:
             steps,
             at,
             self.trees,
-            self._roundings,
+            self._roundings[0] + max(self._roundings[1 + kind] for kind in range(kinds)),
             torch.tensor(telling, dtype=torch.int64).reshape(len(telling), most),
         )
 

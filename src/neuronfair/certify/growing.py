@@ -13,6 +13,8 @@ from neuronfair.certify.space import Axis, Space
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.forest import Forest
 
+CELLS = 64  # of an attribute, whose effects are computed at a time
+
 
 def tree_axes(forest: Forest, domain: TableDomain, classes: Sequence[Tensor], weights: Tensor) -> tuple[Axis, ...]:
     """Return every attribute that is not sensitive as places that neither trees nor rules tell apart.
@@ -42,20 +44,16 @@ def _axis(column: int, cells: Tensor, classes: Tensor, effect: Tensor | None) ->
 
 
 def _effect(forest: Forest, column: int, weights: Tensor) -> Tensor:
-    """Return what each cell of an attribute adds, about: all branches are taken for equally likely."""
-    mean, share = forest.value @ weights, torch.zeros(len(forest.left), dtype=torch.float64)
-    share[forest.roots] = 1.0
-    level = forest.roots
-    for _ in range(forest.depth):
-        mean = torch.where(forest.attribute < 0, mean, (mean[forest.left] + mean[forest.right]) / 2)
-        level = level[forest.attribute[level] >= 0]
-        for branch in (forest.left, forest.right):
-            share[branch[level]] = share[level] / 2
-        level = torch.cat([forest.left[level], forest.right[level]])
-    mine = (forest.attribute == column).nonzero()[:, 0]
-    sides = forest.side[mine, : int(forest.cells[column].max()) + 1]
-    moved = torch.where(sides, mean[forest.left[mine], None], mean[forest.right[mine], None])
-    return (moved * share[mine, None]).sum(0)
+    """Return the mean of the trees for each cell of an attribute, if others send people left and right alike."""
+    effects = []
+    for cells in torch.split(torch.arange(int(forest.cells[column].max()) + 1), CELLS):
+        leaf = (forest.value @ weights)[:, None].expand(-1, len(cells))
+        mean, left = leaf, torch.where((forest.attribute == column)[:, None], forest.side[:, cells].double(), 0.5)
+        for _ in range(forest.depth):
+            below = left * mean[forest.left] + (1 - left) * mean[forest.right]
+            mean = torch.where((forest.attribute < 0)[:, None], leaf, below)
+        effects.append(mean[forest.roots].sum(0))
+    return torch.cat(effects)
 
 
 class Growing:

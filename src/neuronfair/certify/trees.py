@@ -20,7 +20,7 @@ from neuronfair.model.forest import Forest
 
 FAST = torch.float32  # functions are merged in it, with room for its rounding, and added up in float64
 EPS, COARSE = torch.finfo(torch.float64).eps, torch.finfo(FAST).eps
-WA=1.0
+TIE = 1e-12  # an even cut, where nothing else speaks for one
 NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 29}  # that are handled at a time
 
 
@@ -99,22 +99,21 @@ class Trees:
         A cut regains what nodes that ask about this place lose, and in one of the halves what those lose that ask about
         others of the axis.
         """
-        best, axes, places = [], [], []
-        for axis, (start, length) in enumerate(zip(self.space.first, map(len, self.space.axes), strict=False)):
-            if length == 1: continue
-            before = torch.arange(length, device=boxes.low.device)[:, None]
+        best, where = list[Tensor](), list[Tensor]()
+        for axis, start, count in self.space.tables:
             low, high = boxes.low[:, axis], boxes.high[:, axis]
+            before = torch.arange(1, len(count), device=low.device)[:, None]  # the first place above the cut
             inside = (before > low) & (before <= high)
-            here = torch.where(inside, loose[start : start + length], 0.0)
+            here = torch.where(inside, loose[start + 1 : start + len(count)], 0.0)
             up_to = here.cumsum(0)
-            count = self.space._before[axis][:length+1].double()
-            lower = (count[:length,None] - count[low]) / (count[high + 1] - count[low])
-            gain = here*WA + (1 - lower) * (up_to - here) + lower * (up_to[-1] - up_to)
-            gain = torch.where(inside, gain + 1e-12*lower*(1-lower), -1.0)
-            value, place = gain.max(0)
-            best.append(value); axes.append(torch.full_like(place, axis)); places.append(place - 1)
-        top = torch.stack(best).argmax(0)[None]
-        return torch.stack(axes).gather(0, top)[0] + 1000 * torch.stack(places).gather(0, top)[0]
+            codes = torch.cat([count.new_zeros(1), count.cumsum(0)])
+            lower = (codes[1:-1, None] - codes[low]) / (codes[high + 1] - codes[low])
+            gain = here + (1 - lower) * (up_to - here) + lower * (up_to[-1:] - up_to) + TIE * lower * (1 - lower)
+            top, place = gain.masked_fill(~inside, -torch.inf).max(0) if len(count) > 1 else (low - torch.inf, low)
+            best.append(top)
+            where.append(torch.stack([torch.full_like(place, axis), place], 1))
+        chosen = torch.stack(best).argmax(0)
+        return torch.stack(where)[chosen, torch.arange(len(boxes), device=chosen.device)]
 
     def _reached(self, held: Tensor) -> Tensor:
         """Return which share of each box reaches each node: (nodes + 1, n)."""
@@ -174,7 +173,7 @@ def _merge(block: Block, held: Tensor, goes_right: Tensor, values: Tensor) -> tu
 def trees_of(
     forest: Forest, domain: TableDomain, classes: Sequence[Tensor], question: Question, device: torch.device
 ) -> Trees:
-    """Return trees ready for a proof; `classes` are the codes that rules do not tell apart, per attribute; -1: outside."""
+    """Return trees ready for a proof; `classes` are those of codes that rules do not tell apart; -1: outside."""
     sensitive = list(domain.sensitive_columns)
     values = torch.zeros(len(domain.sensitive_values), len(domain.attributes), dtype=torch.int64)
     values[:, sensitive] = domain.sensitive_values.cpu()

@@ -75,7 +75,7 @@ def _told(model: Any, pool: Any = None) -> Json:
 def _oblivious(tree: Json, outputs: int) -> Json:
     """Return a tree that asks the same on all nodes of a level as nodes; the first split is the last bit of a leaf."""
     values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
-    nodes = [{"value": value} for value in values]
+    nodes: list[Json] = [{"value": value} for value in values]
     for split in tree["splits"]:
         nodes = [{"split": split, "left": a, "right": b} for a, b in zip(nodes[::2], nodes[1::2], strict=True)]
     return nodes[0]
@@ -106,9 +106,15 @@ def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: flo
 
 
 def _goes_left(
-    node: int, numbers: npt.NDArray[np.float64], *, splits: list[Json], feature: npt.NDArray[np.int64], empty: set[int]
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    splits: list[Json | None],
+    feature: npt.NDArray[np.int64],
+    empty: set[int],
 ) -> npt.NDArray[np.bool_]:
     split = splits[node]
+    assert split is not None
     if split["split_type"] == "OneHotFeature":
         return np.asarray(numbers != split["value"] % 2**32, dtype=bool)
     above = numbers.astype(np.float32) > np.float32(split["border"])

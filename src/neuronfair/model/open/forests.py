@@ -1,4 +1,4 @@
-"""The trees inside fitted models of scikit-learn, XGBoost, LightGBM and CatBoost, as their own files and objects tell them."""
+"""The trees inside fitted models of scikit-learn and of boosted trees, as their own files and objects tell them."""
 
 from __future__ import annotations
 
