@@ -2,12 +2,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+
 @dataclass(frozen=True)
 class Relaxation:
     low: Tensor
     low_at: Tensor
     high: Tensor
     high_at: Tensor
+
 
 def relax(curve, low, high, policy):
     assert curve.name == "relu"

@@ -108,7 +108,9 @@ def _read(
         raise Unprovable(f"an attribute has {len(together):,} values that it reads one by one; {MOST_PLACES:,} at most")
     own = effects[together % len(effects)]
     order = torch.argsort(own @ slope, stable=True)
-    order = order[torch.argsort((together // len(effects))[order], stable=True)]  # those that rules treat alike side by side
+    order = order[
+        torch.argsort((together // len(effects))[order], stable=True)
+    ]  # those that rules treat alike side by side
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     place = torch.full_like(classes, -1)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.render.groups import HEADS, group_lines, left_out
+from neuronfair.render.strip import KEY, strip
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, measured_populations
 from neuronfair.verdict.report import Report
@@ -29,6 +30,7 @@ def audit_report(report: Report) -> RenderableType:
     if report.feeding is not None and report.feeding.accuracy is None:
         lines.append(report.feeding.text)
     lines.append(_table(attributes))
+    lines += _proofs(attributes)
     lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     lines += _groups(attributes)
     worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
@@ -70,6 +72,17 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
+
+
+def _proofs(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
+    """Return for each attribute what is proved, as a strip and in a sentence; what cannot be proved is said once."""
+    lines: list[RenderableType] = []
+    for one in attributes:
+        if one.proved is not None and one.proved.method:
+            lines.append(visible(f"{strip(one.proved, one.rates.domain)} {one.name}: {one.proved.sentence}"))
+    lines += [Text(KEY, style="dim")] if lines else []
+    reasons = dict.fromkeys(one.proved.sentence for one in attributes if one.proved is not None and one.proved.reason)
+    return [*lines, *reasons]
 
 
 def _groups(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
