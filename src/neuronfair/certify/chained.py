@@ -122,7 +122,7 @@ def _read(
     return _Read(axis, own[order], torch.zeros(weight.shape[0], dtype=torch.float64), largest)
 
 
-def _is_line(encoding: Encoding, column: int, codes: Tensor, added) -> bool:  # noqa: ANN001
+def _is_line(encoding: Encoding, column: int, codes: Tensor, added) -> bool:
     """Return whether the numbers of codes lie on a line."""
     if isinstance(encoding, TableEncoding):
         attribute = encoding.attributes[column]

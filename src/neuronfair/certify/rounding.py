@@ -1,6 +1,3 @@
-import torch
-
-
 def errors_of(affines, curves, size):
     eps = 2.0**-53
     errors, err = [], 0

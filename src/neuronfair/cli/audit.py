@@ -72,7 +72,7 @@ def audit(
             min=0,
             metavar="SECONDS",
             help="Time in which to prove for how many people of the domain the decision does, or does not, flip. "
-            "0: no proof. Default: 8, with --quick 2.",
+            "0: no proof. Default: 6, with --quick 2.",
         ),
     ] = None,
     repair: Annotated[

@@ -8,9 +8,8 @@ from neuronfair.render.escaped import code as _code
 from neuronfair.render.escaped import table as _table
 from neuronfair.render.escaped import words as _words
 from neuronfair.render.groups import HEADS, group_lines, left_out
-from neuronfair.render.strip import KEY, strip
+from neuronfair.render.strip import KEY, strip_line
 from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
-from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import CorpusReport, Gate, Report
 from neuronfair.words import POPULATIONS, Population, spanned, times
 
@@ -67,13 +66,9 @@ def _proofs(attributes: Sequence[AttributeReport]) -> Iterator[str]:
     proofs = [(one, one.proved) for one in attributes if one.proved is not None]
     if proofs:
         yield "### Proof"
-        yield "\n".join(f"- {_strip(one, proved)}{_words(proved.sentence)}" for one, proved in proofs)
+        yield "\n".join(f"- {_words(strip_line(*proof))}" for proof in proofs)
     if any(proved.method for _, proved in proofs):
         yield KEY
-
-
-def _strip(one: AttributeReport, proved: Proved) -> str:
-    return f"{_code(strip(proved, one.rates.domain))} " if proved.method else f"{_words(one.name)}: "
 
 
 def _groups(attributes: Sequence[AttributeReport]) -> Iterator[str]:

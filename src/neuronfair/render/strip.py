@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from neuronfair.verdict.entries import RateOf
+from neuronfair.verdict.entries import AttributeReport, RateOf
 from neuronfair.verdict.proved import Proved
+from neuronfair.words import percent
 
 WIDTH = 40
 KEY = "█ proved fair, ░ open, ▓ proved discriminatory; │ the sampled rate, counted from the right"
+
+
+def strip_line(one: AttributeReport, proved: Proved) -> str:
+    """Return what is proved about a choice of attributes: a strip, and the three shares; or why nothing is."""
+    if not proved.method:
+        return proved.sentence
+    shares = ", ".join(f"{name} {percent(part.share)}" for name, part in proved.parts)
+    return f"{strip(proved, one.rates.domain)} {one.name}: {shares}"
 
 
 def strip(proved: Proved, rate: RateOf | None = None, width: int = WIDTH) -> str:

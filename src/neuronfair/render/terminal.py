@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.render.groups import HEADS, group_lines, left_out
-from neuronfair.render.strip import KEY, strip
+from neuronfair.render.strip import KEY, strip_line
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, measured_populations
 from neuronfair.verdict.report import Report
@@ -75,14 +75,10 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
 
 
 def _proofs(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
-    """Return for each attribute what is proved, as a strip and in a sentence; what cannot be proved is said once."""
-    lines: list[RenderableType] = []
-    for one in attributes:
-        if one.proved is not None and one.proved.method:
-            lines.append(visible(f"{strip(one.proved, one.rates.domain)} {one.name}: {one.proved.sentence}"))
-    lines += [Text(KEY, style="dim")] if lines else []
-    reasons = dict.fromkeys(one.proved.sentence for one in attributes if one.proved is not None and one.proved.reason)
-    return [*lines, *reasons]
+    """Return what is proved, a line for each attribute; what cannot be proved is said once."""
+    proofs = [(one, one.proved) for one in attributes if one.proved is not None]
+    key = [Text(KEY, style="dim")] if any(proved.method for _, proved in proofs) else []
+    return [*dict.fromkeys(strip_line(*proof) for proof in proofs), *key]
 
 
 def _groups(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:

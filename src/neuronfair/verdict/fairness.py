@@ -119,7 +119,7 @@ class Fairness:
             )
         least = demands.get("proved")
         if least is not None and not 0 < least <= 1:
-            raise NeuronFairError(f"proved must be a share from 0 to 1, got {least}")
+            raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
         preprocess = settings.preprocess

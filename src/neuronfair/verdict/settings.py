@@ -32,7 +32,7 @@ class AuditSettings:
     methods: tuple[str, ...] | None = None
     samples: int = 50_000
     confidence: float = 0.95
-    prove: float = 8.0
+    prove: float = 6.0
     repair: bool = True
     seed: int = 0
 
