@@ -89,7 +89,8 @@ def _read(
 
     ends = codes[[0, len(codes) // 2, -1]]
     unbroken = int(codes[-1] - codes[0]) + 1 == len(codes)
-    if ordered and unbroken and len(codes) > 2 and _is_line(encoding, column, codes, added):
+    two = len(codes) == 2  # which always lie on a line
+    if unbroken and (two or (ordered and len(codes) > 2 and _is_line(encoding, column, codes, added))):
         first, _, last = added(ends)
         step = (last - first) / (len(codes) - 1)
         if bool(step.any()):
@@ -108,9 +109,7 @@ def _read(
         raise Unprovable(f"an attribute has {len(together):,} values that it reads one by one; {MOST_PLACES:,} at most")
     own = effects[together % len(effects)]
     order = torch.argsort(own @ slope, stable=True)
-    order = order[
-        torch.argsort((together // len(effects))[order], stable=True)
-    ]  # those that rules treat alike side by side
+    order = order[torch.argsort((together // len(effects))[order], stable=True)]  # those that rules treat alike side by side
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     place = torch.full_like(classes, -1)
@@ -122,7 +121,7 @@ def _read(
     return _Read(axis, own[order], torch.zeros(weight.shape[0], dtype=torch.float64), largest)
 
 
-def _is_line(encoding: Encoding, column: int, codes: Tensor, added) -> bool:
+def _is_line(encoding: Encoding, column: int, codes: Tensor, added) -> bool:  # noqa: ANN001
     """Return whether the numbers of codes lie on a line."""
     if isinstance(encoding, TableEncoding):
         attribute = encoding.attributes[column]

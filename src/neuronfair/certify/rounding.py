@@ -1,3 +1,4 @@
+import torch
 def errors_of(affines, curves, size):
     eps = 2.0**-53
     errors, err = [], 0

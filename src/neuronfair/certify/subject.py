@@ -17,7 +17,7 @@ from neuronfair.certify.space import Axis, Space
 from neuronfair.certify.where import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.chain import chain_of
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
