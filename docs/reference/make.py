@@ -13,7 +13,7 @@ import typer
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.verdict import entries, report
+from neuronfair.verdict import entries, proved, report
 
 HERE = Path(__file__).parent
 STAGES = {
@@ -32,7 +32,7 @@ STAGES = {
 FURTHER = {
     "audits": ("Seldom",),
     "verdict.settings": ("AuditSettings",),
-    "verdict.fairness": ("Fairness", "CheckSettings", "Checked"),
+    "verdict.fairness": ("Fairness", "CheckSettings", "Checked", "Demands"),
     "domain.attribute": ("Attribute",),
     "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
@@ -107,13 +107,16 @@ def _table(command: Any) -> list[str]:
     return ["| | |", "| --- | --- |", *rows, ""] if rows else []
 
 
-TYPES = {name: kind for module in (report, entries) for name, kind in vars(module).items() if is_dataclass(kind)}
+TYPES = {
+    name: kind for module in (report, entries, proved) for name, kind in vars(module).items() if is_dataclass(kind)
+}
 FIELD = re.compile(r"^    (?P<name>\w+): (?P<form>.+?)(?: = .+?)?(?:  # (?P<words>.+))?$", re.M)
 FORMS = (
     (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),
     (r"Literal\[(.+)\]", r"\1"), (r"\bstr\b", "text"), (r"\b(int|float)\b", "number"), (r"\bbool\b", "true or false"),
     (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
     (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
+    (r"\bMethod\b", str(proved.Method)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 

@@ -76,6 +76,7 @@ def test_the_card_shows_what_is_proved():
         reports.report(reports.attribute(proved=reports.proved(900, 30)), reports.fair("race"))
     )
     assert '<span title="proved fair" style="flex:0.9;' in card
+    assert "right:3.00%;" in card  # the sampled rate
     assert "90\u202f%, 7\u202f%, 3\u202f%" in card
     why = Proved.nothing(10, "it shows <nothing>")
     assert "<td>No proof: it shows &lt;nothing&gt;.</td>" in notebook.verdict_card(
