@@ -3,8 +3,8 @@
 python benchmarks/strata.py /tmp/audit/model.safetensors --data adult --sensitive sex --seconds 5 60
 python benchmarks/strata.py AC-1.npz --domain adult.toml --sensitive sex
 
-For each number of seconds: what is proved, the share of the domain that is sampled, both intervals from as many people,
-and how many people drawn from the whole domain would have as narrow an interval.
+For each number of seconds: what is proved, the shares of the domain that people are drawn from and that
+had to be judged, both intervals from as many people, and how many people drawn from the whole domain would have as narrow an interval.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ def people_needed(rate: float, error: float) -> int:
     while people - low > max(1, people // 200):
         middle = (people + low) // 2
         low, people = (low, middle) if Rate(round(rate * middle), middle, "domain").error <= error else (middle, people)
-        low, people = min(low, people), max(low, people)
     return people
 
 
@@ -61,8 +60,9 @@ def main() -> None:
             continue
         needed = people_needed(rate.rate, rate.error)
         print(
-            f"{seconds:g} s: fair {shares[0]}, discriminatory {shares[1]}, open {shares[2]}; sampled "
-            f"{percent(rate.left / rate.people)} of the domain; {spanned(rate.rate, *rate.interval)} instead of "
+            f"{seconds:g} s: fair {shares[0]}, discriminatory {shares[1]}, open {shares[2]}; drawn from "
+            f"{percent(rate.left / rate.people)}, judged {percent(rate.part * rate.left / rate.people)} of the domain; "
+            f"{spanned(rate.rate, *rate.interval)} instead of "
             f"{spanned(plain.rate, *plain.interval)} from {args.samples:,} people, as from {needed:,}: "
             f"{needed / args.samples:.2g} times fewer"
         )

@@ -31,7 +31,7 @@ class RateOf:
         """Who was judged, in words."""
         if self.part == 1:
             return f"{self.of:,} {POPULATIONS[self.population]}"
-        if not self.of:
+        if not self.part:
             return "all people of the domain, by proof"
         return f"{self.of:,} people drawn uniformly from the {percent(self.part)} of the domain that is not all proved"
 

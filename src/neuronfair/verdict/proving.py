@@ -66,5 +66,5 @@ def proof_of(
 def _rate_of(rate: StrataRate, confidence: float) -> RateOf:
     """Return a rate of which a part is proved as plain values."""
     sampled, found = (rate.sample.sampled, rate.sample.found) if rate.sample is not None else (0, 0)
-    part = Part.of(rate.left, rate.people).share
+    part = Part.of(rate.left, rate.people).share * rate.part
     return RateOf("domain", rate.rate, *rate.interval, sampled, found, confidence, part)
