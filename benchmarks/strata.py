@@ -3,8 +3,8 @@
 python benchmarks/strata.py /tmp/audit/model.safetensors --data adult --sensitive sex --seconds 5 60
 python benchmarks/strata.py AC-1.npz --domain adult.toml --sensitive sex
 
-For each number of seconds: what is proved, the shares of the domain that people are drawn from and that
-had to be judged, both intervals from as many people, and how many people drawn from the whole domain would have as narrow an interval.
+For each number of seconds: what is proved, the shares of the domain that people are drawn from and that had to be
+judged, both intervals from as many people, and how many people drawn from all would have as narrow an interval.
 """
 
 from __future__ import annotations
