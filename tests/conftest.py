@@ -20,6 +20,8 @@ from neuronfair.domain.toml import parse_domain
 from neuronfair.model import stacked
 from neuronfair.repair import evaluate
 from neuronfair.testing.cases import PEOPLE
+from neuronfair.verdict import audit
+from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.settings import AuditSettings
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
@@ -38,6 +40,20 @@ def quickly() -> Iterator[None]:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unproved() -> Iterator[None]:
+    """Audits prove nothing unless a test asks for it (`proofs`): proofs take seconds, and depend on the clock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "prove_and_sample", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let audits prove what they can."""
+    monkeypatch.setattr(audit, "prove_and_sample", prove_and_sample)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import neuronfair
 from neuronfair import cli
 from neuronfair.certify import report as proof
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.verdict import entries, report
+from neuronfair.verdict import entries, proved, report
 
 HERE = Path(__file__).parent
 STAGES = {
@@ -38,7 +38,7 @@ FURTHER = {
     "proofs": ("Opening",),
     "certify.report": ("ProofReport", "Part", "RowsReport", "RegionReport"),
     "verdict.settings": ("AuditSettings",),
-    "verdict.fairness": ("Fairness", "CheckSettings", "Checked"),
+    "verdict.fairness": ("Fairness", "CheckSettings", "Checked", "Demands"),
     "domain.attribute": ("Attribute",),
     "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
@@ -113,7 +113,9 @@ def _table(command: Any) -> list[str]:
     return ["| | |", "| --- | --- |", *rows, ""] if rows else []
 
 
-TYPES = {name: kind for module in (report, entries) for name, kind in vars(module).items() if is_dataclass(kind)}
+TYPES = {
+    name: kind for module in (report, entries, proved) for name, kind in vars(module).items() if is_dataclass(kind)
+}
 TYPES |= {
     kind.__name__: kind for kind in (proof.ProofReport, proof.Part, proof.RowsReport, proof.RegionReport, Decision)
 }
@@ -124,6 +126,7 @@ FORMS = (
     (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
     (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
     (r"\bDecisionKind\b", str(DecisionKind)),
+    (r"\bMethod\b", str(proved.Method)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 

@@ -84,7 +84,8 @@ def prove(
     if keep:
         keep(last)
     leaves = leaves_of(subject, (last.done, last.open))
-    return Proof(subject.count, sum(leaves.fair), sum(leaves.discriminatory), last.boxes, last.seconds, leaves)
+    proved = sum(leaves.fair), sum(leaves.discriminatory)
+    return Proof(subject.count, *proved, last.boxes, last.seconds, leaves, interrupted=stop.asked)
 
 
 class _Search:
