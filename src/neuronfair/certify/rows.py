@@ -142,7 +142,7 @@ def certified(
     flags = torch.zeros(4, len(rows), dtype=torch.bool)
     flags[:, inside] = torch.cat([free, looked])[:, back]
     flags[2:, ~inside] = True
-    return Certified(*flags, ~inside)
+    return Certified(flags[0], flags[1], flags[2], flags[3], ~inside)
 
 
 def answering(model: Opened | Model, domain: TableDomain, decision: Decision | None = None) -> Answering:
@@ -208,7 +208,8 @@ class _People:
             taken = int((cost.flip(0).cumsum(0) <= PEOPLE).sum().clamp(min=1))
             rest, part, mine = boxes[:-taken], boxes[-taken:], owner[-taken:]
             small = sizes[-taken:] <= self._small
-            safe[mine[small][self._flips(part[small], self.value[who[mine[small]]])]] = False
+            if bool(small.any()):
+                safe[mine[small][self._flips(part[small], self.value[who[mine[small]]])]] = False
             part, mine = part[~small], mine[~small]
             if len(part):
                 proved, axis = self._bounded(part)
