@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -25,6 +26,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.model.threads import one_thread
 
 SMALL = 128  # places of a box that are asked one by one rather than bounded
 MOST = 10**8  # neighbours of one person that are asked where nothing can be bounded
@@ -124,9 +126,11 @@ def certified(
     distinct, back = torch.unique(places[inside], dim=0, return_inverse=True)
     free, looked = torch.zeros(2, 2, len(distinct), dtype=torch.bool)  # by attributes changed, and person
     people = _People(asked, distinct[:, :-1], distinct[:, -1])
-    try:
+    first = torch.full((len(distinct),), len(rows)).scatter_reduce(0, back, torch.arange(len(back)), "amin")
+    order = first.argsort()  # as in the table, if time runs out
+    with suppress(KeyboardInterrupt), one_thread(space.device.type == "cpu"):  # batches are small: threads would wait
         for changed in (1, 2):
-            todo = torch.arange(len(distinct)) if changed == 1 else free[0].nonzero()[:, 0]
+            todo = order if changed == 1 else order[free[0][order]]
             looked[changed - 1] = looked[0] & ~free[0]  # who is not safe with one attribute is not with two
             if changed == 2 and asked.bounder is None and people.neighbours > MOST:
                 break
@@ -137,8 +141,6 @@ def certified(
                     break
                 if progress is not None:
                     progress(changed, int(looked[changed - 1].sum()), len(distinct))
-    except KeyboardInterrupt:
-        pass
     flags = torch.zeros(4, len(rows), dtype=torch.bool)
     flags[:, inside] = torch.cat([free, looked])[:, back]
     flags[2:, ~inside] = True
