@@ -215,7 +215,7 @@ class _People:
             part, mine = part[~small], mine[~small]
             if len(part):
                 proved, axis = self._bounded(part)
-                part, mine = self.asked.space.halves(part[~proved], axis[~proved]), mine[~proved].repeat(2)
+                part, mine = _halves(part[~proved], axis[~proved, None]), mine[~proved].repeat(2)
             boxes, owner = Boxes.joined([rest, part]), torch.cat([owner[:-taken], mine])
             boxes, owner = boxes[safe[owner]], owner[safe[owner]]
         return safe, torch.ones_like(safe)
@@ -262,6 +262,13 @@ class _People:
         proved = look(asked.question, asked.space, boxes, lines, every).fair
         reach = asked.space.reach(boxes, lines.low.flatten(1, 2)).amax(1).cpu()
         return proved.cpu(), reach.masked_fill(~wide, -1.0).argmax(1)
+
+
+def _halves(boxes: Boxes, axis: Tensor) -> Boxes:
+    """Return the lower halves of boxes, cut in the middle of an axis (n, 1), then the upper ones."""
+    middle = (boxes.low.gather(1, axis) + boxes.high.gather(1, axis)) // 2
+    upper, lower = boxes.low.scatter(1, axis, middle + 1), boxes.high.scatter(1, axis, middle)
+    return Boxes.joined([Boxes(boxes.low, lower), Boxes(upper, boxes.high)])
 
 
 def members(boxes: Boxes) -> tuple[Tensor, Tensor]:
