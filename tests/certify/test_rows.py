@@ -113,3 +113,92 @@ def test_networks_and_black_boxes_say_what_asking_everybody_says(name, monkeypat
         found = certified(one, domain, rows, decision=decision)
         assert [found.one.tolist(), found.two.tolist()] == expected
         assert found.complete
+
+
+def test_rows_for_which_time_runs_out_are_not_certified_and_said_to_be_so():
+    rows = uniform_rows(plain(), 20, seed=1)
+    found = certified(biased(), plain(), rows, seconds=0.0)
+    assert (found.certified_1, found.certified_2, found.of, found.complete) == (0, 0, 20, False)
+    assert not found.looked_one.any()
+    assert not found.looked_two.any()
+
+
+def test_ctrl_c_keeps_what_is_known(monkeypatch):
+    monkeypatch.setattr(module, "TOGETHER", {1: 8, 2: 8})
+    rows = torch.cartesian_prod(*[torch.arange(2)] * 5)  # all are safe with one attribute, few with two
+    whole = certified(biased(), plain(), rows)
+    assert (whole.certified_1, whole.certified_2) == (32, 2)
+    seen = []
+
+    def stop(changed: int, done: int, of: int) -> None:
+        seen.append((changed, done, of))
+        if changed == 2:
+            raise KeyboardInterrupt
+
+    found = certified(biased(), plain(), rows, progress=stop)
+    assert seen == [(1, 8, 32), (1, 16, 32), (1, 24, 32), (1, 32, 32), (2, 8, 32)]
+    assert found.one.all()
+    assert found.looked_two.tolist() == [True] * 8 + [False] * 24
+    assert found.two.tolist() == [True] * 2 + [False] * 30
+    assert not found.complete
+
+
+def test_rows_outside_the_domain_are_not_certified():
+    domain = replace(SMALL, rules=RULES)
+    rows = uniform_rows(domain, 3, seed=0).repeat(2, 1)
+    rows[3, 0] = 77
+    rows[4, 1] = -1
+    rows[5, [0, 4]] = torch.tensor([3, 1])  # the first rule forbids it
+    found = certified(
+        BlackBox(lambda codes: codes[:, 0] * 0.0, domain), domain, rows, decision=Decision("threshold", 1.0)
+    )
+    assert found.outside.tolist() == [False] * 3 + [True] * 3
+    assert found.one.tolist() == found.two.tolist() == [True] * 3 + [False] * 3
+    assert found.complete
+
+
+WIDE = TableDomain(
+    "wide",
+    (
+        Attribute("income", "ordinal", low=0, high=99_999),
+        Attribute("wealth", "ordinal", low=0, high=99_999),
+        Attribute("a", "ordinal", low=0, high=3),
+        Attribute("s", "flag"),
+    ),
+    ("s",),
+)
+
+
+def test_attributes_that_cannot_be_enumerated_are_bounded():
+    # Class 1 from income + wealth + 100,000 a = 450,001 on, for s = 1 from 450,003 on: two sums flip.
+    hidden = linear([[1.0, 1.0, 100_000.0, -2.0]], [2.0])
+    model = network(nn.Sequential(hidden, nn.ReLU(), linear([[0.0], [1.0]], [450_002.5, 0.0])), WIDE)
+    known = {  # person: (safe if one changes, safe if two change)
+        (5, 5, 1): (True, True),  # 400,004 at most, or 299,998
+        (5, 5, 3): (True, False),  # 400,004 at most; then 150,001 of income and wealth do
+        (99_000, 5, 1): (True, False),  # 399,005 at most; then 498,999
+        (60_000, 50_000, 3): (False, False),  # 459,999
+        (60_000, 90_001, 3): (False, False),  # flips itself
+    }
+    found = certified(model, WIDE, torch.tensor([[*person, s] for person in known for s in (0, 1)]))
+    assert found.one.tolist() == [one for one, _ in known.values() for _ in (0, 1)]
+    assert found.two.tolist() == [two for _, two in known.values() for _ in (0, 1)]
+    assert found.complete
+
+
+def test_pairs_that_nobody_can_bound_are_not_looked_at():
+    box = BlackBox(lambda codes: (codes[:, 0] > 10) * 1.0, WIDE)
+    rows = torch.tensor([[5, 5, 1, 0]])
+    found = certified(box, WIDE, rows, decision=Decision("threshold", 0.5))
+    assert found.one.tolist() == found.looked_one.tolist() == [True]
+    assert found.two.tolist() == found.looked_two.tolist() == [False]
+    assert not found.complete
+
+
+def test_more_values_than_memory_holds_are_refused():
+    domain = replace(WIDE, attributes=(Attribute("huge", "ordinal", low=0, high=2**40), *WIDE.attributes))
+    box = BlackBox(lambda codes: codes[:, 1] * 1.0, domain)
+    with pytest.raises(Unprovable, match="'huge' has more than"):
+        certified(box, domain, torch.zeros(1, 5, dtype=torch.int64), decision=Decision("threshold", 0.5))
+    with pytest.raises(DomainError, match="expected rows with the 4 columns of 'wide'"):
+        certified(box, WIDE, torch.zeros(1, 5, dtype=torch.int64))

@@ -29,6 +29,7 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.integer]
 ASKED = 300_000  # people, sensitive values apart, who are asked again to see where a box is cut
 SEEDS = 40  # boxes that are widened, the largest first
+SHORT = 4  # attributes that a rule names; longer ones are said only where there are no others
 SHARED = 0.75  # of the smaller of two regions: from here on they say the same
 
 
@@ -49,8 +50,9 @@ def regions(subject: Subject, proof: Proof, *, most: int = 5, seconds: float = 5
     for number, verdict in enumerate(get_args(Verdict)):
         end = time.perf_counter() + seconds / 2
         grown = sorted(world.widened(boxes, boxes.whole[number], end), key=lambda wide: -world.share(wide))
+        short = [wide for wide in grown if sum(not mask.all() for mask in wide) <= SHORT]
         kept = list[_Wide]()
-        for wide in grown:
+        for wide in short or grown:
             if len(kept) < most and all(world.shared(wide, other) < SHARED for other in kept):
                 kept.append(wide)
         counted = [Region(world.rule(wide), verdict, world.count(wide)) for wide in kept]
@@ -99,54 +101,55 @@ class _World:
     def decided(self, leaves: Leaves) -> _Decided:
         """Return the boxes of a proof; some of those in which everybody was asked are cut into single places."""
         low, high = torch.from_numpy(leaves.low).long(), torch.from_numpy(leaves.high).long()
-        valid, asked = self._values(low)
-        people = self._sizes(low, high) * (valid & asked).sum(1).numpy()
+        people = self._people(low, high)
         fair, unfair = (np.array(part, dtype=object) for part in (leaves.fair, leaves.discriminatory))
         known = ((fair > 0) & (unfair > 0) & (fair + unfair == people)).astype(bool)
         sizes = (high - low + 1).double().prod(1)
         mixed = np.flatnonzero(known)
         mixed = mixed[np.argsort(-people[mixed].astype(float), kind="stable")]
         again = torch.from_numpy(mixed)[sizes[torch.from_numpy(mixed)].cumsum(0) <= ASKED]
-        box, places = members(Boxes(low[again], high[again]))
+        _, places = members(Boxes(low[again], high[again]))
         alike = [torch.zeros(0, dtype=torch.bool)]
-        for part in torch.split(torch.arange(len(box)), 1 + (1 << 18) // valid.shape[1]) if len(box) else ():
-            margins = self.subject.margins(places[part].to(self.subject.device)).cpu()
-            own = valid[again[box[part]]]
-            alike.append(self.subject.question.asked(margins, self.subject.slack.cpu(), own)[0])
-        each, single = torch.cat(alike).numpy(), self._sizes(places, places)
-        single = single * (valid & asked).sum(1)[again[box]].numpy()
+        for part in self._parts(places):
+            margins = self.subject.margins(part.to(self.subject.device)).cpu()
+            alike.append(self.subject.question.asked(margins, self.subject.slack.cpu(), self._valid(part))[0])
+        each = torch.cat(alike).numpy()
         rest = np.ones(len(low), dtype=bool)
         rest[again.numpy()] = False
         kept = (people > 0).astype(bool)
         return _Decided(
             np.concatenate([low.numpy()[rest & kept], places.numpy()]),
             np.concatenate([high.numpy()[rest & kept], places.numpy()]),
-            np.concatenate([people[rest & kept], single]).astype(np.float64),
+            np.concatenate([people[rest & kept], self._people(places, places)]).astype(np.float64),
             (
                 np.concatenate([(fair == people)[rest & kept], each]).astype(bool),
                 np.concatenate([(unfair == people)[rest & kept], ~each]).astype(bool),
             ),
         )
 
-    def _sizes(self, low: Tensor, high: Tensor) -> npt.NDArray[np.object_]:
-        """Return how many combinations of codes boxes have, exactly."""
-        sizes = np.ones(len(low), dtype=object)
+    def _people(self, low: Tensor, high: Tensor) -> npt.NDArray[np.object_]:
+        """Return how many people boxes have, exactly, if all in a box may have the same sensitive values."""
+        values = self.subject.domain.sensitive_values
+        columns = self.subject.domain.sensitive_columns
+        asked = torch.stack([self.allowed[c][values[:, j]] for j, c in enumerate(columns)]).all(0)
+        people = np.full(len(low), int(asked.sum()), dtype=object)
+        if self.subject.domain.rules:
+            people[:] = [n for part in self._parts(low) for n in (self._valid(part) & asked).sum(1).tolist()]
         for axis, count in enumerate(self.counts):
             before = np.concatenate([[0], np.cumsum(count)])
-            sizes = sizes * (before[high[:, axis] + 1] - before[low[:, axis]])
-        return sizes
+            people = people * (before[high[:, axis] + 1] - before[low[:, axis]])
+        return people
 
-    def _values(self, corner: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which sensitive values exist at places, (n, values), and which are asked about."""
-        domain, values = self.subject.domain, self.subject.domain.sensitive_values
-        asked = torch.stack([self.allowed[c][values[:, j]] for j, c in enumerate(domain.sensitive_columns)]).all(0)
-        if not domain.rules:
-            return torch.ones(1, dtype=torch.bool).expand(len(corner), len(values)), asked
-        valid = [torch.zeros(0, len(values), dtype=torch.bool)]
-        for part in torch.split(corner, 1 + (1 << 18) // len(values)):
-            rows = rows_at(domain, self.subject.space, part)
-            valid.append(~domain.broken(rows.flatten(0, 1)).any(1).view(rows.shape[:2]))
-        return torch.cat(valid), asked
+    def _parts(self, places: Tensor) -> tuple[Tensor, ...]:
+        """Return places in parts whose people, with every sensitive value, fit into memory."""
+        return torch.split(places, 1 + (1 << 18) // len(self.subject.domain.sensitive_values)) if len(places) else ()
+
+    def _valid(self, places: Tensor) -> Tensor:
+        """Return which sensitive values exist at places: bool, (n, values)."""
+        domain = self.subject.domain
+        rows = rows_at(domain, self.subject.space, places)
+        broken = domain.broken(rows.flatten(0, 1)).any(1) if domain.rules else torch.zeros(1, dtype=torch.bool)
+        return ~broken.expand(rows.shape[0] * rows.shape[1]).view(rows.shape[:2])
 
     def widened(self, boxes: _Decided, whole: Bools, end: float) -> Iterator[_Wide]:
         """Yield the largest boxes among `whole`, each as wide as it can be."""
@@ -188,18 +191,20 @@ class _World:
     def _reach(self, axis: int, mask: Bools, low: Ints, high: Ints) -> Bools:
         """Return the places that may be allowed, if none between low and high may: of an order no others in between."""
         edges = np.bincount(low, minlength=len(mask) + 1) - np.bincount(high + 1, minlength=len(mask) + 1)
-        free = np.cumsum(edges)[: len(mask)] == 0
+        free: Bools = np.cumsum(edges)[: len(mask)] == 0
         if not self.subject.domain.attributes[self.subject.space.axes[axis].column].ordered:
             return free
         order = self.orders[axis]
         run = np.cumsum(~free[order])  # places of one stretch have the same number
+        mine = np.zeros(len(mask) + 1, dtype=bool)
+        mine[run[mask[order]]] = True
         kept = np.zeros(len(mask), dtype=bool)
-        kept[order] = free[order] & np.isin(run, run[mask[order]])
+        kept[order] = free[order] & mine[run]
         return kept
 
     def share(self, wide: _Wide) -> float:
         """Return about which share of all combinations a region holds, rules apart."""
-        return math.prod(count[mask].sum() / count.sum() for count, mask in zip(self.counts, wide, strict=True))
+        return math.prod(float(count[mask].sum() / count.sum()) for count, mask in zip(self.counts, wide, strict=True))
 
     def shared(self, one: _Wide, other: _Wide) -> float:
         """Return which share of the smaller of two regions lies in the larger."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -25,6 +26,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.model.threads import one_thread
 
 SMALL = 128  # places of a box that are asked one by one rather than bounded
 MOST = 10**8  # neighbours of one person that are asked where nothing can be bounded
@@ -124,9 +126,11 @@ def certified(
     distinct, back = torch.unique(places[inside], dim=0, return_inverse=True)
     free, looked = torch.zeros(2, 2, len(distinct), dtype=torch.bool)  # by attributes changed, and person
     people = _People(asked, distinct[:, :-1], distinct[:, -1])
-    try:
+    first = torch.full((len(distinct),), len(rows)).scatter_reduce(0, back, torch.arange(len(back)), "amin")
+    order = first.argsort()  # as in the table, if time runs out
+    with suppress(KeyboardInterrupt), one_thread(space.device.type == "cpu"):  # batches are small: threads would wait
         for changed in (1, 2):
-            todo = torch.arange(len(distinct)) if changed == 1 else free[0].nonzero()[:, 0]
+            todo = order if changed == 1 else order[free[0][order]]
             looked[changed - 1] = looked[0] & ~free[0]  # who is not safe with one attribute is not with two
             if changed == 2 and asked.bounder is None and people.neighbours > MOST:
                 break
@@ -137,12 +141,10 @@ def certified(
                     break
                 if progress is not None:
                     progress(changed, int(looked[changed - 1].sum()), len(distinct))
-    except KeyboardInterrupt:
-        pass
     flags = torch.zeros(4, len(rows), dtype=torch.bool)
     flags[:, inside] = torch.cat([free, looked])[:, back]
     flags[2:, ~inside] = True
-    return Certified(*flags, ~inside)
+    return Certified(flags[0], flags[1], flags[2], flags[3], ~inside)
 
 
 def answering(model: Opened | Model, domain: TableDomain, decision: Decision | None = None) -> Answering:
@@ -208,11 +210,12 @@ class _People:
             taken = int((cost.flip(0).cumsum(0) <= PEOPLE).sum().clamp(min=1))
             rest, part, mine = boxes[:-taken], boxes[-taken:], owner[-taken:]
             small = sizes[-taken:] <= self._small
-            safe[mine[small][self._flips(part[small], self.value[who[mine[small]]])]] = False
+            if bool(small.any()):
+                safe[mine[small][self._flips(part[small], self.value[who[mine[small]]])]] = False
             part, mine = part[~small], mine[~small]
             if len(part):
                 proved, axis = self._bounded(part)
-                part, mine = self.asked.space.halves(part[~proved], axis[~proved]), mine[~proved].repeat(2)
+                part, mine = _halves(part[~proved], axis[~proved, None]), mine[~proved].repeat(2)
             boxes, owner = Boxes.joined([rest, part]), torch.cat([owner[:-taken], mine])
             boxes, owner = boxes[safe[owner]], owner[safe[owner]]
         return safe, torch.ones_like(safe)
@@ -259,6 +262,13 @@ class _People:
         proved = look(asked.question, asked.space, boxes, lines, every).fair
         reach = asked.space.reach(boxes, lines.low.flatten(1, 2)).amax(1).cpu()
         return proved.cpu(), reach.masked_fill(~wide, -1.0).argmax(1)
+
+
+def _halves(boxes: Boxes, axis: Tensor) -> Boxes:
+    """Return the lower halves of boxes, cut in the middle of an axis (n, 1), then the upper ones."""
+    middle = (boxes.low.gather(1, axis) + boxes.high.gather(1, axis)) // 2
+    upper, lower = boxes.low.scatter(1, axis, middle + 1), boxes.high.scatter(1, axis, middle)
+    return Boxes.joined([Boxes(boxes.low, lower), Boxes(upper, boxes.high)])
 
 
 def members(boxes: Boxes) -> tuple[Tensor, Tensor]:
