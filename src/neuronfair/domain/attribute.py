@@ -225,7 +225,7 @@ class Attribute:
         return {label: code for code, label in enumerate(self.values)} | dict(self.extra)
 
     def _number_code(self, text: str, outside: Outside) -> int:
-        found = self._number(text)
+        found = self.number(text)
         if found is None:
             expected = "a number" if self.date is None else f"a date such as {self.value(0)}"
             raise self._error(f"expected {expected}, got {text!r}")
@@ -243,7 +243,8 @@ class Attribute:
             raise self._error(f"{text} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
         return code
 
-    def _number(self, text: str) -> float | None:
+    def number(self, text: str) -> float | None:
+        """Return the number that a text stands for, for a date its day; None if it is none."""
         if self.date is not None:
             return days(text, self.date)
         truth = {"true": 1.0, "false": 0.0}.get(text.casefold())

@@ -109,7 +109,7 @@ class RuleBook:
                 raise DomainError(f"rule '{rule.name}': no attribute '{name}'. {did_you_mean(name, self._columns)}")
             column = self._columns[name]
             try:
-                tables.append((column, _meets(self._attributes[column], condition)))
+                tables.append((column, meets(self._attributes[column], condition)))
             except DomainError as error:
                 raise DomainError(f"rule '{rule.name}': {error}") from None
         return tables
@@ -273,7 +273,7 @@ def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
     return met
 
 
-def _meets(attribute: Attribute, condition: Condition) -> Tensor:
+def meets(attribute: Attribute, condition: Condition) -> Tensor:
     """Return which codes of an attribute meet a condition: bool, (size,)."""
     if isinstance(condition, Span):
         if attribute.values:
@@ -283,9 +283,9 @@ def _meets(attribute: Attribute, condition: Condition) -> Tensor:
         met = (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
         met[attribute.points :] = False  # an empty cell is neither much nor little
         return met
-    meets = torch.zeros(attribute.size, dtype=torch.bool)
+    met = torch.zeros(attribute.size, dtype=torch.bool)
     codes = torch.from_numpy(attribute.codes(condition))
     if bool(((codes < 0) | (codes >= attribute.size)).any()):  # an extra label, or an empty cell
         raise DomainError(f"attribute '{attribute.name}': a rule can name its values only, not {condition}")
-    meets[codes] = True
-    return meets
+    met[codes] = True
+    return met
