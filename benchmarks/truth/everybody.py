@@ -19,7 +19,7 @@ from neuronfair.model.forest import Forest
 import torch
 from torch import Tensor
 
-AT_ONCE = 1 << 17  # rows
+AT_ONCE = 1 << 14  # rows: what is computed for them stays in the cache
 CLOSE = 1e-11  # of the largest score: nearer to a boundary than this, rounding may decide
 Progress = Callable[[int, int], None]
 
@@ -141,12 +141,12 @@ def _asked(
             score = scores[..., -1]
             high, low = score.masked_fill(~there, -torch.inf).amax(1), score.masked_fill(~there, torch.inf).amin(1)
             flips[some] = high - low > decision.value
-            close[some] = (high - low - decision.value).abs() <= 2 * room.amax(1)
+            close[some] = (high - low - decision.value).abs() < 2 * room.amax(1)
         else:
             chosen = decision.chosen(scores)
             first = chosen.gather(1, there.long().argmax(1, keepdim=True))
             flips[some] = ((chosen != first) & there).any(1)
-            close[some] = ((_margin(decision, scores) <= 2 * room) & there).any(1)
+            close[some] = ((_margin(decision, scores) < 2 * room) & there).any(1)
     return exists.sum(1).int(), flips, close
 
 
