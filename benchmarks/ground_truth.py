@@ -31,7 +31,7 @@ from truth.cases import CASES
 from truth.everybody import everybody
 
 PARTS = ("recall", "coverage", "subgroups", "certificate")
-SIZES = {False: ((1_000, 10_000, 100_000), 1_000, 10, 20.0), True: ((2_000,), 100, 2, 2.0)}
+SIZES = {False: ((1_000, 10_000, 50_000), 1_000, 10, 20.0), True: ((2_000,), 100, 2, 2.0)}
 
 
 def note(text: str) -> None:

@@ -25,7 +25,7 @@ from .everybody import Truth
 from .leaves import truth_of
 
 SEEDS = 100
-SLOW = {"symbgen": 20.0}  # seconds after which a search is stopped
+SLOW = {"symbgen": 5.0}  # seconds after which a search is stopped
 Note = Callable[[str], None]
 
 
@@ -79,7 +79,7 @@ class Certificate:
     proved_discriminatory: float
     boxes: int
     wrong: int
-    unsure: int
+    rounded: int
     covered: bool
     seconds: float
 
@@ -191,7 +191,7 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
         proof.discriminatory / truth.people,
         len(proof.leaves),
         len(told.wrong(proof.leaves)),
-        len(told.unsure(proof.leaves)),
+        len(told.rounded(proof.leaves)),
         sound,
         proof.seconds,
     )

@@ -21,30 +21,35 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LeafTruth:
-    """Of each box: how many people it holds who are fair, discriminatory, and too close to a boundary to say."""
+    """Of each box: how many people it holds who are fair and discriminatory as the model computes in float64.
+
+    Of those near a boundary, other orders of the same sums may say otherwise: `near_fair` and `near_discriminatory`.
+    """
 
     fair: Counts
     discriminatory: Counts
-    close: Counts
+    near_fair: Counts
+    near_discriminatory: Counts
     covered: bool  # whether the boxes hold every place exactly once
 
     def wrong(self, leaves: Leaves) -> Counts:
-        """Return the boxes that claim more than there is, whatever rounding has decided."""
-        fair, flips = np.array(leaves.fair, dtype=np.int64), np.array(leaves.discriminatory, dtype=np.int64)
-        too_many = (fair > self.fair + self.close) | (flips > self.discriminatory + self.close)
-        return np.flatnonzero(too_many | (fair + flips > self.fair + self.discriminatory + self.close))
+        """Return the boxes that claim more than there is, even if rounding decided all near people in their favour."""
+        return self._beyond(leaves, self.fair + self.near_discriminatory, self.discriminatory + self.near_fair)
 
-    def unsure(self, leaves: Leaves) -> Counts:
-        """Return the boxes whose claims hold only if people close to a boundary are decided in their favour."""
-        fair, flips = np.array(leaves.fair, dtype=np.int64), np.array(leaves.discriminatory, dtype=np.int64)
-        return np.flatnonzero((fair > self.fair) | (flips > self.discriminatory))
+    def rounded(self, leaves: Leaves) -> Counts:
+        """Return the boxes that claim more than the model's own float64 answers say."""
+        return self._beyond(leaves, self.fair, self.discriminatory)
+
+    def _beyond(self, leaves: Leaves, fair: Counts, flips: Counts) -> Counts:
+        said_fair, said_flips = (np.array(part, dtype=np.int64) for part in (leaves.fair, leaves.discriminatory))
+        too_many = said_fair + said_flips > self.fair + self.discriminatory
+        return np.flatnonzero((said_fair > fair) | (said_flips > flips) | too_many)
 
 
 def truth_of(leaves: Leaves, space: Space, truth: Truth) -> LeafTruth:
     """Return the truth about every box of a proof about a whole domain."""
     low, high = (torch.from_numpy(np.asarray(end)).long() for end in (leaves.low, leaves.high))
-    sure = ~truth.close
-    kinds = (sure & ~truth.flips, sure & truth.flips, truth.close)
+    kinds = (~truth.flips, truth.flips, truth.close & ~truth.flips, truth.close & truth.flips)
     sums = [_in_boxes(_by_place(truth, space, truth.members * kind), low, high) for kind in kinds]
     return LeafTruth(*sums, _covers_once([len(axis) for axis in space.axes], low, high))
 

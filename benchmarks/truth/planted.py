@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .everybody import Asked, Doubt
 
-KINDS = ("plain", "huge", "cancelling", "dead", "ties", "shifted", "trees")
+KINDS = ("plain", "huge", "cancelling", "dead", "ties", "shifted", "lifted", "trees")
 CURVES: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky": nn.LeakyReLU,
@@ -53,7 +53,7 @@ def planted(seed: int, *, kind: str | None = None, people: int = 20_000) -> Plan
     domain = _domain(draw, kind, people)
     if kind == "trees":
         return _trees(draw, domain, seed)
-    curve = "relu" if kind == "ties" else draw.choice(list(CURVES))
+    curve = "relu" if kind in ("ties", "lifted") else draw.choice(list(CURVES))
     outputs, decision, end = _question(draw, kind)
     layers = [draw.randint(2, 8) for _ in range(draw.choice((0, 1, 1, 2, 2, 3)) or (kind != "plain"))]
     rows = domain.sample(300, torch.Generator().manual_seed(seed))
@@ -87,7 +87,7 @@ def _domain(draw: random.Random, kind: str, people: int) -> TableDomain:
     """Return attributes of all kinds and rules between some of them."""
     while True:
         plain = kind == "ties"  # small whole numbers, with which nothing is rounded
-        free = [_attribute(draw, f"a{i}", plain=plain, far=kind == "shifted") for i in range(draw.randint(2, 5))]
+        free = [_attribute(draw, f"a{i}", plain=plain, far=kind in ("shifted", "lifted")) for i in range(draw.randint(2, 5))]
         kept = [_sensitive(draw, f"s{i}") for i in range(draw.choice((1, 1, 2)))]
         attributes = [*free, *kept]
         draw.shuffle(attributes)
@@ -173,6 +173,8 @@ def _linear(kind: str, x: Tensor, width: int) -> nn.Linear:
     layer.weight /= x.std(0).clamp(min=0.1) * x.shape[1] ** 0.5
     layer.weight *= 1e6 if kind == "huge" else 1.0
     layer.bias.copy_(-(x @ layer.weight.T).median(0).values)
+    if kind == "lifted":
+        layer.bias += 1e10  # beside it weights are small: not what is left of them after it was added and taken away
     if kind == "dead" and width > 3:
         layer.weight[0] = 0.0
         layer.bias[1] = -1e3
