@@ -89,7 +89,8 @@ def _read(
 
     ends = codes[[0, len(codes) // 2, -1]]
     unbroken = int(codes[-1] - codes[0]) + 1 == len(codes)
-    if ordered and unbroken and len(codes) > 2 and _is_line(encoding, column, codes, added):
+    two = len(codes) == 2  # which always lie on a line
+    if unbroken and (two or (ordered and len(codes) > 2 and _is_line(encoding, column, codes, added))):
         first, _, last = added(ends)
         step = (last - first) / (len(codes) - 1)
         if bool(step.any()):

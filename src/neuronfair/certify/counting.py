@@ -30,7 +30,8 @@ from neuronfair.certify.space import Boxes, Space
 BLOCK = 8
 WAVES = BLOCK * BLOCK  # K
 FINER = (1, 4, 16, 64)  # M is one of these multiples of K + 1: the one that loses least
-NUMBERS = {"cpu": 1 << 16, "cuda": 1 << 25}  # that are handled at a time
+ROWS = 1 << 12  # boxes at a time
+NUMBERS = {"cpu": 1 << 16, "cuda": 1 << 25}  # of waves at a time: on a processor, what its cache holds
 TAILS = 4.5  # deviations that the period holds at least
 ROUNDING = 1e-10  # of sums of waves: their coefficients' sum is below 3, their phases below 2^13 turns of 2^-52
 EPS = torch.finfo(torch.float64).eps
@@ -56,10 +57,9 @@ def share_above(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Tenso
     Axes are independent and all their codes alike. Rounding is included; 1 is said only of a line that is above 0
     everywhere in the box.
     """
-    rows = max(16, NUMBERS[boxes.low.device.type] // (WAVES * len(space.axes)))
     parts = [
-        _share(_terms(space, boxes[slice(i, i + rows)], slopes[i : i + rows], at[i : i + rows]))
-        for i in range(0, len(boxes), rows)
+        _share(_terms(space, boxes[slice(i, i + ROWS)], slopes[i : i + ROWS], at[i : i + ROWS]))
+        for i in range(0, len(boxes), ROWS)
     ]
     return torch.cat(parts) if parts else at.new_zeros(0)
 
@@ -99,8 +99,8 @@ def _share(terms: _Terms) -> Tensor:
 
     steps = _steps(need.device)
     rest, finer = _waves_left(terms, period, deviation)
-    cosine, sine = _waves(terms, period)
-    found = (steps.sine[finer] * sine - steps.cosine[finer] * cosine).sum(-1)
+    rows = max(1, NUMBERS[need.device.type] // (WAVES * max(1, terms.slope.shape[1])))
+    found = torch.cat([_found(terms, period, finer, slice(i, i + rows)) for i in range(0, len(need), rows)])
     share = ahead / period + 0.5 + found - steps.flat[finer] - rest - beyond
     tail = 1.01 * torch.exp(-(ahead.clamp(min=0) / deviation).square() / 2)
     share = (torch.maximum(share, 1 - tail) - ROUNDING).clamp(0, 1 - ROUNDING)
@@ -108,22 +108,23 @@ def _share(terms: _Terms) -> Tensor:
     return share.masked_fill(need < 0, 1)
 
 
-def _waves(terms: _Terms, period: Tensor) -> tuple[Tensor, Tensor]:
-    """Return E cos 2πkx and E sin 2πkx for k from 1 to K: (n, K) each."""
+def _found(terms: _Terms, period: Tensor, finer: Tensor, rows: slice) -> Tensor:
+    """Return the sum of the waves that are computed, for some of the boxes."""
+    steps, period, width = _steps(period.device), period[rows, None], terms.width[rows, :, None]
     k = torch.arange(1, WAVES + 1, dtype=torch.float64, device=period.device)
-    turns = (terms.slope / period[:, None])[..., None] * k  # half turns of a slope's phase: (n, axes, K)
+    turns = (terms.slope[rows] / period)[..., None] * k  # half turns of a slope's phase: (n, axes, K)
     whole = turns.round()
     angle = turns.sub_(whole).mul_(math.pi).add_(1e-200)  # nothing but 0 changes by it
-    codes = (terms.width + 1)[..., None]
+    codes = width + 1
     product = (angle * codes).sin_().div_(angle.sin_().mul_(codes)).prod(1)
-    sign = (terms.width[:, None] @ whole)[:, 0] / 2  # sin(Nπ(m + y)) / sin(π(m + y)) has that of (-1)^m(N - 1)
+    sign = (width.transpose(1, 2) @ whole)[:, 0] / 2  # sin(Nπ(m + y)) / sin(π(m + y)) has that of (-1)^m(N - 1)
     product = product * (1 - 4 * (sign - sign.floor()))
-    phase = ((terms.mean - terms.need) / period)[:, None] * k * (2 * math.pi)
+    phase = (terms.mean[rows] - terms.need[rows])[:, None] / period * k * (2 * math.pi)
     cosine, sine = phase.cos().mul_(product), phase.sin_().mul_(product)
     for term, share in terms.tables:
-        c, s = _table_waves(term / period[:, None], share)
+        c, s = _table_waves(term[rows] / period, share[rows])
         cosine, sine = cosine * c - sine * s, sine * c + cosine * s
-    return cosine, sine
+    return (steps.sine[finer[rows]] * sine - steps.cosine[finer[rows]] * cosine).sum(-1)
 
 
 def _table_waves(term: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:

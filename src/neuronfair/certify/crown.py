@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +20,17 @@ from neuronfair.certify.space import Boxes, Space
 from neuronfair.model.chain import Affine, Curve
 
 NUMBERS = 1 << 19  # of the largest array of a pass on a CPU: what fits into its cache
-# Whether all sensitive values share one relaxation, which is looser and cheaper; and how a ReLU is bounded from below.
-WAYS = ((True, "adaptive"), (False, "adaptive"), (True, "flat"), (False, "flat"))
+
+
+class Way(NamedTuple):
+    """Whether all sensitive values share bounds of the inner layers, and lines: looser and cheaper; how ReLUs bend."""
+
+    inner: bool
+    last: bool
+    policy: str
+
+
+WAYS = tuple(Way(*shared, policy) for policy in ("adaptive", "flat") for shared in ((True, True), (True, False), (False, False)))
 
 
 @dataclass(frozen=True)
@@ -36,13 +46,12 @@ class Crown:
 
     def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines for all margins over boxes."""
-        joint, policy = WAYS[way]
         if not self.curves:
             return self._of_one_layer(boxes)
         if boxes.low.device.type != "cpu" or len(boxes) <= self._rows:
-            return self._lines(boxes, known, joint, policy)
+            return self._lines(boxes, known, WAYS[way])
         pieces = [slice(i, i + self._rows) for i in range(0, len(boxes), self._rows)]
-        parts = [self._lines(boxes[p], None if known is None else known[p], joint, policy) for p in pieces]
+        parts = [self._lines(boxes[p], None if known is None else known[p], WAYS[way]) for p in pieces]
         low, low_at, high, high_at, inner = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("low", "low_at", "high", "high_at", "inner")
         )
@@ -56,7 +65,9 @@ class Crown:
 
     def cost(self, way: int) -> float:
         """Return about how long a way takes: as long for each value as for all of them together."""
-        return 1.0 if WAYS[way][0] else float(len(self.start))
+        inner, last, _ = WAYS[way]
+        values = len(self.start)
+        return 1.0 if last else 1.0 + 0.2 * (values - 1) if inner else float(values)
 
     @property
     def slack(self) -> Tensor:
@@ -80,45 +91,55 @@ class Crown:
         at = self.start.expand(n, k, -1)
         return Lines(slopes, at - self.slack, slopes, at + self.slack, slopes.new_zeros(n, 0, 2))
 
-    def _lines(self, boxes: Boxes, known: Tensor | None, joint: bool, policy: str) -> Lines:
-        n, k = len(boxes), 1 if joint else len(self.start)
-        first = self.affines[0].weight
-        both = self.space.least(boxes, torch.cat([first, -first]).expand(n, -1, -1))
-        low, high = both[:, : len(first)], -both[:, len(first) :]
-        lowest, highest = (self.start.amin(0)[None], self.start.amax(0)[None]) if joint else (self.start, self.start)
-        low, high = (low[:, None] + lowest).flatten(0, 1), (high[:, None] + highest).flatten(0, 1)  # (n · k, neurons)
-        low, high = low - self.rounding[0], high + self.rounding[0]
+    def _lines(self, boxes: Boxes, known: Tensor | None, way: Way) -> Lines:
+        given, told = self._given(boxes, known, way)
+        n, k = len(boxes), 1 if way.last else len(self.start)
+        if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
+            given = [self._first(boxes, False), *((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in given[1:])]
+        relaxed = [relax(curve, low, high, way.policy) for curve, (low, high) in zip(self.curves, given, strict=True)]
+        last = self.affines[-1]
+        slopes, at, before = self._carried(relaxed, torch.cat([last.weight, -last.weight]))
+        half = len(last.bias)
+        at = (at + torch.cat([last.bias, -last.bias])).view(n, k, 2 * half) + self._starts(before, way.last)
+        slopes = slopes.view(n, k, 2 * half, -1)
+        return Lines(
+            slopes[:, :, :half], at[..., :half] - self.slack, -slopes[:, :, half:], -at[..., half:] + self.slack, told
+        )
+
+    def _given(self, boxes: Boxes, known: Tensor | None, way: Way) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """Return between which numbers the input of each activation lies, and that for all values together."""
+        n, joint = len(boxes), way.inner
+        k = 1 if joint else len(self.start)
         wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
+        given = [self._first(boxes, joint)]
+        told: list[Tensor] = []
         relaxed: list[Relaxation] = []
-        inner: list[Tensor] = []
         done = 0
-        for number, curve in enumerate(self.curves):
-            relaxed.append(relax(curve, low, high, policy))
-            weight, bias = self.affines[number + 1].weight, self.affines[number + 1].bias
-            signed = torch.cat([weight, -weight])
-            slopes, at, before = self._carried(relaxed, signed)
-            at = at + torch.cat([bias, -bias])
-            half = len(weight)
-            if number + 1 == len(self.curves):
-                break
+        for number, affine in enumerate(self.affines[1:-1]):
+            relaxed.append(relax(self.curves[number], *given[-1], way.policy))
+            slopes, at, before = self._carried(relaxed, torch.cat([affine.weight, -affine.weight]))
             starts = self._starts(before, joint)
             least = self.space.least(wide, slopes) + at + (starts.amin(1) if joint else starts.flatten(0, 1))
-            low = least[:, :half] - self.rounding[number + 1]
-            high = -least[:, half:] + self.rounding[number + 1]
+            half = len(affine.bias)
+            low = least[:, :half] + affine.bias - self.rounding[number + 1]
+            high = affine.bias - least[:, half:] + self.rounding[number + 1]
             if known is not None:  # bounds of a larger box hold for all values
                 mine = known[:, done : done + half].to(low.dtype)
                 mine = mine if joint else mine.repeat_interleave(k, 0)
                 low, high = torch.maximum(low, mine[..., 0]), torch.minimum(high, mine[..., 1])
                 high = torch.maximum(low, high)
             done += half
-            told = torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1)
-            inner.append(told)
-        at = at.view(n, k, 2 * half) + self._starts(before, joint)  # (n, values, lines)
-        slopes = slopes.view(n, k, 2 * half, -1)
-        told = torch.cat(inner, 1) if inner else low.new_zeros(n, 0, 2)
-        return Lines(
-            slopes[:, :, :half], at[..., :half] - self.slack, -slopes[:, :, half:], -at[..., half:] + self.slack, told
-        )
+            given.append((low, high))
+            told.append(torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1))
+        return given, torch.cat(told, 1) if told else boxes.low.new_zeros(n, 0, 2, dtype=self.start.dtype)
+
+    def _first(self, boxes: Boxes, joint: bool) -> tuple[Tensor, Tensor]:
+        """Return between which numbers the input of the first activation lies, for all values together or for each."""
+        first = self.affines[0].weight
+        both = self.space.least(boxes, torch.cat([first, -first]).expand(len(boxes), -1, -1))
+        low, high = both[:, None, : len(first)], -both[:, None, len(first) :]
+        lowest, highest = (self.start.amin(0)[None], self.start.amax(0)[None]) if joint else (self.start, self.start)
+        return (low + lowest - self.rounding[0]).flatten(0, 1), (high + highest + self.rounding[0]).flatten(0, 1)
 
     def _carried(self, relaxed: Sequence[Relaxation], slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return lines below combinations (lines, neurons) of the last layer's activations.
