@@ -109,7 +109,10 @@ def main() -> None:
         if "certificate" in parts:
             kept["certificate"] += filter(None, [figures.certificate(name, case, truth, seconds, note)])
         if options.json is not None:  # after every case: what is there is not lost
-            plain = {part: [line if isinstance(line, dict) else asdict(line) for line in lines] for part, lines in kept.items()}
+            plain = {
+                part: [line if isinstance(line, dict) else asdict(line) for line in lines]
+                for part, lines in kept.items()
+            }
             options.json.write_text(json.dumps({"torch": torch.__version__, **plain}, indent=1), encoding="utf-8")
     note("")
     for part in PARTS:

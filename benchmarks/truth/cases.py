@@ -9,6 +9,7 @@ from typing import Any
 from neuronfair.domain.data import Data, load
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import parse_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
@@ -17,7 +18,6 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
 from neuronfair.model.open.opened import Opened
 from neuronfair.testing.cases import PEOPLE, random_module, uniform_rows
-from neuronfair.domain.toml import parse_domain
 
 import torch
 

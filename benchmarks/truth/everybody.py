@@ -1,7 +1,7 @@
 """The truth about a small domain: everybody is asked, in float64.
 
-People who differ in the sensitive attributes only are one *family*; whether its members are decided alike holds for all of
-them. Codes of an attribute that neither the model nor a rule tells apart are one *group* and asked about once.
+People who differ in the sensitive attributes only are one *family*; whether its members are decided alike holds for all
+of them. Codes of an attribute that neither the model nor a rule tells apart are one *group* and asked about once.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def everybody(
     if isinstance(model, Forest):
         group = [_refined(domain, c, model.cells[c]) for c in columns]
     shape = [int(g.max()) + 1 for g in group]
-    example = [torch.zeros(n, dtype=torch.int64).scatter_(0, g, torch.arange(len(g))) for n, g in zip(shape, group)]
+    example = [torch.zeros(int(g.max()) + 1, dtype=torch.int64).scatter_(0, g, torch.arange(len(g))) for g in group]
     families, values = math.prod(shape), domain.sensitive_values
     members = torch.zeros(families, dtype=torch.int32)
     flips, close = torch.zeros(families, dtype=torch.bool), torch.zeros(families, dtype=torch.bool)

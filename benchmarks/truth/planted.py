@@ -87,7 +87,9 @@ def _domain(draw: random.Random, kind: str, people: int) -> TableDomain:
     """Return attributes of all kinds and rules between some of them."""
     while True:
         plain = kind == "ties"  # small whole numbers, with which nothing is rounded
-        free = [_attribute(draw, f"a{i}", plain=plain, far=kind in ("shifted", "lifted")) for i in range(draw.randint(2, 5))]
+        free = [
+            _attribute(draw, f"a{i}", plain=plain, far=kind in ("shifted", "lifted")) for i in range(draw.randint(2, 5))
+        ]
         kept = [_sensitive(draw, f"s{i}") for i in range(draw.choice((1, 1, 2)))]
         attributes = [*free, *kept]
         draw.shuffle(attributes)
@@ -100,14 +102,14 @@ def _domain(draw: random.Random, kind: str, people: int) -> TableDomain:
             return domain
 
 
-def _attribute(draw: random.Random, name: str, *, plain: bool, far: bool) -> Attribute:
+def _attribute(draw: random.Random, name: str, model: str) -> Attribute:
     kind = draw.choice(("raw", "raw", "scaled", "onehot", "empty"))
     size = draw.randint(2, 30)
     if kind == "onehot":
         values = tuple("abcdefgh"[: draw.randint(2, 8)])
         return Attribute(name, "nominal", values=values, encode=draw.choice(("onehot", "onehot", "raw")))
-    if plain or kind == "raw":
-        low = draw.choice((0, -5, 10_000 if far else 3))
+    if model == "ties" or kind == "raw":  # whole numbers, with which nothing is rounded
+        low = draw.choice((0, -5, 10_000 if model in ("shifted", "lifted") else 3))
         return Attribute(name, "ordinal", low=low, high=low + size - 1)
     missing = "keep" if kind == "empty" else None
     return Attribute(

@@ -154,7 +154,7 @@ class _Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        if told is not None and (len(self._pool) + len(told)) * told[0].numel() < TOLD:
+        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < TOLD:
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
