@@ -86,10 +86,7 @@ def _question(draw: random.Random, kind: str) -> tuple[int, Decision, nn.Module 
 def _domain(draw: random.Random, kind: str, people: int) -> TableDomain:
     """Return attributes of all kinds and rules between some of them."""
     while True:
-        plain = kind == "ties"  # small whole numbers, with which nothing is rounded
-        free = [
-            _attribute(draw, f"a{i}", plain=plain, far=kind in ("shifted", "lifted")) for i in range(draw.randint(2, 5))
-        ]
+        free = [_attribute(draw, f"a{i}", kind) for i in range(draw.randint(2, 5))]
         kept = [_sensitive(draw, f"s{i}") for i in range(draw.choice((1, 1, 2)))]
         attributes = [*free, *kept]
         draw.shuffle(attributes)

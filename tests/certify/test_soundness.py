@@ -86,7 +86,7 @@ def test_boxes_that_overlap_or_leave_out_are_seen(biased):
 
 @pytest.mark.parametrize("seed", range(3 * len(KINDS)))
 def test_no_box_claims_more_than_the_truth(seed):
-    assert held(seed, people=4_000).wrong == ()
+    assert held(seed, people=4_000, steps=8).wrong == ()
 
 
 def test_a_tie_goes_to_the_class_that_the_decision_says():
