@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
@@ -29,12 +29,18 @@ def main() -> None:
     parser.add_argument("--models", type=int, help="or after so many models")
     parser.add_argument("--kind", choices=KINDS, help="one kind of model only")
     options = parser.parse_args()
-    begun, boxes, seed = time.monotonic(), Counter[str](), options.seed
-    models, wrong, rounded, decided = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    begun, seed, failed = time.monotonic(), options.seed, 0
+    models, boxes, wrong, rounded = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    decided: defaultdict[str, float] = defaultdict(float)
     while sum(boxes.values()) < options.boxes and sum(models.values()) < (options.models or 1 << 62):
         if options.minutes is not None and time.monotonic() - begun > 60 * options.minutes:
             break
-        claims = held(seed, kind=options.kind)
+        try:
+            claims = held(seed, kind=options.kind)
+        except Exception as error:  # no proof is no wrong proof, but must be looked at
+            print(f"FAILED: seed {seed}, {type(error).__name__}: {error}", flush=True)
+            failed, seed = failed + 1, seed + 1
+            continue
         kind = claims.kind
         models[kind] += 1
         boxes[kind] += claims.boxes
@@ -54,7 +60,7 @@ def main() -> None:
         print(f"| {kind} | {models[kind]:,} | {boxes[kind]:,} | {wrong[kind]} | {rounded[kind]} | {share:.1f} % |")
     total = [sum(counter.values()) for counter in (models, boxes, wrong, rounded)]
     print(f"| all | {total[0]:,} | {total[1]:,} | {total[2]} | {total[3]} | |")
-    sys.exit(1 if total[2] else 0)
+    sys.exit(1 if total[2] or failed else 0)
 
 
 if __name__ == "__main__":
