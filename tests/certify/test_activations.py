@@ -84,7 +84,7 @@ def test_a_sigmoid_is_touched_by_the_tangent_through_its_other_end() -> None:
     low, high = torch.tensor([-6.0]).double(), torch.tensor([5.0]).double()
     lines = relax(Curve("sigmoid"), low, high, "adaptive")
     at_low = float(lines.high * low + lines.high_at)
-    assert at_low == pytest.approx(1 / (1 + math.exp(6)), abs=1e-4)
+    assert at_low == pytest.approx(1 / (1 + math.exp(6)), abs=5e-4)
     assert 0.109 < float(lines.high) < 0.111  # the chord has 0.09
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from neuronfair.model.chain import Curve
 EPS = torch.finfo(torch.float64).eps
 SLACK = 32 * EPS  # for each number that meets where a constant is computed
 FAR, STEP = 40.0, 1 / 128  # outside ±FAR all these functions are straight but for 1e-15; the grid inside
-STEPS = 16  # halvings that find the tangent from an end
+STEPS = 12  # halvings that find the tangent from an end
 WIDE = 4.0  # from here on the slopes of a bent function are those of its ends
 
 
@@ -75,7 +76,7 @@ class _Smooth:
     def pieces(self) -> tuple[tuple[float, float, bool], ...]:
         """Start, end, and whether it is convex there."""
         ends = (-math.inf, *self.turns, math.inf)
-        return tuple((a, b, self.convex == (i % 2 == 0)) for i, (a, b) in enumerate(zip(ends, ends[1:], strict=False)))
+        return tuple((a, b, self.convex == (i % 2 == 0)) for i, (a, b) in enumerate(pairwise(ends)))
 
 
 def _smooth(shape: _Smooth, low: Tensor, high: Tensor, flat: bool) -> Relaxation:
@@ -147,7 +148,7 @@ def _from_an_end(shape: _Smooth, low: Tensor, high: Tensor, chord: Tensor) -> Te
 
     It is that of the tangent through the low end, or in the middle, if that one touches later.
     """
-    a, b = low.clamp(min=0), high.clamp(min=0)
+    a, b = low.clamp(min=0), high.clamp(0, FAR / 2)
     start = shape.function(low)
     for _ in range(STEPS):  # where the tangent passes below the low end, it touches too early
         d = (a + b) / 2
@@ -167,7 +168,8 @@ def _silu_slope(x: Tensor) -> Tensor:
 
 
 def _gelu_slope(x: Tensor) -> Tensor:
-    return torch.special.ndtr(x) + x * torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi)
+    below: Tensor = torch.special.ndtr(x)
+    return below + x * torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi)
 
 
 SMOOTH = {

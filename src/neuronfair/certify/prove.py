@@ -130,10 +130,11 @@ class _Search:
             counts = ask_everybody(self._subject, boxes[small], pattern[small].long())
             self._finish(asked(self._subject, boxes[small], pattern[small], counts))
         if len(new):
-            self._examine(boxes[new], pattern[new].long(), None)
+            self._examine(boxes[new], pattern[new].long())
         if len(old):
             told = taken["told"][old].repeat(2, 1, 1) if "told" in taken else None
-            self._examine(self._space.halves(boxes[old], axis[old]), pattern[old].long().repeat(2), told)
+            before = (taken["fair"] + taken["flips"])[old].repeat(2)
+            self._examine(self._space.halves(boxes[old], axis[old]), pattern[old].long().repeat(2), told, before)
         self._steps += 1
 
     def progress(self) -> Progress:
@@ -158,8 +159,13 @@ class _Search:
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
-    def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None) -> None:
-        """Bound boxes: those that are decided are done with, the others are open."""
+    def _examine(
+        self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None
+    ) -> None:
+        """Bound boxes: those that are decided are done with, the others are open.
+
+        `told` is what is known of their inner layers, and `before` the share of each that was proved before it was cut.
+        """
         self.boxes += len(boxes)
         bounder, valid = self._subject.bounder, self._people.valid[pattern]
         if bounder is None:  # only to be cut until everybody can be asked
@@ -167,8 +173,8 @@ class _Search:
             longest = (boxes.high - boxes.low).argmax(1)
             self._put({**undecided(boxes, pattern, zero, zero), "axis": longest.int()}, None)
             return
-        if bounder.ways > 1 and self._steps % EVERY == 4:
-            self._way = self._best_way(boxes, pattern, told)
+        if bounder.ways > 1 and before is not None and self._steps % EVERY == 4:
+            self._way = self._best_way(boxes, pattern, told, before)
         lines = bounder.lines(boxes, told, self._way)
         seen = look(self._subject.question, self._space, boxes, lines, valid)
         fair = seen.fair if lines.same is None else seen.fair | lines.same
@@ -180,20 +186,21 @@ class _Search:
         columns["axis"] = self._to_cut(boxes, lines, seen)[rest].int()
         self._put(columns, None if lines.inner is None else lines.inner[rest])
 
-    def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None) -> int:
-        """Return the way to bound that proves the most people of some boxes, for what it costs."""
+    def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None, before: Tensor) -> int:
+        """Return the way to bound that proves the most more people of some boxes than before, for what it costs."""
         bounder = self._subject.bounder
         assert bounder is not None
         some = slice(None, None, max(1, len(boxes) // TRIAL))
         boxes, pattern, told = boxes[some], pattern[some], None if told is None else told[some]
-        share = self._people.share(self._space, boxes, pattern)
+        share, before = self._people.share(self._space, boxes, pattern), before[some]
         scores = []
         for way in range(bounder.ways):
             lines = bounder.lines(boxes, told, way)
             seen = look(self._subject.question, self._space, boxes, lines, self._people.valid[pattern])
             proved = (self._alike(seen.alike.guess) + _all(seen.flips.guess)).clamp(max=1.0)
             proved = torch.where(seen.fair | seen.unfair, 1.0, proved)
-            scores.append(float((proved * share).sum()) / bounder.cost(way))
+            gain = float(((proved - before) * share).sum())
+            scores.append(gain / bounder.cost(way) if gain > 0 else gain)
         return max(range(bounder.ways), key=scores.__getitem__)
 
     def _alike(self, above: Tensor) -> Tensor:
