@@ -60,7 +60,11 @@ def crown_of(
     start = first(inputs) + sum((r.first for r in read), torch.zeros(len(first.bias), dtype=torch.float64))
     size = inputs.abs().amax(0) @ first.weight.abs().T + first.bias.abs() + sum(r.size for r in read)
     affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)
-    rounding = errors_of(affines, curves, size)
+    sizes = list(affines)
+    if len(chain.affines) > 1:  # the model rounds its scores one by one, however near they are to each other
+        both = Affine(matrix.abs() @ last.weight.abs(), matrix.abs() @ last.bias.abs() + question.offset.abs())
+        sizes[len(chain.affines) - 1] = both
+    rounding = errors_of(sizes, curves, size)
     space = Space(tuple(r.axis for r in read), device)
     return Crown(
         space,
