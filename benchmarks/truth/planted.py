@@ -150,13 +150,13 @@ def _module(kind: str, x: Tensor, layers: list[int], outputs: int, curve: str, d
             now = module(x)
         last = _linear(kind, now, outputs)
         if kind == "cancelling" and outputs > 1:
-            last.weight[1] = last.weight[0] + 1e-7 * last.weight[1]
+            last.weight[1] = last.weight[0] + 1e-4 * last.weight[1]
         if kind != "ties":
             scores = last(now)
             others = scores - scores[:, :1] if outputs > 1 else scores
             last.bias -= others.median(0).values
         if kind in ("cancelling", "shifted") and outputs > 1:
-            last.bias += 1e6  # all scores are far from 0, and near to each other
+            last.bias += 1e4  # all scores are far from 0, and near to each other
     module.append(last)
     return module.float() if kind in ("plain", "dead") else module
 
@@ -173,7 +173,7 @@ def _linear(kind: str, x: Tensor, width: int) -> nn.Linear:
     layer.weight *= 1e6 if kind == "huge" else 1.0
     layer.bias.copy_(-(x @ layer.weight.T).median(0).values)
     if kind == "lifted":
-        layer.bias += 1e10  # beside it weights are small: not what is left of them after it was added and taken away
+        layer.bias += 1e10 if width % 2 else 1e6  # beside it weights are small: not what is left of them after it was added and taken away
     if kind == "dead" and width > 3:
         layer.weight[0] = 0.0
         layer.bias[1] = -1e3
