@@ -173,7 +173,7 @@ def _linear(kind: str, x: Tensor, width: int) -> nn.Linear:
     layer.weight *= 1e6 if kind == "huge" else 1.0
     layer.bias.copy_(-(x @ layer.weight.T).median(0).values)
     if kind == "lifted":
-        layer.bias += 1e10 if width % 2 else 1e6  # beside it weights are small: not what is left of them after it was added and taken away
+        layer.bias += 1e10 if width % 2 else 1e6  # which, added to a weight and taken away, takes digits with it
     if kind == "dead" and width > 3:
         layer.weight[0] = 0.0
         layer.bias[1] = -1e3
