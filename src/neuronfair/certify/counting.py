@@ -30,7 +30,7 @@ from neuronfair.certify.space import Boxes, Space
 BLOCK = 8
 WAVES = BLOCK * BLOCK  # K
 FINER = (1, 4, 16, 64)  # M is one of these multiples of K + 1: the one that loses least
-ROWS = 1 << 12  # boxes at a time
+ROWS = {"cpu": 1 << 12, "cuda": 1 << 20}  # boxes at a time
 NUMBERS = {"cpu": 1 << 16, "cuda": 1 << 25}  # of waves at a time: on a processor, what its cache holds
 TAILS = 4.5  # deviations that the period holds at least
 ROUNDING = 1e-10  # of sums of waves: their coefficients' sum is below 3, their phases below 2^13 turns of 2^-52
@@ -57,9 +57,10 @@ def share_above(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Tenso
     Axes are independent and all their codes alike. Rounding is included; 1 is said only of a line that is above 0
     everywhere in the box.
     """
+    rows = ROWS[boxes.low.device.type]
     parts = [
-        _share(_terms(space, boxes[slice(i, i + ROWS)], slopes[i : i + ROWS], at[i : i + ROWS]))
-        for i in range(0, len(boxes), ROWS)
+        _share(_terms(space, boxes[slice(i, i + rows)], slopes[i : i + rows], at[i : i + rows]))
+        for i in range(0, len(boxes), rows)
     ]
     return torch.cat(parts) if parts else at.new_zeros(0)
 

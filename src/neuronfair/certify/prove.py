@@ -20,12 +20,12 @@ from neuronfair.certify.space import Boxes
 from neuronfair.certify.stopping import stopping
 from neuronfair.certify.subject import Subject
 
-BATCH = {"cpu": 2_048, "cuda": 1 << 16}  # boxes that are cut at once
+BATCH = {"cpu": 2_048, "cuda": 1 << 17}  # boxes that are cut at once
 SMALL = 512  # combinations of places up to which everybody in a box is asked
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 TRIAL, EVERY = 256, 16  # boxes on which the ways to bound are compared, and after how many steps again
-TOLD = 1 << 27  # numbers about inner layers that are kept for the halves of open boxes
+TOLD = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of open boxes
 KEEP = 10.0  # seconds between two states that are kept
 
 
@@ -92,7 +92,7 @@ class _Search:
 
     def __init__(self, subject: Subject, state: State | None) -> None:
         self._subject, self._space, self._people = subject, subject.space, subject.people
-        self._batch = BATCH["cpu" if subject.device.type == "cpu" else "cuda"]
+        self._batch = BATCH[subject.device.type]
         self._steps = self._way = 0
         people = subject.people
         self._whole = people.share(subject.space, people.boxes, people.pattern).sum()
@@ -155,13 +155,14 @@ class _Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < TOLD:
+        if (
+            told is not None
+            and (len(self._pool) + len(told)) * told.shape[1:].numel() < TOLD[self._subject.device.type]
+        ):
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
-    def _examine(
-        self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None
-    ) -> None:
+    def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None) -> None:
         """Bound boxes: those that are decided are done with, the others are open.
 
         `told` is what is known of their inner layers, and `before` the share of each that was proved before it was cut.
