@@ -195,3 +195,25 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
         sound,
         proof.seconds,
     )
+
+
+def strata(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Coverage | None:
+    """Sample what a very short proof leaves open, many times, and count how often the interval holds."""
+    from neuronfair.certify.strata import strata_rate
+
+    try:
+        subject = subject_of(case.opened, case.domain, decision=case.decision)
+    except Unprovable:
+        return None
+    proof = prove(subject, seconds=0.2)
+    if proof.complete:
+        return None
+    inside = 0
+    for seed in range(repeats):
+        if seed % 100 == 0:
+            note(f"{name}: rate of the open part, {seed:,} of {repeats:,}")
+        low, high = strata_rate(case.opened.model, subject, proof, samples=1_000, seed=seed).interval
+        inside += low <= truth.rate <= high
+    low, high = Rate(inside, repeats, "domain").interval
+    share = 100 * proof.open / proof.people
+    return Coverage(name, f"1,000 people of the {share:.1f} % left open", truth.rate, inside, repeats, low, high)
