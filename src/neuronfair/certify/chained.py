@@ -62,7 +62,11 @@ def crown_of(
     # Weights that were found by asking are off by a rounding of the bias, too, for each input.
     size = largest @ first.weight.abs().T + first.bias.abs() * (1 + largest.sum())
     affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)
-    rounding = errors_of(affines, curves, size)
+    sizes = list(affines)
+    if len(chain.affines) > 1:  # the model rounds its scores one by one, however near they are to each other
+        both = Affine(matrix.abs() @ last.weight.abs(), matrix.abs() @ last.bias.abs() + question.offset.abs())
+        sizes[len(chain.affines) - 1] = both
+    rounding = errors_of(sizes, curves, size)
     space = Space(tuple(r.axis for r in read), device)
     return Crown(
         space,

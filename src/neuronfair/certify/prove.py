@@ -158,13 +158,12 @@ class _Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < TOLD[self._subject.device.type]:
+        room = TOLD[self._subject.device.type]
+        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < room:
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
-    def _examine(
-        self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None
-    ) -> None:
+    def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None) -> None:
         """Bound boxes: those that are decided are done with, the others are open.
 
         `told` is what is known of their inner layers, and `before` the share of each that was proved before it was cut.

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from neuronfair.certify.report import Part
 from neuronfair.words import duration, listed, many, percent, plain
 
 Method = Literal["bounds of a network", "bounds of trees", "everybody was asked"]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some people of the domain."""
-
-    count: str  # how many, exactly: a whole number of any length
-    share: float  # of all people; 0 or 1 only for nobody or everybody
-
-    @staticmethod
-    def of(count: int, people: int) -> Part:
-        """Return so many of so many people.
-
-        >>> Part.of(10**20 - 1, 10**20)
-        Part(count='99999999999999999999', share=0.9999999999999999)
-        """
-        share = count / people if people else 0.0
-        return Part(str(count), math.nextafter(1, 0) if share == 1 and count < people else share)
 
 
 @dataclass(frozen=True)
