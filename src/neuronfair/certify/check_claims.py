@@ -86,15 +86,27 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
         crowded = np.bincount(parts.box, minlength=n) > MOST_PARTS
         if not wanted.any() or (crowded & missing).any():
             break
-        left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
-        left[parts.people == 0] = np.inf
-        most = np.zeros(n)
-        np.maximum.at(most, parts.box[wanted], left[wanted])
-        cut = wanted & ((left >= most[parts.box] / 2) | np.isinf(left))
+        cut = _largest(parts, wanted, [claim - sum_ for claim, sum_ in zip(claims, sums, strict=True)])
         parts = parts[~cut] + _halves(bounds, parts[cut], claims)
     people = _sums(parts.box, parts.people, n)
     failed = np.flatnonzero(missing | unsure.astype(bool))
     return Found(people, sums[0], sums[1], int(failed[0]) if len(failed) else None)
+
+
+def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
+    """Return which parts to cut: the largest that together hold twice as many open people as a claim misses."""
+    left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
+    left[(parts.people == 0).astype(bool)] = np.inf  # a rule cuts them
+    order = np.flatnonzero(wanted)
+    order = order[np.lexsort((-left[order], parts.box[order]))]
+    box, size = parts.box[order], np.where(np.isinf(left[order]), 0, left[order])
+    before = np.cumsum(size) - size
+    start = np.flatnonzero(np.diff(box, prepend=-1))
+    before -= np.repeat(before[start], np.diff(np.append(start, len(box))))  # of the same box
+    most = 2 * np.maximum(missing[0], missing[1]).astype(np.float64)[box]
+    cut = np.zeros(len(parts), bool)
+    cut[order[(before <= most) | np.isinf(left[order])]] = True
+    return cut
 
 
 def _sums(box: Ints, numbers: Any, n: int) -> Any:
@@ -191,7 +203,7 @@ def _bounded(
         if not len(short) or (single and len(bounds.frame.ground.values) > MOST_SINGLE):
             break
         box = low[short], high[short], valid[short]
-        lines = bounds.lines(*box[:2], False) if single else Lines(joint.slopes[short], joint.at[short])
+        lines = bounds.lines(*box[:2], False) if single else joint.chosen(short)
         again = _shares(bounds, *box, [need[short] for need in needed], lines, FINE)
         shares[:, short] = np.maximum(shares[:, short], again)
     return shares[0], shares[1], axis
@@ -211,14 +223,13 @@ def _shares(
 ) -> Floats:
     """Return at least the shares of boxes that are decided alike and not, by some lines: (2, n)."""
     frame, rows = bounds.frame, bounds.rows
-    least = _over(frame.least, low, high, lines)
-    whole = rows.decided(least, valid)
+    whole = rows.decided(lines.least, valid)
     shares = np.array(whole, dtype=np.float64)
     for share, need, counted in zip(shares, needed, (_alike, _flips), strict=True):
         some = np.flatnonzero(~(whole[0] | whole[1]) & (need > 0))
         if len(some):
             box = _Box(frame, low[some], high[some], valid[some], bins)
-            share[some] = counted(box, rows, Lines(lines.slopes[some], lines.at[some]), least[some])
+            share[some] = counted(box, rows, lines.chosen(some))
     return shares
 
 
@@ -243,17 +254,17 @@ class _Box:
         return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.bins)
 
 
-def _alike(box: _Box, rows: Signed, lines: Lines, least: Floats) -> Floats:
+def _alike(box: _Box, rows: Signed, lines: Lines) -> Floats:
     """Return at least the share of boxes where one line below those of all values says that they are decided alike."""
     if not rows.classes:
         (slopes, at), (others, other) = (_common(box, lines, row, box.valid) for row in (0, 1))
         return box.above(slopes + others, at + other + rows.tolerance)
     shares = []
     for row in range(len(rows.matrix)):
-        matter = box.valid & (least[..., row] <= 0)  # those that are positive anyway do not
+        matter = box.valid & (lines.least[..., row] <= 0)  # those that are positive anyway do not
         matter[~matter.any(1)] = box.valid[~matter.any(1)]
         shares.append(box.above(*_common(box, lines, row, matter)))
-    total = np.zeros(len(least))
+    total = np.zeros(len(box.low))
     for own in rows.classes:
         total += np.clip(1 - sum(1 - shares[row] for row in own), 0, 1)
     return np.minimum(total, 1 - 2.0**-52)
@@ -269,9 +280,9 @@ def _common(box: _Box, lines: Lines, row: int, matter: Bools) -> tuple[Floats, F
     return mean, np.where(matter, rest, np.inf).min(1)
 
 
-def _flips(box: _Box, rows: Signed, lines: Lines, least: Floats) -> Floats:
+def _flips(box: _Box, rows: Signed, lines: Lines) -> Floats:
     """Return at least the share of boxes where one value surely has a class and another surely has not."""
-    n, frame, exists = len(least), box.frame, box.valid[..., None]
+    n, frame, exists = len(box.low), box.frame, box.valid[..., None]
     every, last = np.arange(n), lines.slopes.shape[1] - 1
     mean = np.where(exists, _over(frame.mean, box.low, box.high, lines), -np.inf)
 

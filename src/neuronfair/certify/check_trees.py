@@ -58,7 +58,7 @@ class Trees:
         k = len(self.frame.ground.values)
         step = max(1, NUMBERS // (k * len(self.axis) * len(self.base)))
         parts = [self._lines(low[i : i + step], high[i : i + step]) for i in range(0, len(low), step)]
-        return Lines(np.concatenate([p.slopes for p in parts]), np.concatenate([p.at for p in parts]))
+        return Lines.joined(parts)
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where no tree can tell the valid sensitive values apart."""
@@ -115,6 +115,7 @@ class Trees:
             least[..., level] = np.minimum(one, other)
         slopes = np.zeros((n, k, rows, self.frame.features))
         at = np.broadcast_to(self.base - self._slack, (n, k, rows)).copy()
+        lowest = least[..., self.roots].sum(-1) + at
         for root in self.roots:
             node = np.full((n, k), root)
             for _ in range(self.depth):  # down to the first node that both sides of the box reach
@@ -124,7 +125,7 @@ class Trees:
             ends = [np.take_along_axis(least, child[node][:, :, None, None], 3) for child in (self.left, self.right)]
             at += ends[1][..., 0]
             slopes += (ends[0] - ends[1]) * self.by_place[node][:, :, None]
-        return Lines(slopes, at)
+        return Lines(slopes, at, lowest)
 
 
 def trees_of(forest: Forest, ground: Ground, rows: Signed) -> Trees:
