@@ -17,22 +17,35 @@ class Unprovable(ModelError):
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines that hold everywhere in a box, rounding included: slopes (n, values, margins, features), constants without.
+    """Lines that hold everywhere in a box, with room for all rounding, also for a few more operations on them.
 
-    `values` are all combinations of the sensitive attributes; the slopes may be the same for all (expanded).
+    `values` are all combinations of the sensitive attributes. The slopes may be the same for all of them: then they are
+    given once, (n, 1, margins, features).
     """
 
-    low: Tensor
-    low_at: Tensor
+    low: Tensor  # (n, values or 1, margins, features)
+    low_at: Tensor  # (n, values, margins)
     high: Tensor
     high_at: Tensor
     inner: Tensor | None = None  # (n, …) what the halves of a box may be told of it
+    same: Tensor | None = None  # (n,) where all values surely have the same margins, whatever these are
 
 
 class Bounder(Protocol):
-    """A model whose margins can be bounded."""
+    """A model whose margins can be bounded, in one or several ways; which is best, is found by trying."""
 
     space: Space
+    ways: int
 
-    def lines(self, boxes: Boxes, known: Tensor | None = None) -> Lines:
+    def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines over boxes; `known` is what `inner` was for boxes that hold them."""
+
+    def margins(self, places: Tensor) -> Tensor:
+        """Return the margins of people at places (n, axes), with every sensitive value: (n, values, margins)."""
+
+    def cost(self, way: int) -> float:
+        """Return about how long a way takes, compared with the others."""
+
+    @property
+    def slack(self) -> Tensor:
+        """How far the margins of rows may be off by rounding: (margins,)."""

@@ -126,10 +126,14 @@ class Space:
         return sizes
 
     def least(self, boxes: Boxes, slopes: Tensor) -> Tensor:
-        """Return the smallest value of lines (n, lines, features) over each box: (n, lines)."""
+        """Return the smallest value of lines over each box, (n, lines); lines are (n, lines, features), or shared."""
         low, high = self._ends(boxes, slopes.dtype)
         steep = slopes[..., self.slopes] if self.tables else slopes
-        least = (steep.clamp(min=0) @ low[..., None] + steep.clamp(max=0) @ high[..., None])[..., 0]
+        middle, half = (low + high) / 2, (high - low) / 2
+        if slopes.dim() == 2:
+            least = middle @ steep.T - half @ steep.abs().T
+        else:
+            least = (steep @ middle[..., None] - steep.abs() @ half[..., None])[..., 0]
         for axis, start, count in self.tables:
             own = slopes[..., start : start + len(count)]
             least = least + own.masked_fill(~self.inside(boxes, axis)[:, None], torch.inf).amin(-1)

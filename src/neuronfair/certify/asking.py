@@ -1,0 +1,52 @@
+"""Small boxes are decided exactly: everybody in them is asked."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neuronfair.certify.space import Boxes
+from neuronfair.certify.subject import Subject
+
+ROWS = 1 << 18  # people with their twins that are asked at once
+LARGEST = 1 << 62
+
+
+def combinations(boxes: Boxes) -> Tensor:
+    """Return how many combinations of places each box has, about: float64 (n,)."""
+    return (boxes.high - boxes.low + 1).double().prod(1)
+
+
+def ask_everybody(subject: Subject, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
+    """Return of how many combinations of codes all twins are decided alike, and of how many not: int64 (n,) each.
+
+    Only axes of which a box has several places are counted: with the others each count multiplies. Whose margin is
+    within rounding of the boundary is neither.
+    """
+    counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
+    sizes = combinations(boxes).long()
+    per_pass = max(1, ROWS // subject.people.valid.shape[1])
+    groups = ((sizes.cumsum(0) - 1) // per_pass).cpu()
+    for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
+        if len(part):
+            counts[:, part] = _asked(subject, boxes[part], pattern[part], sizes[part])
+    return counts[0], counts[1]
+
+
+def _asked(subject: Subject, boxes: Boxes, pattern: Tensor, sizes: Tensor) -> Tensor:
+    owner = torch.repeat_interleave(torch.arange(len(boxes), device=sizes.device), sizes)
+    number = torch.arange(len(owner), device=sizes.device) - (sizes.cumsum(0) - sizes)[owner]
+    lengths = boxes.high - boxes.low + 1
+    places = torch.empty(len(owner), lengths.shape[1], dtype=torch.int64, device=sizes.device)
+    weight = torch.ones_like(number)
+    for axis in range(lengths.shape[1]):
+        length = lengths[owner, axis]
+        places[:, axis] = boxes.low[owner, axis] + number % length
+        number = number // length
+        if not subject.space.axes[axis].linear:
+            count = subject.space.axes[axis].count.to(sizes.device)[places[:, axis]]
+            weight = weight * torch.where(length > 1, count, 1)
+    margins = subject.margins(places)
+    fair, flips = subject.question.asked(margins, subject.slack, subject.people.valid[pattern[owner]])
+    zero = torch.zeros(len(boxes), dtype=torch.int64, device=sizes.device)
+    return torch.stack([zero.scatter_add(0, owner, torch.where(some, weight, 0)) for some in (fair, flips)])

@@ -1,0 +1,214 @@
+"""Lines below and above a network over a box of people: CROWN, batched.
+
+What a layer is given is bounded by lines that are carried back through all layers before it to the people's values.
+The lines of an activation function hold between the bounds of what it is given (`activations.py`). The first step back
+from a layer begins with its weights, the same for all boxes, so it is one product of matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.certify.activations import Relaxation, relax
+from neuronfair.certify.bounds import Lines
+from neuronfair.certify.space import Boxes, Space
+from neuronfair.model.chain import Affine, Curve
+
+NUMBERS = 1 << 19  # of the largest array of a pass on a CPU: what fits into its cache
+MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
+
+
+class Way(NamedTuple):
+    """Whether all sensitive values share bounds of the inner layers, and lines: looser and cheaper; how ReLUs bend."""
+
+    inner: bool
+    last: bool
+    policy: str
+
+
+_SHARED = ((True, True), (True, False), (False, False))
+WAYS = tuple(Way(inner, last, policy) for policy in ("adaptive", "flat") for inner, last in _SHARED)
+Between = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Crown:
+    """A network over the features of a space. `start` is what its first layer adds for each sensitive value."""
+
+    space: Space
+    affines: tuple[Affine, ...]  # the first from features, the last to margins
+    start: Tensor  # (values, neurons of the first layer)
+    curves: tuple[Curve, ...]
+    rounding: tuple[Tensor, ...]  # per layer, the margins last: how far its numbers may be off
+    ways: int = len(WAYS)
+
+    def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
+        """Return lines for all margins over boxes."""
+        if not self.curves:
+            return self._of_one_layer(boxes)
+        if boxes.low.device.type != "cpu" or len(boxes) <= self._rows:
+            return self._lines(boxes, known, WAYS[way])
+        pieces = [slice(i, i + self._rows) for i in range(0, len(boxes), self._rows)]
+        parts = [self._lines(boxes[p], None if known is None else known[p], WAYS[way]) for p in pieces]
+        low, low_at, high, high_at, inner = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("low", "low_at", "high", "high_at", "inner")
+        )
+        return Lines(low, low_at, high, high_at, inner)
+
+    def cost(self, way: int) -> float:
+        """Return about how long a step takes in some way: there is more to it than lines."""
+        inner, last, _ = WAYS[way]
+        values = len(self.start)
+        return 1.0 if last else 1.0 + (values - 1) * (0.2 if inner else 0.5)
+
+    @property
+    def slack(self) -> Tensor:
+        """How far the margins may be off by rounding."""
+        return self.rounding[-1]
+
+    def margins(self, places: Tensor) -> Tensor:
+        """Return the margins of people at places, with every sensitive value."""
+        first, space = self.affines[0].weight, self.space
+        x = places[:, space.linear].to(first.dtype) @ first[:, space.slopes].T
+        for axis, begin, _ in space.tables:
+            x = x + first.T[begin + places[:, axis]]
+        x = x[:, None] + self.start
+        for curve, affine in zip(self.curves, self.affines[1:], strict=True):
+            x = affine(curve(x))
+        return x
+
+    @cached_property
+    def _rows(self) -> int:
+        """How many boxes go through at once on a CPU."""
+        shapes = [(2 * len(a.bias), a.weight.shape[1]) for a in self.affines[1:]]
+        return max(16, NUMBERS // max(lines * neurons for lines, neurons in shapes))
+
+    def _of_one_layer(self, boxes: Boxes) -> Lines:
+        n, k = len(boxes), len(self.start)
+        slopes = self.affines[0].weight.expand(n, 1, -1, -1)
+        at = self.start.expand(n, k, -1)
+        return Lines(slopes, at - self.slack, slopes, at + self.slack)
+
+    def _lines(self, boxes: Boxes, known: Tensor | None, way: Way) -> Lines:
+        given, told = self._given(boxes, known, way)
+        n, k = len(boxes), 1 if way.last else len(self.start)
+        if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
+            repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in given[1:])
+            given = [self._first(boxes, False), *repeated]
+        relaxed = [self._relaxed(number, between, way.last, way.policy) for number, between in enumerate(given)]
+        slopes, at = self._back(relaxed, way.last)
+        half = len(self.affines[-1].bias)
+        slopes, at = slopes.view(n, k, 2 * half, -1), at.view(n, -1, 2 * half)
+        low, high = at[..., :half] - self.slack, -at[..., half:] + self.slack
+        return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, told)
+
+    def _given(self, boxes: Boxes, known: Tensor | None, way: Way) -> tuple[list[Between], Tensor]:
+        """Return between which numbers the input of each activation lies, and that for all values together."""
+        n, joint = len(boxes), way.inner
+        k = 1 if joint else len(self.start)
+        wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
+        given = [self._first(boxes, joint)]
+        told: list[Tensor] = []
+        relaxed: list[Relaxation] = []
+        done = 0
+        for number, affine in enumerate(self.affines[1:-1]):
+            relaxed.append(self._relaxed(number, given[-1], joint, way.policy))
+            slopes, at = self._back(relaxed, joint)
+            least = self.space.least(wide, slopes) + (at.amin(1) if joint else at[:, 0])
+            half, off = len(affine.bias), self.rounding[number + 1]
+            low, high = least[:, :half] - off, -least[:, half:] + off
+            if known is not None:  # bounds of a larger box hold for all values
+                mine = known[:, done : done + half].to(low.dtype)
+                mine = mine if joint else mine.repeat_interleave(k, 0)
+                low, high = torch.maximum(low, mine[..., 0]), torch.minimum(high, mine[..., 1])
+                high = torch.maximum(low, high)
+            done += half
+            given.append((low, high))
+            told.append(torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1))
+        return given, torch.cat(told, 1) if told else self.start.new_zeros(n, 0, 2)
+
+    def _first(self, boxes: Boxes, joint: bool) -> Between:
+        """Return between which numbers the input of the first activation lies, for all values together or for each."""
+        first = self.affines[0].weight
+        both = self.space.least(boxes, torch.cat([first, -first]))
+        low, high = both[:, None, : len(first)], -both[:, None, len(first) :]
+        lowest, highest = (self.start.amin(0)[None], self.start.amax(0)[None]) if joint else (self.start, self.start)
+        return (low + lowest - self.rounding[0]).flatten(0, 1), (high + highest + self.rounding[0]).flatten(0, 1)
+
+    def _relaxed(self, number: int, between: Between, joint: bool, policy: str) -> Relaxation:
+        """Return the lines of an activation; those of the first one by its input without `start`, if for one value."""
+        r = relax(self.curves[number], *between, policy)
+        if number or joint:
+            return r
+        start = self.start.repeat(len(r.low) // len(self.start), 1)
+        return Relaxation(r.low, torch.addcmul(r.low_at, r.low, start), r.high, torch.addcmul(r.high_at, r.high, start))
+
+    def _back(self, relaxed: Sequence[Relaxation], joint: bool) -> tuple[Tensor, Tensor]:
+        """Return lines below what the layer behind the relaxed ones is given, and below the same with another sign.
+
+        Slopes by feature, (n, lines, features), and constants, (n, values or 1, lines).
+        """
+        step = self._step(len(relaxed), joint)
+        r = relaxed[-1]
+        at = r.low_at @ step.up + r.high_at @ step.down + step.bias
+        back = self._one_step(step, r)
+        for number in reversed(range(len(relaxed) - 1)):
+            r, slopes = relaxed[number], back[..., :-1]
+            at = at + back[..., -1]
+            up, down = slopes.clamp(min=0), slopes.clamp(max=0)
+            at = at + (down @ r.high_at[..., None] + up @ r.low_at[..., None])[..., 0]
+            back = torch.addcmul(up * r.low[:, None], down, r.high[:, None]) @ self._matrix(number, joint)
+        width = self.space.features
+        starts = back[..., width:]
+        return back[..., :width], (at[..., None] + starts).transpose(1, 2) if joint else at[:, None]
+
+    def _matrix(self, number: int, joint: bool) -> Tensor:
+        """Return what a layer's numbers are made of: (neurons, those before and the bias, or features and starts)."""
+        return self._matrices[number if number or not joint else -1]
+
+    @cached_property
+    def _matrices(self) -> list[Tensor]:
+        inner = [torch.cat([a.weight, a.bias[:, None]], 1) for a in self.affines[1:]]
+        return [self.affines[0].weight, *inner, torch.cat([self.affines[0].weight, self.start.T], 1)]
+
+    def _step(self, layer: int, joint: bool) -> _Step:
+        if (layer, joint) not in self._steps:
+            weight, bias = self.affines[layer].weight, self.affines[layer].bias
+            signed = torch.cat([weight, -weight])
+            up, down = signed.clamp(min=0).T.contiguous(), signed.clamp(max=0).T.contiguous()
+            matrix = self._matrix(layer - 1, joint)
+            product = None
+            if 2 * signed.numel() * matrix.shape[1] <= MULTIPLIED:
+                parts = [(part[:, :, None] * matrix[:, None]).flatten(1) for part in (up, down)]
+                product = torch.cat(parts)
+            self._steps[layer, joint] = _Step(up, down, torch.cat([bias, -bias]), matrix, product)
+        return self._steps[layer, joint]
+
+    @cached_property
+    def _steps(self) -> dict[tuple[int, bool], _Step]:
+        return {}
+
+    @staticmethod
+    def _one_step(step: _Step, r: Relaxation) -> Tensor:
+        """Return the lines of a layer's weights, carried through the activation before it and what that is given."""
+        if step.product is not None:
+            return (torch.cat([r.low, r.high], 1) @ step.product).view(len(r.low), step.up.shape[1], -1)
+        slopes = torch.addcmul(step.up.T * r.low[:, None], step.down.T, r.high[:, None])
+        return slopes @ step.matrix
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The first step back from a layer: its weights with both signs, by their sign, and what they are multiplied by."""
+
+    up: Tensor  # (neurons, lines)
+    down: Tensor
+    bias: Tensor  # (lines,)
+    matrix: Tensor
+    product: Tensor | None  # (2 · neurons, lines · columns of the matrix), unless it would be too large

@@ -1,0 +1,83 @@
+"""Boxes and what is proved of each: shares, or exact counts where everybody was asked; people as whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neuronfair.certify.proof import Leaves
+from neuronfair.certify.space import Boxes
+from neuronfair.certify.subject import Subject
+
+BITS = 30  # of a share that are counted: people · floor(share · 2^30) / 2^30
+_SMALL = 1 << 62  # people up to which int64 is enough
+Columns = Mapping[str, Tensor]
+
+
+def decided(boxes: Boxes, pattern: Tensor, fair: Tensor) -> dict[str, Tensor]:
+    """Return boxes that are decided as a whole: fair, or discriminatory."""
+    none = torch.full_like(pattern, -1, dtype=torch.int64)
+    return _columns(boxes, pattern, fair.double(), 1.0 - fair.double(), none, none)
+
+
+def asked(subject: Subject, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Return boxes of which everybody was asked, with so many combinations of codes that are fair, and that are not."""
+    varied = torch.where(boxes.high > boxes.low, subject.space.sizes(boxes), 1).double().prod(1)
+    return _columns(boxes, pattern, counts[0] / varied, counts[1] / varied, *counts)
+
+
+def undecided(boxes: Boxes, pattern: Tensor, fair: Tensor, flips: Tensor) -> dict[str, Tensor]:
+    """Return boxes of which shares are proved, at least."""
+    none = torch.full_like(pattern, -1, dtype=torch.int64)
+    return _columns(boxes, pattern, fair, flips, none, none)
+
+
+def _columns(boxes: Boxes, pattern: Tensor, *proved: Tensor) -> dict[str, Tensor]:
+    names = ("fair", "flips", "fair_count", "flips_count")
+    place = {"low": boxes.low.int(), "high": boxes.high.int(), "pattern": pattern.int()}
+    return place | dict(zip(names, proved, strict=True))
+
+
+def shares(subject: Subject, columns: Columns) -> Tensor:
+    """Return the shares of all combinations of codes that boxes prove fair and discriminatory, about: (2,)."""
+    boxes = Boxes(columns["low"].long(), columns["high"].long())
+    weight = subject.people.share(subject.space, boxes, columns["pattern"].long())
+    return torch.stack([(weight * columns["fair"]).sum(), (weight * columns["flips"]).sum()])
+
+
+def leaves_of(subject: Subject, parts: Sequence[Columns]) -> Leaves:
+    """Return boxes with the whole numbers of people that are proved in each."""
+    low, high, pattern, *proved = (
+        torch.cat([part[name].cpu() for part in parts])
+        for name in ("low", "high", "pattern", "fair", "flips", "fair_count", "flips_count")
+    )
+    boxes = Boxes(low.long().to(subject.device), high.long().to(subject.device))
+    sizes = subject.space.sizes(boxes).cpu()
+    members = subject.people.inside.sum(1).cpu()[pattern.long()]
+    single = torch.where(high > low, 1, sizes)
+    kind = np.int64 if subject.count < _SMALL else object
+    people = _product(sizes, members, kind)
+    rest = _product(single, members, kind)
+    fair, flips = (
+        np.where(count.numpy() >= 0, rest * count.numpy().astype(kind), _part(people, share))
+        for share, count in zip(proved[:2], proved[2:], strict=True)
+    )
+    return Leaves(low.numpy(), high.numpy(), fair.tolist(), flips.tolist())
+
+
+def _product(sizes: Tensor, members: Tensor, kind: Any) -> npt.NDArray[Any]:
+    result = members.numpy().astype(kind)
+    for column in sizes.T:
+        result = result * column.numpy().astype(kind)
+    return result
+
+
+def _part(people: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
+    """Return a share of people, at most."""
+    parts = (share.clamp(0, 1) * (1 << BITS)).floor().long().numpy().astype(people.dtype)
+    return (people >> BITS) * parts + (((people & ((1 << BITS) - 1)) * parts) >> BITS)

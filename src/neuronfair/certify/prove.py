@@ -1,0 +1,242 @@
+"""The branch-and-bound: boxes are bounded and cut, those with the most open people first, until all is decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.certify.asking import ask_everybody, combinations
+from neuronfair.certify.bounds import Lines
+from neuronfair.certify.counting import share_above
+from neuronfair.certify.leaves import asked, decided, leaves_of, shares, undecided
+from neuronfair.certify.pool import Pool
+from neuronfair.certify.proof import Proof
+from neuronfair.certify.question import Halves, Seen, look
+from neuronfair.certify.space import Boxes
+from neuronfair.certify.stopping import stopping
+from neuronfair.certify.subject import Subject
+
+BATCH = {"cpu": 2_048, "cuda": 1 << 16}  # boxes that are cut at once
+SMALL = 512  # combinations of places up to which everybody in a box is asked
+WORTH = 0.02  # the share of a box from which on a half-space is counted
+STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
+TRIAL, EVERY = 256, 16  # boxes on which the ways to bound are compared, and after how many steps again
+TOLD = 1 << 27  # numbers about inner layers that are kept for the halves of open boxes
+KEEP = 10.0  # seconds between two states that are kept
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a proof is: shares of all people, about."""
+
+    fair: float
+    discriminatory: float
+    boxes: int
+    seconds: float
+
+    @property
+    def open(self) -> float:
+        """The share that nothing is proved of."""
+        return max(0.0, 1 - self.fair - self.discriminatory)
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a proof stands: columns of its open boxes, and of those that are done with."""
+
+    open: Mapping[str, Tensor]
+    done: Mapping[str, Tensor]
+    boxes: int
+    seconds: float
+
+
+@torch.no_grad()
+def prove(
+    subject: Subject,
+    *,
+    seconds: float = 60.0,
+    progress: Callable[[Progress], None] | None = None,
+    state: State | None = None,
+    keep: Callable[[State], None] | None = None,
+) -> Proof:
+    """Prove as much as can be proved about a region in so many seconds.
+
+    `keep` is given the state every few seconds, and `state` goes on from one; its seconds count. Ctrl-C ends the proof
+    with what is there.
+    """
+    search = _Search(subject, state)
+    begun = time.perf_counter() - search.seconds
+    kept = search.seconds
+    with stopping() as stop:
+        while not search.ended and search.seconds < seconds and not stop.asked:
+            search.step()
+            search.seconds = time.perf_counter() - begun
+            if progress:
+                progress(search.progress())
+            if keep and search.seconds - kept > KEEP:
+                kept = search.seconds
+                keep(search.state())
+    last = search.state()
+    if keep:
+        keep(last)
+    leaves = leaves_of(subject, (last.done, last.open))
+    return Proof(subject.count, sum(leaves.fair), sum(leaves.discriminatory), last.boxes, last.seconds, leaves)
+
+
+class _Search:
+    """A proof in the making."""
+
+    def __init__(self, subject: Subject, state: State | None) -> None:
+        self._subject, self._space, self._people = subject, subject.space, subject.people
+        self._batch = BATCH["cpu" if subject.device.type == "cpu" else "cuda"]
+        self._steps = self._way = 0
+        people = subject.people
+        self._whole = people.share(subject.space, people.boxes, people.pattern).sum()
+        if state is None:
+            state = self._beginning()
+        self.boxes, self.seconds = state.boxes, state.seconds
+        self._done = [dict(state.done)]
+        self._proved = shares(subject, state.done)  # by the boxes that are done with
+        self._pool = Pool({name: column[:0] for name, column in state.open.items()})
+        self._put(state.open, None)
+
+    def _beginning(self) -> State:
+        """Return the region, cut by its rules. Who has no twin is treated like all of them."""
+        boxes, pattern = self._people.boxes, self._people.pattern
+        nobody = ~self._people.inside[pattern].any(1)
+        alone = self._people.valid[pattern].sum(1) < 2
+        ready, rest = (nobody | alone).nonzero()[:, 0], (~(nobody | alone)).nonzero()[:, 0]
+        zero = torch.zeros(len(rest), dtype=torch.float64, device=self._subject.device)
+        columns = undecided(boxes[rest], pattern[rest], zero, zero)
+        columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
+        return State(columns, decided(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool)), 0, 0.0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is open any more."""
+        return len(self._pool) == 0
+
+    def step(self) -> None:
+        """Take the boxes with the most open people, ask everybody in small ones, and cut the others."""
+        taken = self._pool.take(self._batch)
+        boxes, pattern, axis = Boxes(taken["low"].long(), taken["high"].long()), taken["pattern"], taken["axis"].long()
+        few = (combinations(boxes) <= SMALL) & (axis >= 0)
+        small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
+        if len(small):
+            counts = ask_everybody(self._subject, boxes[small], pattern[small].long())
+            self._finish(asked(self._subject, boxes[small], pattern[small], counts))
+        if len(new):
+            self._examine(boxes[new], pattern[new].long())
+        if len(old):
+            told = taken["told"][old].repeat(2, 1, 1) if "told" in taken else None
+            before = (taken["fair"] + taken["flips"])[old].repeat(2)
+            self._examine(self._space.halves(boxes[old], axis[old]), pattern[old].long().repeat(2), told, before)
+        self._steps += 1
+
+    def progress(self) -> Progress:
+        """Return how far the proof is."""
+        fair, flips = ((self._proved + self._pool.proved) / self._whole).tolist()
+        return Progress(fair, flips, self.boxes, self.seconds)
+
+    def state(self) -> State:
+        """Return where the proof stands."""
+        open_boxes = {name: column for name, column in self._pool.everything().items() if name != "told"}
+        self._done = [{name: torch.cat([part[name] for part in self._done]) for name in self._done[0]}]
+        return State(open_boxes, self._done[0], self.boxes, self.seconds)
+
+    def _finish(self, columns: dict[str, Tensor]) -> None:
+        self._proved = self._proved + shares(self._subject, columns)
+        self._done.append(columns)
+
+    def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
+        boxes = Boxes(columns["low"].long(), columns["high"].long())
+        share = self._people.share(self._space, boxes, columns["pattern"].long())
+        if told is not None and (len(self._pool) + len(told)) * told[0].numel() < TOLD:
+            columns = {**columns, "told": told}
+        self._pool.put(columns, share)
+
+    def _examine(
+        self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None
+    ) -> None:
+        """Bound boxes: those that are decided are done with, the others are open.
+
+        `told` is what is known of their inner layers, and `before` the share of each that was proved before it was cut.
+        """
+        self.boxes += len(boxes)
+        bounder, valid = self._subject.bounder, self._people.valid[pattern]
+        if bounder is None:  # only to be cut until everybody can be asked
+            zero = torch.zeros(len(boxes), dtype=torch.float64, device=boxes.low.device)
+            longest = (boxes.high - boxes.low).argmax(1)
+            self._put({**undecided(boxes, pattern, zero, zero), "axis": longest.int()}, None)
+            return
+        if bounder.ways > 1 and before is not None and self._steps % EVERY == 4:
+            self._way = self._best_way(boxes, pattern, told, before)
+        lines = bounder.lines(boxes, told, self._way)
+        seen = look(self._subject.question, self._space, boxes, lines, valid)
+        fair = seen.fair if lines.same is None else seen.fair | lines.same
+        whole = fair | seen.unfair
+        index, rest = whole.nonzero()[:, 0], (~whole).nonzero()[:, 0]
+        self._finish(decided(boxes[index], pattern[index], fair[index]))
+        alike, flips = self._counted(boxes[rest], seen, rest)
+        columns = undecided(boxes[rest], pattern[rest], alike, flips)
+        columns["axis"] = self._to_cut(boxes, lines, seen)[rest].int()
+        self._put(columns, None if lines.inner is None else lines.inner[rest])
+
+    def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None, before: Tensor) -> int:
+        """Return the way to bound that proves the most more people of some boxes than before, for what it costs."""
+        bounder = self._subject.bounder
+        assert bounder is not None
+        some = slice(None, None, max(1, len(boxes) // TRIAL))
+        boxes, pattern, told = boxes[some], pattern[some], None if told is None else told[some]
+        share, before = self._people.share(self._space, boxes, pattern), before[some]
+        scores = []
+        for way in range(bounder.ways):
+            lines = bounder.lines(boxes, told, way)
+            seen = look(self._subject.question, self._space, boxes, lines, self._people.valid[pattern])
+            proved = (self._alike(seen.alike.guess) + _all(seen.flips.guess)).clamp(max=1.0)
+            proved = torch.where(seen.fair | seen.unfair, 1.0, proved)
+            gain = float(((proved - before) * share).sum())
+            scores.append(gain / bounder.cost(way) if gain > 0 else gain)
+        return max(range(bounder.ways), key=scores.__getitem__)
+
+    def _alike(self, above: Tensor) -> Tensor:
+        """Return the share decided alike, by the shares above the common lines of signed margins, (n, lines)."""
+        classes = self._subject.question.classes.to(above.device)
+        return _all(above[:, classes]).sum(-1) if len(classes) else above[:, 0]
+
+    def _counted(self, boxes: Boxes, seen: Seen, rest: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the shares of open boxes that half-spaces prove fair and discriminatory, at least."""
+        worth = seen.alike.guess[rest] > WORTH
+        alike = self._alike(self._above(boxes, seen.alike, rest, worth)).clamp(max=1.0)
+        likely = _all(seen.flips.guess[rest]) > WORTH
+        flips = _all(self._above(boxes, seen.flips, rest, likely[:, None].expand(-1, seen.flips.at.shape[1])))
+        return alike, torch.minimum(flips, 1.0 - alike)
+
+    def _above(self, boxes: Boxes, halves: Halves, rest: Tensor, worth: Tensor) -> Tensor:
+        """Return the shares of boxes above lines, where that is worth counting: (n, lines)."""
+        result = torch.zeros(worth.shape, dtype=torch.float64, device=worth.device)
+        box, line = worth.nonzero(as_tuple=True)
+        if len(box):
+            slopes, at = halves.slopes[rest[box], line], halves.at[rest[box], line]
+            result[box, line] = share_above(self._space, boxes[box], slopes, at)
+        return result
+
+    def _to_cut(self, boxes: Boxes, lines: Lines, seen: Seen) -> Tensor:
+        """Return the axis on which each box is cut: where its lines are loosest."""
+        low, high, reach = lines.low.flatten(1, 2), lines.high.flatten(1, 2), self._space.reach
+        score = reach(boxes, high - low) + STEEP * (reach(boxes, low) + reach(boxes, high))
+        undecided = seen.undecided
+        if lines.low.shape[1] < undecided.shape[1]:
+            undecided = undecided.any(1, keepdim=True)
+        score = (score * undecided.expand(lines.low.shape[:3]).flatten(1, 2)[..., None]).sum(1)
+        lengths = boxes.high - boxes.low + 1
+        return torch.where(lengths > 1, score + 1e-12 * lengths, -1.0).argmax(1)
+
+
+def _all(above: Tensor) -> Tensor:
+    """Return the share above all of several lines, at least, by the shares above each, (…, lines)."""
+    return (1 - (1 - above).sum(-1)).clamp(min=0)

@@ -1,0 +1,158 @@
+"""A model and a domain as what a prover takes: axes of places, bounds of margins, and the people there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from neuronfair.certify.bounds import Bounder, Unprovable
+from neuronfair.certify.chained import crown_of
+from neuronfair.certify.people import People, people_of, refined
+from neuronfair.certify.question import Question, question_of
+from neuronfair.certify.space import Axis, Space
+from neuronfair.certify.where import allowed_codes
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError, one_line
+from neuronfair.model.blackbox import BlackBox, Model
+from neuronfair.model.chain import chain_of
+from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+
+MOST_VALUES = 10_000_000  # of one attribute
+MOST_ASKED = 5_000_000  # people of a model of which nothing is known but its answers
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is proved about: the people of a region, and a model that decides on them."""
+
+    domain: TableDomain
+    decision: Decision
+    where: str
+    space: Space
+    people: People
+    question: Question
+    margins: Callable[[Tensor], Tensor]  # of people at places (n, axes), with every sensitive value
+    slack: Tensor  # how far these may be off
+    bounder: Bounder | None  # None: everybody is asked
+    method: str
+
+    @cached_property
+    def count(self) -> int:
+        """How many people there are, exactly."""
+        return sum(self.people.count(self.space, self.people.boxes, self.people.pattern))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.space.device
+
+
+def subject_of(
+    model: Opened | Model,
+    domain: TableDomain,
+    *,
+    decision: Decision | None = None,
+    where: str = "",
+    device: str | torch.device = "cpu",
+) -> Subject:
+    """Return a model ready for a proof; one that nothing can be proved about is refused with the reason.
+
+    Networks that are chains of layers and ensembles of trees are bounded; of other models everybody is asked, if there
+    are few enough.
+    """
+    opened = model if isinstance(model, Opened) else None
+    asked: Model = model.model if isinstance(model, Opened) else model
+    decision = decision or (opened.decision if opened is not None else Decision())
+    domain = domain.to("cpu")
+    wide = next((a.name for a in domain.attributes if a.size > MOST_VALUES), None)
+    if wide is not None:
+        raise Unprovable(f"attribute '{wide}' has more than {MOST_VALUES:,} values. Use a larger step")
+    allowed = allowed_codes(domain, where)
+    classes = refined(domain, allowed)
+    place = torch.device(device)
+    whole = partial(Subject, domain, decision, where)
+    try:
+        if isinstance(asked, Network):
+            rows = domain.sample(64, torch.Generator().manual_seed(0))
+            chain = chain_of(_on_cpu(asked), rows)
+            question = question_of(decision, asked.outputs, chain.end)
+            crown = crown_of(chain, asked.encoding, domain, classes, question, place)
+            people = people_of(domain, Space(crown.space.axes), allowed).to(place)
+            return whole(crown.space, people, question, crown.margins, crown.slack, crown, "bounds of a network")
+        if opened is not None and opened.trees is not None:
+            from neuronfair.certify.trees import trees_of
+
+            forest = opened.trees()
+            question = question_of(decision, asked.outputs, forest.link)
+            trees = trees_of(forest, domain, classes, question, place)
+            people = people_of(domain, Space(trees.space.axes), allowed).to(place)
+            return whole(trees.space, people, question, trees.margins, trees.slack, trees, "bounds of trees")
+        why = "it shows nothing of itself"
+    except ModelError as error:
+        why = one_line(error)
+    return _everybody(whole, asked, domain, allowed, classes, decision, why)
+
+
+def _everybody(
+    whole: Callable[..., Subject],
+    model: Model,
+    domain: TableDomain,
+    allowed: Sequence[Tensor],
+    classes: Sequence[Tensor],
+    decision: Decision,
+    why: str,
+) -> Subject:
+    """Return a model of which everybody is asked, or refuse it."""
+    space = Space(tuple(_axis(column, classes[column]) for column in _free(domain)))
+    people = people_of(domain, space, allowed)
+    question = question_of(decision, model.outputs, "none")
+    exact = model.double()
+    values = domain.sensitive_values
+    rows_of = partial(rows_at, domain, space)
+
+    def margins(places: Tensor) -> Tensor:
+        rows = rows_of(places)
+        scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
+        return question.margins(scores.view(len(places), len(values), -1))
+
+    slack = torch.zeros(len(question.matrix), dtype=torch.float64)
+    subject = whole(space, people, question, margins, slack, None, "everybody was asked")
+    if subject.count > MOST_ASKED:
+        raise Unprovable(
+            f"nothing can be proved about this model: {why}; and its {subject.count:,} people are more than can be "
+            f"asked ({MOST_ASKED:,}). Ask about a region with --where"
+        )
+    return subject
+
+
+def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
+    """Return people at places (n, axes) with every sensitive value as rows of codes: (n, values, attributes)."""
+    values = domain.sensitive_values.to(places.device)
+    rows = torch.zeros(len(places), len(values), len(domain.attributes), dtype=torch.int64, device=places.device)
+    for number, axis in enumerate(space.axes):
+        rows[:, :, axis.column] = axis.codes.to(places.device)[places[:, number]][:, None]
+    rows[:, :, list(domain.sensitive_columns)] = values
+    return rows
+
+
+def _free(domain: TableDomain) -> list[int]:
+    return [column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns]
+
+
+def _axis(column: int, classes: Tensor) -> Axis:
+    """Return an axis with one place for every code of the region."""
+    codes = (classes >= 0).nonzero()[:, 0]
+    place = torch.full_like(classes, -1)
+    place[codes] = torch.arange(len(codes))
+    return Axis(column, place, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
+
+
+def _on_cpu(network: Network) -> Network:
+    """Return a network on the CPU, where it is asked for its matrices."""
+    return network
