@@ -21,6 +21,7 @@ from neuronfair.certify.check_lines import Frame
 from neuronfair.model.chain import Chain, Curve
 from neuronfair.model.encoding import Encoding, TableEncoding, middle_of
 
+MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
 NUMBERS = 1 << 20  # of the largest array of a pass
 
 
@@ -65,6 +66,11 @@ class Layers:
         parts = [self._lines(low[i : i + step], high[i : i + step], copies) for i in range(0, len(low), step)]
         return Lines.joined(parts)
 
+    @property
+    def single(self) -> bool:
+        """Whether lines for each sensitive value are worth their time."""
+        return bool(self.curves) and len(self.start) <= MOST_SINGLE
+
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where all valid sensitive values surely lead to the same numbers."""
         alike = (self.start[None] == self.start[:, None]).all(-1)  # (values, values)
@@ -89,7 +95,8 @@ class Layers:
     @property
     def _rounding(self) -> float:
         """How much of the sizes of numbers a sum of their products may be off."""
-        return 2 * EPS * (max(self.first.shape[0], *(w.shape[1] for w in (*self.weights, self.first.T))) + 16)
+        widest = max(self.first.shape[0], *(w.shape[1] for w in (*self.weights, self.first.T)))
+        return 2 * EPS * float(widest + 16)
 
     def _lines(self, low: Ints, high: Ints, copies: int) -> Lines:
         n = len(low)
@@ -163,7 +170,9 @@ class Layers:
         if joint:
             started = slopes @ self.start.T
         else:
-            started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(*at.shape, 1)
+            started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(
+                *at.shape, 1
+            )
         return slopes @ self.first.T, at[..., None] + started - self._rounding * error[..., None]
 
 
@@ -172,7 +181,7 @@ def _dot(rows: Floats, numbers: Floats) -> Floats:
 
 
 def layers_of(chain: Chain, encoding: Encoding, ground: Ground, rows: Signed) -> Layers:
-    """Return a chain over the places of a certificate; places that it tells apart, or lines that are none, are refused."""
+    """Return a chain over the places of a certificate; places that it tells apart are refused."""
     if not isinstance(encoding, TableEncoding):
         raise CertificateError("the network does not read rows of a table")
     affines = [(a.weight.detach().cpu().numpy(), a.bias.detach().cpu().numpy()) for a in chain.affines]
@@ -223,7 +232,7 @@ class _Read:
         return own * factor, own * (factor * codes[0] + shift), np.abs(own) * (abs(factor) * codes[-1] + abs(shift))
 
     def table(self, column: int, codes: Ints, place: Ints) -> tuple[Floats, Floats]:
-        """Return what each place adds, (places, neurons), and how large it is; all codes of a place must add the same."""
+        """Return what each place adds, (places, neurons), and how large it is; its codes must add the same."""
         order = np.argsort(place, kind="stable")
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         offset, attribute = int(self.encoding.offset[column]), self.encoding.attributes[column]
