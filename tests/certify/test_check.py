@@ -238,8 +238,15 @@ CURVES = [nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, 
 DECISIONS = [(2, Decision()), (3, Decision()), (1, Decision("threshold", 0.3)), (1, Decision("tolerance", 0.8))]
 
 
-@pytest.mark.parametrize(("outputs", "decision"), DECISIONS, ids=["two", "three", "threshold", "tolerance"])
-@pytest.mark.parametrize("curve", CURVES, ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    ("curve", "outputs", "decision"),
+    [
+        (curve, *DECISIONS[i])
+        for number, curve in enumerate(CURVES)
+        for i in (number % 4, (number + 1 + number // 4) % 4)
+    ],
+    ids=lambda it: getattr(it, "__name__", None) or getattr(it, "kind", it),
+)
 def test_bounds_prove_the_truth_and_no_more(curve, outputs, decision, by_bounds):
     domain = domain_of(LESS)
     network = network_of(domain, curve(), outputs, seed=11)

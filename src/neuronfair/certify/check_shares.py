@@ -14,7 +14,7 @@ from neuronfair.certify.check_lines import WORTH, Frame
 from neuronfair.certify.check_network import Lines
 
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
-BINS, FINE = 512, 2048  # of the grids on which shares are counted, at first and then
+BINS, FINE = 256, 1024  # of the grids on which shares are counted, at first and then
 
 
 class Bounds(Protocol):
