@@ -130,9 +130,7 @@ def certificate_of(
 def with_leaves(certificate: Certificate, **changes: object) -> Certificate:
     """Return a certificate with other leaves, and totals that fit them."""
     leaves = replace(certificate.proof.leaves, **changes)
-    proof = replace(
-        certificate.proof, leaves=leaves, fair=sum(leaves.fair), discriminatory=sum(leaves.discriminatory)
-    )
+    proof = replace(certificate.proof, leaves=leaves, fair=sum(leaves.fair), discriminatory=sum(leaves.discriminatory))
     return replace(certificate, proof=proof)
 
 

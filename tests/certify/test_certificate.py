@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.certify.made import certificate_of, domain_of, network_of, written
 from neuronfair.certify.certificate import CertificateError, Places, fingerprint, read
 from neuronfair.certify.space import Axis
 from neuronfair.domain.toml import format_domain
 from neuronfair.model.chain import chain_of
+from tests.certify.made import certificate_of, domain_of, network_of, written
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ JOB = {"column": "job", "linear": False, "codes": [[[3, 3]], [[2, 2]], [[1, 1]],
 HOURS = {"column": "hours", "linear": True, "codes": [[[0, 11]]]}
 
 
-def numbers(values, kind=pa.int32()):
+def numbers(values, kind="int32"):
     return pa.array([*values, *[0] * (12 - len(values))], kind)
 
 
@@ -110,7 +110,7 @@ def numbers(values, kind=pa.int32()):
         ({"low_0": numbers([-1])}, {}, "box 1 does not lie"),
         ({"high_0": numbers([10])}, {}, "box 1 does not lie"),
         ({"low_0": numbers([9]), "high_0": numbers([0])}, {}, "box 1 does not lie"),
-        ({"low_0": numbers([2**40], pa.int64())}, {}, "holds int64"),
+        ({"low_0": numbers([2**40], "int64")}, {}, "holds int64"),
         ({"low_0": pa.array([None] * 12, pa.int32())}, {}, "is empty"),
         ({"low_0": pa.array(["0"] * 12)}, {}, "columns are not"),
         ({"fair": numbers([3])}, {}, "columns are not"),
@@ -135,7 +135,11 @@ def test_a_file_that_is_no_certificate_is_refused(certificate, tmp_path):
     pq.write_table(pa.table({"a": [1]}), plain)
     deep = tmp_path / "deep.parquet"
     pq.write_table(pa.table({"a": pa.array([1], pa.int32())}, metadata={"neuronfair": "[" * 100_000}), deep)
-    for name, content in (("text.parquet", b"age,sex\n"), ("cut.parquet", whole[: len(whole) // 2]), ("no.parquet", None)):
+    for name, content in (
+        ("text.parquet", b"age,sex\n"),
+        ("cut.parquet", whole[: len(whole) // 2]),
+        ("no.parquet", None),
+    ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
     for name in ("text.parquet", "cut.parquet", "no.parquet", "plain.parquet", "deep.parquet"):

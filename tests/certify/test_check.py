@@ -1,4 +1,4 @@
-"""The checker: a right certificate passes, whatever was made wrong is refused, and nothing is proved that is not true."""
+"""The checker: a right certificate passes, a wrong one is refused, and nothing is proved that is not true."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from neuronfair.certify.check import _bounds, check
 from neuronfair.certify.check_claims import proved
 from neuronfair.certify.check_ground import ground_of
 from neuronfair.certify.check_lines import Frame
-from neuronfair.domain.toml import parse_domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.forest import Tree, forest
 from neuronfair.model.network import Network
 from tests.certify.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_leaves, written
-
-FLIPS = parse_domain(DOMAIN.replace('encode = "onehot" }\njob', 'encode = "raw" }\njob'))
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +78,15 @@ def find(leaves, end, axis, by, sizes):
     """Return a box one end of which can be moved."""
     for box in range(len(leaves)):
         place = getattr(leaves, end)[box, axis] + by
-        if 0 <= place < sizes[axis] and (place <= leaves.high[box, axis] if end == "low" else place >= leaves.low[box, axis]):
+        if 0 <= place < sizes[axis] and (
+            place <= leaves.high[box, axis] if end == "low" else place >= leaves.low[box, axis]
+        ):
             return box
     raise AssertionError
 
 
 SIZES = (10, 4, 12)
+LESS = (DOMAIN + RULES).replace("high = 29", "high = 24").replace("low = 0, high = 11", "low = 7, high = 11")
 
 
 @pytest.mark.parametrize(("end", "axis", "by"), [("high", 0, 1), ("low", 1, -1), ("high", 2, -1), ("low", 0, 1)])
@@ -154,7 +154,7 @@ def test_another_model_domain_or_decision_is_refused(ruled, tmp_path):
         check(path, network_of(certificate.domain, seed=6))
     with pytest.raises(CertificateError, match="another domain, other rules"):
         check(path, network, domain=domain_of(DOMAIN))
-    with pytest.raises(CertificateError, match="another decision: argmax, not threshold 0.5"):
+    with pytest.raises(CertificateError, match=r"another decision: argmax, not threshold 0\.5"):
         check(path, network, decision=Decision("threshold", 0.5))
     with pytest.raises(CertificateError, match="neither"):
         check(path, BlackBox(lambda rows: rows[:, 0].numpy(), certificate.domain))
@@ -164,7 +164,7 @@ def test_another_model_domain_or_decision_is_refused(ruled, tmp_path):
     with pytest.raises(CertificateError, match="does not read rows"):
         check(path, stumps(wider))
     # The file's own rules are those that are counted: without them there are more people.
-    with pytest.raises(CertificateError, match="could be verified|in all"):
+    with pytest.raises(CertificateError, match=r"could be verified|in all"):
         check(written(tmp_path, replace(certificate, domain=domain_of(DOMAIN))), network)
     with pytest.raises(CertificateError, match="could be verified"):
         check(written(tmp_path, replace(certificate, decision=Decision("threshold", 0.0))), network)
@@ -219,9 +219,7 @@ def test_a_region_counts_its_people_and_their_twins_outside_it(tmp_path):
     network = network_of(domain, seed=5)
     from tests.certify.made import cut_up, truth
 
-    region = tuple(
-        replace(axis, runs=(((2, 5),),)) if axis.column == "age" else axis for axis in axes_of(domain)
-    )
+    region = tuple(replace(axis, runs=(((2, 5),),)) if axis.column == "age" else axis for axis in axes_of(domain))
     alike, flips = truth(network, domain, Decision(), region, {"age": {2, 3, 4, 5}, "sex": {1}})
     low, high = cut_up([4, 4, 12], 6)
     boxes = [tuple(slice(a, b + 1) for a, b in zip(*ends, strict=True)) for ends in zip(low, high, strict=True)]
@@ -232,7 +230,7 @@ def test_a_region_counts_its_people_and_their_twins_outside_it(tmp_path):
     assert check(written(tmp_path, told), network).people == told.proof.people
     with pytest.raises(CertificateError, match="'age' do not hold just the values"):
         check(written(tmp_path, replace(told, where="age in [21 to 25] and sex == M")), network)
-    with pytest.raises(CertificateError, match="could be verified|in all"):
+    with pytest.raises(CertificateError, match=r"could be verified|in all"):
         check(written(tmp_path, replace(told, where="age in [22 to 25]")), network)
 
 
@@ -240,16 +238,25 @@ CURVES = [nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, 
 DECISIONS = [(2, Decision()), (3, Decision()), (1, Decision("threshold", 0.3)), (1, Decision("tolerance", 0.8))]
 
 
-@pytest.mark.parametrize(("outputs", "decision"), DECISIONS, ids=["two", "three", "threshold", "tolerance"])
-@pytest.mark.parametrize("curve", CURVES, ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    ("curve", "outputs", "decision"),
+    [
+        (curve, *DECISIONS[i])
+        for number, curve in enumerate(CURVES)
+        for i in (number % 4, (number + 1 + number // 4) % 4)
+    ],
+    ids=lambda it: getattr(it, "__name__", None) or getattr(it, "kind", it),
+)
 def test_bounds_prove_the_truth_and_no_more(curve, outputs, decision, by_bounds):
-    domain = domain_of(DOMAIN + RULES)
+    domain = domain_of(LESS)
     network = network_of(domain, curve(), outputs, seed=11)
     exactly_proved(network, network, certificate_of(network, domain, decision, pieces=5))
 
 
 @pytest.mark.parametrize("end", [nn.Sigmoid, nn.Softmax])
-@pytest.mark.parametrize("decision", [Decision("threshold", 0.4), Decision("tolerance", 0.2), Decision("threshold", 1.5)])
+@pytest.mark.parametrize(
+    "decision", [Decision("threshold", 0.4), Decision("tolerance", 0.2), Decision("threshold", 1.5)]
+)
 def test_ends_are_seen_through(end, decision, by_bounds):
     domain = domain_of()
     inner = network_of(domain, outputs=1 if end is nn.Sigmoid else 2).module
@@ -260,7 +267,7 @@ def test_ends_are_seen_through(end, decision, by_bounds):
 
 @pytest.mark.parametrize(("outputs", "link"), [(1, "sigmoid"), (3, "softmax"), (1, "none")])
 def test_trees_are_proved_by_their_leaves(outputs, link, by_bounds):
-    domain = domain_of(DOMAIN + RULES)
+    domain = domain_of(LESS)
     trees = stumps(domain, link=link, outputs=outputs)
     decision = {"sigmoid": Decision("threshold", 0.6), "softmax": Decision(), "none": Decision("tolerance", 0.7)}[link]
     model = BlackBox(lambda rows: trees.scores(rows).numpy(), domain)

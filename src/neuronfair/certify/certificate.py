@@ -164,8 +164,8 @@ def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: dict[s
     if len(wrong):
         raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
     leaves = Leaves(low, high, _numbers(fair), _numbers(discriminatory))
-    totals = [_whole(_text(note, name)) for name in ("people", "fair", "discriminatory")]
-    proof = Proof(*totals, int(note["boxes"]), float(note["seconds"]), leaves)
+    people, alike, not_alike = (_whole(_text(note, name)) for name in ("people", "fair", "discriminatory"))
+    proof = Proof(people, alike, not_alike, int(note["boxes"]), float(note["seconds"]), leaves)
     where, print_, version = (_text(note, name) for name in ("where", "fingerprint", "version"))
     return Certificate(domain, decision, where, print_, axes, proof, version)
 

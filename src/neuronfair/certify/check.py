@@ -1,4 +1,4 @@
-"""The checker of certificates: verifies a proof box by box, and shares nothing with the prover but domain and weights."""
+"""The checker of certificates: verifies a proof box by box, with nothing of the prover but domain and weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from neuronfair.certify.certificate import Certificate, CertificateError, fingerprint, read
-from neuronfair.certify.check_claims import Bounds, proved
+from neuronfair.certify.check_claims import proved
 from neuronfair.certify.check_decision import signed
 from neuronfair.certify.check_ground import Ground, ground_of
 from neuronfair.certify.check_network import layers_of
+from neuronfair.certify.check_shares import Bounds
 from neuronfair.certify.check_trees import trees_of
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, one_line

@@ -40,6 +40,7 @@ _SMOOTH = {
     # torch takes the number itself above 20
     "softplus": _Smooth(lambda x: np.logaddexp(0.0, x), 0.25, True, 2.1e-9),
 }
+DEEPEST = -0.2785  # the least value of those that fall before they rise
 STEEPEST = 1.2  # no curve but a leaky ReLU rises or falls faster
 
 
@@ -58,6 +59,21 @@ def inexact(curve: Curve) -> float:
 def steepest(curve: Curve) -> float:
     """Return how fast a function rises or falls at most."""
     return max(1.0, abs(curve.leak)) if curve.name in ("relu", "leaky_relu") else STEEPEST
+
+
+def extent(curve: Curve, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return the range of a function's values between two numbers."""
+    ends = value(curve, low), value(curve, high)
+    first, last = np.minimum(*ends), np.maximum(*ends)
+    if curve.name not in ("relu", "leaky_relu"):
+        smooth = _smooth(curve)
+        slack = smooth.off + 16 * EPS * (np.abs(first) + np.abs(last))
+        first, last = first - slack, last + slack
+        if not smooth.rises:  # below 0 it falls a little before it rises
+            first = np.where(low < 0, np.minimum(first, DEEPEST), first)
+    elif curve.leak < 0:
+        first = np.where((low < 0) & (high > 0), np.minimum(first, 0), first)
+    return first, last
 
 
 def largest(curve: Curve, low: Floats, high: Floats) -> Floats:

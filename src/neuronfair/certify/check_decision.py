@@ -25,7 +25,9 @@ class Signed:
     matrix: Floats  # (rows, outputs)
     offset: Floats  # (rows,) less how far it may be off
     classes: tuple[tuple[int, ...], ...]
-    against: tuple[tuple[int, ...], ...]  # for each class the same rows the other way: one is positive for another class
+    against: tuple[
+        tuple[int, ...], ...
+    ]  # for each class the same rows the other way: one is positive for another class
     tolerance: float = math.nan
     squash: bool = False  # the score is a sigmoid of the sum
 

@@ -80,7 +80,7 @@ class Ground:
 
     def combinations(self, low: Ints, high: Ints) -> Any:
         """Return how many combinations of codes each box has, exactly: (n,)."""
-        total = np.ones(len(low), dtype=self.exact)
+        total: Any = np.ones(len(low), dtype=self.exact)
         for axis, before in enumerate(self._before):
             total = total * (before[high[:, axis] + 1] - before[low[:, axis]]).astype(self.exact)
         return total
@@ -146,9 +146,7 @@ class Ground:
         return ", ".join(parts) or "everybody"
 
 
-def _all(
-    conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[int, int]
-) -> tuple[Bools, Bools]:
+def _all(conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[int, int]) -> tuple[Bools, Bools]:
     """Return where everybody meets all conditions, and where nobody meets some of them: (n, values) each."""
     met, unmet = np.ones(shape, bool), np.zeros(shape, bool)
     for condition in conditions:

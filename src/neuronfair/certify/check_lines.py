@@ -114,9 +114,7 @@ class Frame:
             result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some], bins)
         return result
 
-    def _counted(
-        self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats, bins: int
-    ) -> Floats:
+    def _counted(self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats, bins: int) -> Floats:
         """Return at least the share where terms that are at least 0, rounded down to a grid, exceed `need`.
 
         The distribution of the sum is the convolution of those of the terms, one for each axis.

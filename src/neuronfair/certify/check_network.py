@@ -14,21 +14,35 @@ from typing import NamedTuple
 import numpy as np
 
 from neuronfair.certify.certificate import CertificateError
-from neuronfair.certify.check_curves import Between, between, inexact, largest, steepest, value
+from neuronfair.certify.check_curves import Between, between, extent, inexact, largest, steepest, value
 from neuronfair.certify.check_decision import EPS, Signed
 from neuronfair.certify.check_ground import Bools, Floats, Ground, Ints
 from neuronfair.certify.check_lines import Frame
 from neuronfair.model.chain import Chain, Curve
 from neuronfair.model.encoding import Encoding, TableEncoding, middle_of
 
+MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
 NUMBERS = 1 << 20  # of the largest array of a pass
 
 
 class Lines(NamedTuple):
-    """Lines below signed margins: slopes (n, values or 1, rows, features) and constants (n, values, rows)."""
+    """Lines below signed margins: slopes (n, values or 1, rows, features) and constants (n, values, rows).
+
+    `least` is below the margins everywhere in the box; it may be better than what the lines say: (n, values, rows).
+    """
 
     slopes: Floats
     at: Floats
+    least: Floats
+
+    def chosen(self, some: Ints) -> Lines:
+        """Return the lines of some boxes."""
+        return Lines(*(part[some] for part in self))
+
+    @staticmethod
+    def joined(parts: Sequence[Lines]) -> Lines:
+        """Return the lines of several lists of boxes."""
+        return Lines(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,12 @@ class Layers:
         widest = max(w.size for w in (*self.weights, self.first))
         step = max(1, NUMBERS // (2 * widest * copies))
         parts = [self._lines(low[i : i + step], high[i : i + step], copies) for i in range(0, len(low), step)]
-        return Lines(np.concatenate([p.slopes for p in parts]), np.concatenate([p.at for p in parts]))
+        return Lines.joined(parts)
+
+    @property
+    def single(self) -> bool:
+        """Whether lines for each sensitive value are worth their time."""
+        return bool(self.curves) and len(self.start) <= MOST_SINGLE
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where all valid sensitive values surely lead to the same numbers."""
@@ -76,14 +95,15 @@ class Layers:
     @property
     def _rounding(self) -> float:
         """How much of the sizes of numbers a sum of their products may be off."""
-        return 2 * EPS * (max(self.first.shape[0], *(w.shape[1] for w in (*self.weights, self.first.T))) + 16)
+        widest = max(self.first.shape[0], *(w.shape[1] for w in (*self.weights, self.first.T)))
+        return 2 * EPS * float(widest + 16)
 
     def _lines(self, low: Ints, high: Ints, copies: int) -> Lines:
         n = len(low)
         if not self.curves:
             slopes = np.broadcast_to(self.first.T, (n, 1, *self.first.T.shape))
-            at = self.start - self._rounding * self.size
-            return Lines(slopes, np.broadcast_to(at, (n, *at.shape)))
+            at = np.broadcast_to(self.start - self._rounding * self.size, (n, *self.start.shape))
+            return Lines(slopes, at, self.frame.least(low, high, slopes[:, 0])[:, None] + at)
         repeated = low.repeat(copies, 0), high.repeat(copies, 0)
         ways: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
         both = np.concatenate([self.first.T, -self.first.T])
@@ -104,17 +124,26 @@ class Layers:
             for flat, relaxed in enumerate(ways):
                 relaxed.append(between(curve, lowest, highest, bool(flat)))
                 found.append(self._carried(relaxed, asked, added, sizes, copies == 1))
+            # The better of both ways, and of what the activations themselves allow.
+            least = np.max([self.frame.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
+            least = np.maximum(least, self._plain(curve, lowest, highest, asked, added)[..., None])
             if not last:
-                bounds = np.max([self.frame.least(*repeated, slopes) + at.min(-1) for slopes, at in found], 0)
-                half = len(weight)
+                bounds, half = least.min(-1), len(weight)
                 lowest, highest = bounds[:, :half], np.maximum(-bounds[:, half:], bounds[:, :half])
         slopes, at = found[0]
         for others, other in found[1:]:
             better = (self.frame.mean(*repeated, others - slopes) + (other - at).mean(-1) > 0)[..., None]
             slopes, at = np.where(better, others, slopes), np.where(better, other, at)
-        at = at.reshape(n, copies, *at.shape[1:])  # the last axis are all values, or the only one of this copy
-        at = at[:, 0].transpose(0, 2, 1) if copies == 1 else at[..., 0]
-        return Lines(slopes.reshape(n, copies, *slopes.shape[1:]), at)
+        # The last axis are all values, or the only one of a copy.
+        at, least = (a.transpose(0, 2, 1) if copies == 1 else a.reshape(n, copies, -1) for a in (at, least))
+        return Lines(slopes.reshape(n, copies, *slopes.shape[1:]), at, least)
+
+    def _plain(self, curve: Curve, low: Floats, high: Floats, asked: Floats, added: Floats) -> Floats:
+        """Return the least that combinations of activations can be, by the range of each: (n, lines)."""
+        first, last = extent(curve, low, high)
+        up, down = np.maximum(asked, 0).T, np.minimum(asked, 0).T
+        error = np.maximum(np.abs(first), np.abs(last)) @ np.abs(asked.T) + np.abs(added)
+        return np.asarray(first @ up + last @ down + added - self._rounding * error)
 
     def _carried(
         self, relaxed: Sequence[Between], asked: Floats, added: Floats, sizes: Sequence[Floats], joint: bool
@@ -141,7 +170,9 @@ class Layers:
         if joint:
             started = slopes @ self.start.T
         else:
-            started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(*at.shape, 1)
+            started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(
+                *at.shape, 1
+            )
         return slopes @ self.first.T, at[..., None] + started - self._rounding * error[..., None]
 
 
@@ -150,7 +181,7 @@ def _dot(rows: Floats, numbers: Floats) -> Floats:
 
 
 def layers_of(chain: Chain, encoding: Encoding, ground: Ground, rows: Signed) -> Layers:
-    """Return a chain over the places of a certificate; places that it tells apart, or lines that are none, are refused."""
+    """Return a chain over the places of a certificate; places that it tells apart are refused."""
     if not isinstance(encoding, TableEncoding):
         raise CertificateError("the network does not read rows of a table")
     affines = [(a.weight.detach().cpu().numpy(), a.bias.detach().cpu().numpy()) for a in chain.affines]
@@ -201,7 +232,7 @@ class _Read:
         return own * factor, own * (factor * codes[0] + shift), np.abs(own) * (abs(factor) * codes[-1] + abs(shift))
 
     def table(self, column: int, codes: Ints, place: Ints) -> tuple[Floats, Floats]:
-        """Return what each place adds, (places, neurons), and how large it is; all codes of a place must add the same."""
+        """Return what each place adds, (places, neurons), and how large it is; its codes must add the same."""
         order = np.argsort(place, kind="stable")
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         offset, attribute = int(self.encoding.offset[column]), self.encoding.attributes[column]

@@ -37,6 +37,7 @@ class Trees:
     by_place: Bools  # (nodes, features) which places of its axis a node sends left
     by_value: Bools  # (nodes, values) which sensitive values it sends left
     depth: int
+    single: bool = False  # its lines are of each value anyway
 
     @cached_property
     def _slack(self) -> Floats:
@@ -53,12 +54,13 @@ class Trees:
             nodes = np.concatenate([self.left[nodes], self.right[nodes]])
         return levels[::-1]
 
-    def lines(self, low: Ints, high: Ints, joint: bool) -> Lines:  # noqa: ARG002 - trees have no joint ones
+    def lines(self, low: Ints, high: Ints, joint: bool) -> Lines:
         """Return lines below the signed margins over boxes."""
         k = len(self.frame.ground.values)
-        step = max(1, NUMBERS // (k * len(self.axis) * len(self.base)))
+        widest = max(len(self.axis) * len(self.base), len(self.roots) * self.frame.features)
+        step = max(1, NUMBERS // (k * widest))
         parts = [self._lines(low[i : i + step], high[i : i + step]) for i in range(0, len(low), step)]
-        return Lines(np.concatenate([p.slopes for p in parts]), np.concatenate([p.at for p in parts]))
+        return Lines.joined(parts)
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where no tree can tell the valid sensitive values apart."""
@@ -113,18 +115,16 @@ class Trees:
             one = np.where(goes_left[:, :, None, level], least[..., self.left[level]], np.inf)
             other = np.where(goes_right[:, :, None, level], least[..., self.right[level]], np.inf)
             least[..., level] = np.minimum(one, other)
-        slopes = np.zeros((n, k, rows, self.frame.features))
         at = np.broadcast_to(self.base - self._slack, (n, k, rows)).copy()
-        for root in self.roots:
-            node = np.full((n, k), root)
-            for _ in range(self.depth):  # down to the first node that both sides of the box reach
-                left, right = (np.take_along_axis(goes, node[..., None], 2)[..., 0] for goes in (goes_left, goes_right))
-                open_ = left & right
-                node = np.where(open_, node, np.where(left, self.left[node], self.right[node]))
-            ends = [np.take_along_axis(least, child[node][:, :, None, None], 3) for child in (self.left, self.right)]
-            at += ends[1][..., 0]
-            slopes += (ends[0] - ends[1]) * self.by_place[node][:, :, None]
-        return Lines(slopes, at)
+        lowest = least[..., self.roots].sum(-1) + at
+        node = np.broadcast_to(self.roots, (n, k, len(self.roots)))
+        for _ in range(self.depth):  # down to the first node that both sides of the box reach
+            left, right = (np.take_along_axis(goes, node, 2) for goes in (goes_left, goes_right))
+            node = np.where(left & right, node, np.where(left, self.left[node], self.right[node]))
+        ends = [np.take_along_axis(least, child[node][:, :, None], 3) for child in (self.left, self.right)]
+        slopes = (ends[0] - ends[1]) @ self.by_place[node].astype(np.float64)
+        at += ends[1].sum(-1)
+        return Lines(slopes, at, lowest)
 
 
 def trees_of(forest: Forest, ground: Ground, rows: Signed) -> Trees:
