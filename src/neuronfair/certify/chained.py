@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +115,9 @@ def _read(
         raise Unprovable(f"an attribute has {len(together):,} values that it reads one by one; {MOST_PLACES:,} at most")
     own = effects[together % len(effects)]
     order = torch.argsort(own @ slope, stable=True)
-    order = order[torch.argsort((together // len(effects))[order], stable=True)]  # those that rules treat alike side by side
+    order = order[
+        torch.argsort((together // len(effects))[order], stable=True)
+    ]  # those that rules treat alike side by side
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     place = torch.full_like(classes, -1)
@@ -127,7 +129,7 @@ def _read(
     return _Read(axis, own[order], torch.zeros(weight.shape[0], dtype=torch.float64), largest)
 
 
-def _is_line(encoding: Encoding, column: int, codes: Tensor, added) -> bool:  # noqa: ANN001
+def _is_line(encoding: Encoding, column: int, codes: Tensor, added: Callable[[Tensor], Tensor]) -> bool:
     """Return whether the numbers of codes lie on a line."""
     if isinstance(encoding, TableEncoding):
         attribute = encoding.attributes[column]
