@@ -13,12 +13,15 @@ import hypothesis
 import pytest
 import typer
 
-from neuronfair import cli
+from neuronfair import cli, proofs
+from neuronfair.certify import answer
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.model import stacked
 from neuronfair.repair import evaluate
 from neuronfair.testing.cases import PEOPLE
+from neuronfair.verdict import audit
+from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.settings import AuditSettings
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
@@ -39,6 +42,20 @@ def quickly() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def unproved() -> Iterator[None]:
+    """Audits prove nothing unless a test asks for it (`proofs`): proofs take seconds, and depend on the clock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "prove_and_sample", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let audits prove what they can."""
+    monkeypatch.setattr(audit, "prove_and_sample", prove_and_sample)
+
+
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train and audit with little effort: for tests that ask what works together, not how good the result is."""
@@ -46,8 +63,8 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
-    """Train for few epochs, and let audits and repairs search from at most 15 rows, 5 steps each."""
-    descend, sized = stacked.descend, AuditSettings.sized
+    """Train for few epochs, let audits and repairs search from at most 15 rows, 5 steps each, and proofs end early."""
+    descend, sized, effort = stacked.descend, AuditSettings.sized, answer.Effort
 
     def short(module, rows, held, settings, shuffles, **others):
         return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
@@ -60,6 +77,8 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(AuditSettings, "sized", small)
     patch.setattr(evaluate, "SEEDS", 15)
     patch.setattr(evaluate, "STEPS", 5)
+    for module in (answer, proofs):
+        patch.setattr(module, "Effort", lambda seconds, rows: effort(min(seconds, 0.1), min(rows, 5)))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict import entries as e
 from neuronfair.verdict import report as r
+from neuronfair.verdict.proved import Proved
 
 MODEL = r.ModelReport(
     source="m.onnx", kind="ONNX", white_box=True, note="White box.", fingerprint="abc", outputs=2,
@@ -33,6 +34,10 @@ def rate(found: int, people: int, population: Any = "domain") -> e.RateOf:
 
 def rates(found: int, people: int = 20_000, table: int = 1213) -> e.Rates:
     return e.Rates(table=rate(table, 20_000, "table"), domain=rate(found, people))
+
+
+def proved(fair: int, unfair: int = 0, people: int = 1000, name: str = "sex") -> Proved:
+    return Proved.of((people, fair, unfair), name.split("+"), 96, 2.5, "bounds of a network")
 
 
 def search(method: str, findings: int = 50, lift: float | None = 4.0, tried: int = 1000, **more: Any) -> e.SearchReport:
@@ -180,7 +185,7 @@ def nothing_found() -> r.Report:
             model=black_box, repair=None, corpus=None, baseline=None, gate=None,
         ),
         interpretation=None, severity=None, mean_distance=None, regions=None, coverage=None, rates=rates(0, table=0),
-        searches=(search("aequitas", 0, None, 50_000, **control),), subgroups=(), health=(),
+        searches=(search("aequitas", 0, None, 50_000, **control),), subgroups=(), health=(), proved=None,
     )  # fmt: skip
 
 
@@ -195,6 +200,7 @@ def _choice(i: int, sensitive: tuple[str, ...], classes: Sequence[str], n: int, 
     searches = (("frontier", 48_211, 102_400), ("neuronfair", 16_007, 98_304))
     return e.AttributeReport(
         name="+".join(sensitive), sensitive=sensitive, twins=1, rates=rates(364 + 50 * i, table=1213 + i),
+        proved=proved(95 * 10**13, 9 * 10**12, 10**15, "+".join(sensitive)),
         groups=tuple(
             e.Group(value, 20_000 - 4321 * j, 0.11 + 0.13 * j) for j, value in enumerate(PEOPLE[sensitive[0]])
         ),

@@ -1,4 +1,4 @@
-"""Write cli.md, api.md and audit-json.md in reference/ from the program itself: `python docs/reference/make.py`."""
+"""Write the pages of reference/ that come from the program itself: `python docs/reference/make.py`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import typer
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.verdict import entries, report
+from neuronfair.certify import report as proof
+from neuronfair.model.decision import Decision, DecisionKind
+from neuronfair.verdict import entries, proved, report
 
 HERE = Path(__file__).parent
 STAGES = {
     "audits": "An audit in one call",
+    "proofs": "A proof in one call",
     "verdict": "Audit",
     "render": "The page",
     "domain": "Tables and domains",
@@ -26,13 +29,16 @@ STAGES = {
     "search": "Searching",
     "measure": "Measuring",
     "store": "Run folders",
+    "certify": "Proofs",
     "errors": "Errors",
 }
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
     "audits": ("Seldom",),
+    "proofs": ("Opening",),
+    "certify.report": ("ProofReport", "Part", "RowsReport", "RegionReport"),
     "verdict.settings": ("AuditSettings",),
-    "verdict.fairness": ("Fairness", "CheckSettings", "Checked"),
+    "verdict.fairness": ("Fairness", "CheckSettings", "Checked", "Demands"),
     "domain.attribute": ("Attribute",),
     "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
@@ -107,13 +113,20 @@ def _table(command: Any) -> list[str]:
     return ["| | |", "| --- | --- |", *rows, ""] if rows else []
 
 
-TYPES = {name: kind for module in (report, entries) for name, kind in vars(module).items() if is_dataclass(kind)}
+TYPES = {
+    name: kind for module in (report, entries, proved) for name, kind in vars(module).items() if is_dataclass(kind)
+}
+TYPES |= {
+    kind.__name__: kind for kind in (proof.ProofReport, proof.Part, proof.RowsReport, proof.RegionReport, Decision)
+}
 FIELD = re.compile(r"^    (?P<name>\w+): (?P<form>.+?)(?: = .+?)?(?:  # (?P<words>.+))?$", re.M)
 FORMS = (
     (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),
     (r"Literal\[(.+)\]", r"\1"), (r"\bstr\b", "text"), (r"\b(int|float)\b", "number"), (r"\bbool\b", "true or false"),
     (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
     (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
+    (r"\bDecisionKind\b", str(DecisionKind)),
+    (r"\bMethod\b", str(proved.Method)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 
@@ -128,10 +141,26 @@ def audit_json() -> str:
         "Shares lie between 0 and 1. What is not known is `null`. The file in the folder ends with a `digest`, the "
         "SHA-256 of the text before it: `--baseline` refuses a file that does not have the digest it says.\n",
     ]
-    for name in dict.fromkeys(_within("Report")):
-        lines += [f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "| entry | form | meaning |"]
-        lines += ["| --- | --- | --- |", *(_entry(*found) for found in _fields(name)), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *_entries("Report")]).rstrip() + "\n"
+
+
+def proof_json() -> str:
+    """Return the page of proof.json."""
+    lines = [
+        "# proof.json\n",
+        "What a proof came to, as one JSON document: what `neuronfair certify` writes to `RUN/proof.json` and "
+        "`--json`, and what `neuronfair.prove(…).to_json()` returns; `ProofReport.from_json` reads it back.\n",
+        "[What a proof says](../explanation/proof.md) explains the words. The file in the folder ends with a `digest`, "
+        "the SHA-256 of the text before it.\n",
+    ]
+    return "\n".join([*lines, *_entries("ProofReport")]).rstrip() + "\n"
+
+
+def _entries(whole: str) -> Iterator[str]:
+    """Yield a table for a type and each type inside it."""
+    for name in dict.fromkeys(_within(whole)):
+        yield from (f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "| entry | form | meaning |")
+        yield from ("| --- | --- | --- |", *(_entry(*found) for found in _fields(name)), "")
 
 
 def _fields(name: str) -> list[tuple[str, str, str]]:
@@ -156,7 +185,8 @@ def _entry(name: str, form: str, words: str) -> str:
     return f"| `{name}` | {form} | {words} |"
 
 
-PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api, HERE / "audit-json.md": audit_json}
+PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api}
+PAGES |= {HERE / "audit-json.md": audit_json, HERE / "proof-json.md": proof_json}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from neuronfair.model.fit import fit
     from neuronfair.model.network import Network
     from neuronfair.model.open import open_model
+    from neuronfair.proofs import prove
     from neuronfair.render.page import audit_page
     from neuronfair.search.campaign import find
     from neuronfair.search.judge import judge
@@ -65,6 +66,7 @@ _HOME = {
     "load": "domain.data",
     "open_model": "model.open",
     "parse_domain": "domain.toml",
+    "prove": "proofs",
     "read_domain": "domain.toml",
     "read_table": "domain.data",
     "shrink": "search.shrink",
@@ -96,6 +98,7 @@ __all__ = [
     "load",
     "open_model",
     "parse_domain",
+    "prove",
     "read_domain",
     "read_table",
     "shrink",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -83,8 +83,10 @@ class Audit:
         lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
         for one in self.report.attributes:
             shares = [f"{percent(rate.rate)} of the {rate.population}" for rate in one.rates.measured]
+            proved = [f"{percent(part.share)} {name}" for name, part in one.proved.parts] if one.proved else []
             lines.append(
                 f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}"
+                + (f"; {', '.join(proved)}" if proved else "")
             )
         lines += [f"  table: {remark}" for remark in self.remarks]
         return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
@@ -102,6 +104,7 @@ class Seldom(TypedDict, total=False):
     trust_pickle: bool  # open files that can run a program
     device: str
     checks: Checks | None  # limits, past counterexamples and an earlier audit
+    prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
 
 
 def audit(
@@ -134,7 +137,7 @@ def audit(
     >>> audit(model, people, sensitive="sex", target="hired", settings=small).report.attributes[0].rates.table.rate
     0.5
     """
-    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "checks"}
+    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name not in ("checks", "prove")}
     speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
     found = given(
         data,
@@ -148,6 +151,7 @@ def audit(
     )
     checks = seldom.get("checks") or Checks()
     table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)
+    settings = replace(settings, prove=seldom.get("prove", settings.prove))
     own = getattr(model, "device", None)
     device = str(own if isinstance(own, torch.device) else table.domain.device)
     opened = open_model(model, table.domain, table.rows, **{"device": device, **opening})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal
 
 UNKNOWN = "not known"
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 Population = Literal["table", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # who the people of a rate are
     "table": "rows of the table",
@@ -18,13 +20,17 @@ POPULATIONS: dict[Population, str] = {  # who the people of a rate are
 def percent(share: float | None) -> str:
     """Return a share as a percentage with three digits that tell, counted from the nearer of 0 and 100.
 
-    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, -0.02, None)]
-    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', '−2 %', 'not known']
+    Only nobody is 0 %, and only everybody 100 %.
+
+    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
+    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', 'above 99.9999 %', '−2 %', 'not known']
     """
     if share is None or not math.isfinite(100 * share):
         return UNKNOWN
     if 0 < share < 0.5e-6:
         return "below 0.0001 %"
+    if 0 < 1 - share < 0.5e-6:
+        return "above 99.9999 %"
     value = 100 * share
     edge = min(abs(value), abs(100 - value))
     digits = 0 if edge == 0 else min(4, max(0, 2 - math.floor(math.log10(edge))))
@@ -46,6 +52,18 @@ def spanned(share: float, low: float, high: float) -> str:
 def whole(value: float | None) -> str:
     """Return a whole number with commas."""
     return UNKNOWN if value is None else f"{round(value):,}"
+
+
+def many(count: int) -> str:
+    """Return a count that may be very large: from a milliard on, two digits that tell and a power of ten.
+
+    >>> many(45_222), many(1_634_000_000_000_000)
+    ('45,222', '1.6·10¹⁵')
+    """
+    if count < 10**9:
+        return f"{count:,}"
+    digits, power = f"{Decimal(count):.1e}".split("e+")
+    return f"{digits}·10{power.translate(_RAISED)}"
 
 
 def number(value: float | None) -> str:

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 import torch
 
-from neuronfair.certify.where import allowed_codes, written
+from neuronfair.certify.where import allowed_codes, condition, written
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.written import as_days
@@ -168,3 +168,46 @@ def test_every_word_can_be_written(word):
     name = written(f"{word}!")
     for text in (f"{name} == {written(word)}", f"{name} in [{written(word)}]", f"{name}!={written('other')}"):
         assert torch.equal(allowed_codes(domain, text)[0], torch.tensor([True, False])), text
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "text"),
+    [
+        ("age", range(10), ""),
+        ("age", [9], "age == 29"),
+        ("age", range(7, 10), "age >= 27"),
+        ("age", range(9), "age <= 28"),
+        ("age", range(2, 5), "age >= 22 and age <= 24"),
+        ("age", [0, 1, 2, 3, 5, 6, 7, 8, 9], "age != 24"),
+        ("age", [0, 1, 5, 9], "age not in [22 to 24, 26 to 28]"),
+        ("age", [2, 3, 6], "age in [22 to 23, 26]"),
+        ("rate", [11], "rate == missing"),
+        ("rate", range(11), "rate != missing"),
+        ("rate", range(3, 11), "rate >= 0.3"),
+        ("rate", range(3, 12), "rate not in [0 to 0.2]"),
+        ("rate", [2, 3, 11], "rate in [0.2 to 0.3, missing]"),
+        ("rate", range(1, 3), "rate >= 0.1 and rate <= 0.2"),
+        ("school", [2, 3], "school >= Masters"),
+        ("job type", [0, 1], '"job type" in [Exec-managerial, "rock and roll"]'),
+        ("job type", [0, 3, 4], '"job type" not in ["rock and roll", "<50"]'),
+        ("born", [0, 1], "born <= 02.01.1970"),
+        ("weight", [1, 3], 'weight in ["0,5", "1,5"]'),
+        ("sex", [1], "sex == M"),
+    ],
+)
+def test_codes_are_said_in_few_words_that_are_read_again(name, chosen, text):
+    attribute = DOMAIN.attributes[PLACE[name]]
+    table = torch.zeros(attribute.size, dtype=torch.bool)
+    table[list(chosen)] = True
+    assert condition(attribute, table) == text
+    assert torch.equal(allowed_codes(DOMAIN, text)[PLACE[name]], table)
+
+
+def test_all_sets_of_codes_are_read_as_they_are_written():
+    generator = torch.Generator().manual_seed(1)
+    for column, attribute in enumerate(DOMAIN.attributes):
+        for _ in range(40):
+            table = torch.rand(attribute.size, generator=generator) < torch.rand(1, generator=generator)
+            if table.any():
+                text = condition(attribute, table)
+                assert torch.equal(allowed_codes(DOMAIN, text)[column], table), text

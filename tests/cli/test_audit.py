@@ -19,6 +19,8 @@ from neuronfair.model.decision import Decision
 from neuronfair.search import engine
 from neuronfair.store.manifest import NEW
 from neuronfair.store.seal import read_sealed
+from neuronfair.verdict import proving
+from neuronfair.verdict.proved import Proved
 from tests.cli.test_app import HEADER, people, write
 from tests.cli.test_search import trained_table
 from tests.conftest import Result
@@ -74,6 +76,22 @@ def test_the_table_is_read_once(run, monkeypatch, described, briefly):
     assert run("audit", "table.csv", *described, *SMALL).status == 0
     assert read == ["table.csv"]
     assert Path("run", "domain.toml").exists()
+
+
+@pytest.mark.usefixtures("proofs", "briefly")
+def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
+    """A folder that was made without a proof may get one later."""
+    given = []
+
+    def proof(opened, domain, seconds, progress):
+        given.append(seconds)
+        return Proved.nothing(domain.count, "not today"), None
+
+    monkeypatch.setattr(proving, "proof_of", proof)
+    assert "No proof" not in run(*AUDIT, "--prove", 0).out
+    assert "No proof: not today." in run(*AUDIT, "--prove", 1.5).out
+    assert given == [1.5]
+    assert "nothing can be proved: not today" in run(*AUDIT, "--fail-if", "proved_fair < 90%").err
 
 
 def test_a_first_look_repairs_if_it_is_told_to(run):

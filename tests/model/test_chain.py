@@ -95,3 +95,28 @@ def test_a_chain_knows_its_curves_and_matrices(raw):
 def test_what_is_no_chain_is_refused(raw, module, why):
     with pytest.raises(ModelError, match=why):
         chain_of(Network(module, raw), raw.sample(99, torch.Generator()))
+
+
+def test_a_weight_is_read_exactly_beside_a_large_bias(raw):
+    module = nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.Linear(3, 2)).double()
+    with torch.no_grad():
+        module[0].bias.fill_(1e10)  # which leaves 5 digits of a weight of 1 that is added to it
+    chain = chain_of(Network(module, raw), raw.sample(9, torch.Generator()))
+    assert torch.equal(chain.affines[0].weight, module[0].weight)
+    assert torch.equal(chain.affines[1].weight, module[2].weight)
+
+
+class Capped(nn.Module):
+    """Affine after its activation, but for people whom no sample shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.act(self.first(x)).clamp(max=1e6))
+
+
+def test_a_cap_that_no_row_reaches_is_seen(raw):
+    with pytest.raises(ModelError, match="what follows layer 1 is not an affine map"):
+        chain_of(Network(Capped(), raw), raw.sample(9, torch.Generator()))

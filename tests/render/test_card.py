@@ -21,7 +21,8 @@ def test_it_says_what_was_seen_and_how():
         "- Decides: income: &lt;=50K or &gt;50K", "- Hoped for: &gt;50K", "45,222 rows, 13 attributes",
         "| sex | 20,000 rows of the table | 6.07 % (5.74–6.4",
         "| sex | 20,000 people drawn uniformly from the domain | 1.82 % (1.6",
-        "share (interval with 95 % confidence)", "- In 812 of 900 pairs …", "| sex | Male | 15,679 | 24 % |",
+        "share (interval with 95 % confidence)", "- In 812 of 900 pairs …",
+        "- sex: For 95 % of all 1.0·10¹⁵ people of the domain it is proved", "| sex | Male | 15,679 | 24 % |",
         "Of the people found (40,000 by sex)", "it does not prove that there are none", "612 of 1,000 seeds flip",
         "seed 0", "`neuronfair audit adult --sensitive sex --seed 0 --out neuronfair-audit`",
     ):  # fmt: skip

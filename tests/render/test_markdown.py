@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.render.markdown import markdown
+from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import BaselineReport, Check, FigureChange, Gate, RepairReport
 from tests import reports
 from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
@@ -38,6 +39,15 @@ def test_it_shows_verdict_figures_and_pairs():
     assert "Again: `neuronfair audit people.csv`" in text
     assert "Interrupted" not in text
     assert "None" not in text
+
+
+def test_it_shows_what_is_proved():
+    why = Proved.nothing(10, "it shows nothing of itself")
+    text = markdown(report(attribute("sex", proved=reports.proved(900, 30)), fair("race", proved=why)))
+    assert "### Proof" in text
+    assert "▓ sex: proved fair 90 %, open 7 %, proved discriminatory 3 %\n" in text
+    assert "- No proof: it shows nothing of itself." in text
+    assert "### Proof" not in markdown(report())
 
 
 def test_it_shows_how_groups_fare():

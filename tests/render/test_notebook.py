@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from neuronfair.domain.column import LeftOut
 from neuronfair.render import console, notebook
 from neuronfair.verdict.entries import Rates
+from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import DataReport, Verdict
 from tests import reports
 
@@ -68,3 +69,17 @@ def test_the_card_has_the_populations_that_were_measured():
     assert "<th>of the domain</th>" in card
     assert "<td>3\u202f%</td>" in card
     assert "of the table" not in card
+
+
+def test_the_card_shows_what_is_proved():
+    card = notebook.verdict_card(
+        reports.report(reports.attribute(proved=reports.proved(900, 30)), reports.fair("race"))
+    )
+    assert '<span title="proved fair" style="flex:0.9;' in card
+    assert "right:3.00%;" in card  # the sampled rate
+    assert "90\u202f%, 7\u202f%, 3\u202f%" in card
+    why = Proved.nothing(10, "it shows <nothing>")
+    assert "<td>No proof: it shows &lt;nothing&gt;.</td>" in notebook.verdict_card(
+        reports.report(reports.attribute(proved=why))
+    )
+    assert "proved" not in notebook.verdict_card(reports.report())

@@ -20,7 +20,8 @@ from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import top_of
 from neuronfair.render.page.layermap import cells, layer_maps
 from neuronfair.render.page.template import SPACE, marked
-from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, Rates, Severity, Side
+from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, RateOf, Rates, Severity, Side
+from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import DataReport, DecisionReport, Verdict
 from tests import reports
 
@@ -125,6 +126,42 @@ def test_the_largest_figure_is_that_of_the_table():
     tile = read(reports.adult()).text.partition("of decisions flip")[2]
     assert tile.startswith("6.07 %")
     assert "of 20,000 rows of the table; 1.82 % of people drawn uniformly from the domain" in tile
+
+
+def test_what_is_proved_is_one_bar_with_the_rate_as_a_mark():
+    drawn = audit_page(reports.adult())
+    bar = drawn[drawn.index('<svg class="proof"') :].partition("</svg>")[0].replace(SPACE, " ")
+    title = "proved fair 95 %, open 4.1 %, proved discriminatory 0.9 %; sampled rate 1.82 %"
+    assert f'aria-label="{title}"' in bar
+    assert '<rect class="fair" width="95.00%"' in bar
+    assert '<rect class="unfair" x="99.10%" width="0.90%"' in bar
+    assert '<line class="mark" x1="98.18%" x2="98.18%"' in bar  # counted from the right: within what is open
+    text = Page(drawn).text
+    assert "For 95 % of all 1.0·10¹⁵ people of the domain it is proved that sex does not change the decision;" in text
+    assert "By bounds of a network, in 2.5 s." in text
+    assert "What is proved" not in read(reports.nothing_found()).text
+
+
+def test_a_part_that_rounds_to_all_is_not_shown_as_all():
+    text = read(reports.report(reports.fair(proved=reports.proved(10**20 - 1, 0, 10**20)))).text
+    assert "proved fair above 99.9999 %open below 0.0001 %" in text
+    assert "100 %" not in text.partition("What is proved")[2].partition("By bounds")[0]
+
+
+def test_why_nothing_is_proved_is_said_in_a_sentence():
+    drawn = audit_page(reports.report(reports.fair(proved=Proved.nothing(10, "it shows nothing of itself"))))
+    assert "No proof: it shows nothing of itself." in drawn
+    assert 'class="proof"' not in drawn
+
+
+def test_a_rate_that_was_not_sampled_from_everybody_says_so():
+    part = RateOf("domain", 0.002, 0.001, 0.003, 1000, 20, 0.95, part=0.1)
+    text = read(reports.report(reports.fair(rates=Rates(domain=part)))).text
+    assert "20 of 1,000 people drawn uniformly from the 10 % of the domain that is not all proved" in text
+    whole = RateOf("domain", 0.0, 0.0, 0.0, 0, 0, 0.95, part=0.0)
+    text = read(reports.report(reports.fair(rates=Rates(domain=whole), proved=reports.proved(1000)))).text
+    assert "0 % to 0 %all people of the domain, by proof" in text
+    assert "It is proved that there is nobody in the domain." in text
 
 
 def test_how_groups_fare():

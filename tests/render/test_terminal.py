@@ -6,6 +6,7 @@ from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
 from neuronfair.verdict.entries import Note, Rates
+from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import FeedingReport, Report, Verdict
 from tests import reports
 
@@ -40,6 +41,21 @@ def test_how_groups_fare_is_a_line_for_each_attribute():
         "sex", "yes", "F 26 %", "M 65 %", "40 % (28.1–54.9)", "not known",
     ]  # fmt: skip
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
+
+
+def test_what_is_proved_is_a_strip_with_its_shares():
+    text = shown(reports.report(reports.attribute(proved=reports.proved(900, 30))))
+    strip = "█" * 36 + "░░░▓"  # of 40: 90, 7 and 3 %
+    marked = f"{strip[:39]}│{strip[39:]}"  # 3 % from the right
+    assert f"{marked} sex: proved fair 90 %, open 7 %, proved discriminatory 3 %\n" in text
+    assert "█ proved fair, ░ open, ▓ proved discriminatory" in text
+
+
+def test_what_cannot_be_proved_is_said_once():
+    why = Proved.nothing(10, "it shows nothing of itself")
+    text = shown(reports.report(reports.attribute(proved=why), reports.fair("race", proved=why)))
+    assert text.count("No proof: it shows nothing of itself.") == 1
+    assert "░" not in text
 
 
 def test_what_could_not_be_checked_is_said():

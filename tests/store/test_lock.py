@@ -15,9 +15,9 @@ import pytest
 
 from neuronfair.errors import RunError
 from neuronfair.store import lock as module
+from neuronfair.store.ledger import check_folder
 from neuronfair.store.lock import LOCK, Lock
 from neuronfair.store.manifest import is_unused
-from neuronfair.store.run import check_folder
 
 HOLD = """
 import os, sys, time

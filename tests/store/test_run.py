@@ -25,6 +25,7 @@ from neuronfair.search import campaign, engine
 from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Plan
 from neuronfair.store.journal import JOURNAL, SEEDS, Journal
+from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import DOMAIN
 from neuronfair.store.run import Run
 from tests.conftest import PEOPLE
@@ -144,7 +145,7 @@ def test_a_file_in_the_way_of_a_checkpoint_is_not_overwritten(tmp_path, plan):
 
 
 def test_half_a_file_of_a_killed_run_is_removed(halfway, tmp_path):
-    mark = Run.open(halfway).mark
+    mark = Run.open(halfway).ledger.mark
     (halfway / f".local-00002.parquet.{mark}").write_bytes(b"PAR1")
     before = contents(halfway)
     assert len(Run.open(halfway).lines) > 4
@@ -164,15 +165,15 @@ def test_other_rows_to_start_from(halfway):
 def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, plan, monkeypatch):
     """Looking while another process goes from one checkpoint to the next: the files that were read about are gone."""
     folder, checks, seen = tmp_path / "run", [], []
-    check = Run._check
+    check = Ledger._check
 
-    def late(run: Run) -> None:
+    def late(run: Ledger) -> None:
         checks.append(len(run.lines))
         if len(checks) == 2:  # the reader has read the journal; now the writer goes on
             writer.checkpoint("local", where)
         check(run)
 
-    monkeypatch.setattr(Run, "_check", late)
+    monkeypatch.setattr(Ledger, "_check", late)
     writer = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
     writer.begin(ROWS[:2])
     none = Findings.empty(DOMAIN_OF_RUN, 2)

@@ -9,7 +9,7 @@ from neuronfair.limits import TooLarge
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.entries import Interpretation, Rates
 from neuronfair.verdict.report import DecisionReport
-from tests.reports import MODEL, REPRODUCTION, attribute, fair, layer, report, search
+from tests.reports import MODEL, REPRODUCTION, attribute, fair, layer, proved, report, search
 
 
 def changes(now, then):
@@ -43,6 +43,15 @@ def test_overlapping_intervals_are_said_to_overlap():
     assert "rose" not in result.text
     assert "overlap, so this may be chance" in result.changes[0].text
     assert not result.changes[0].significant
+
+
+def test_what_is_proved_is_compared_where_both_have_a_proof():
+    then, now = report(attribute(proved=proved(900, 30))), report(attribute(proved=proved(940, 30)))
+    seen = changes(now, then)
+    assert seen["sex.proved_fair"].text == "sex.proved_fair went from 90 % to 94 %."
+    assert seen["sex.open"].text == "sex.open went from 7 % to 3 %."
+    assert "sex.proved_discriminatory" not in seen
+    assert not any("proved" in figure for figure in changes(now, report()))
 
 
 def test_figures_without_an_interval_are_shown_if_they_differ():

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
-from neuronfair.verdict.entries import Disparity, Gap, Note, Rates
+from neuronfair.verdict.entries import Disparity, Gap, Note, RateOf, Rates
 from neuronfair.verdict.expressions import read_expressions
 from neuronfair.verdict.gate import check
-from tests.reports import CORPUS, MODEL, attribute, fair, rate, report, search
+from neuronfair.verdict.proved import Proved
+from tests.reports import CORPUS, MODEL, attribute, fair, proved, rate, report, search
 
 
 def fired(audit, *expressions):
@@ -65,6 +66,58 @@ def fired(audit, *expressions):
 )
 def test_expressions_are_true_or_not(expression, expected):
     assert fired(report(), expression) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("proved_fair < 90%", False),  # 900 of 1,000, and 30 proved discriminatory
+        ("proved_fair < 90.1%", True),
+        ("proved_fair <= 0.9", True),
+        ("sex.proved_fair < 1", True),
+        ("proved_discriminatory > 0", True),
+        ("proved_discriminatory > 3%", False),
+        ("open > 7%", False),
+        ("sex.open >= 7 %", True),
+    ],
+)
+def test_what_is_proved_is_compared_as_it_is(expression, expected):
+    made = report(attribute(proved=proved(900, 30)))
+    assert fired(made, expression) == [expected]
+
+
+def test_a_single_open_person_is_not_fair():
+    made = report(attribute(proved=proved(10**20 - 1, 0, 10**20)))
+    assert fired(made, "proved_fair < 100%", "open > 0", "proved_fair >= 1") == [True, True, False]
+    (one,) = check(made, ["proved_fair < 100%"]).checks
+    assert one.text.startswith("proved_fair of sex: above 99.9999 %; it is below 100 %. ")
+
+
+def test_what_is_not_proved_is_not_known():
+    with pytest.raises(NeuronFairError, match=r"is not known: no proof was tried for sex. Give --prove SECONDS"):
+        check(report(), ["proved_fair < 90%"])
+    unprovable = Proved.nothing(10, "it shows nothing of itself")
+    for expression in ("proved_fair < 90%", "open > 5%"):
+        with pytest.raises(NeuronFairError, match="is not known: nothing can be proved: it shows nothing of itself"):
+            check(report(attribute(proved=unprovable)), [expression])
+    with pytest.raises(NeuronFairError, match="is a share from 0 to 1"):
+        check(report(attribute(proved=proved(900))), ["proved_fair < 90"])
+
+
+def test_a_rate_of_which_a_part_is_proved():
+    """2 of 100 people from 10 % of the domain: the note does not say that they stand for everybody."""
+    made = RateOf("domain", 0.002, 0.0002, 0.007, 100, 2, 0.95, part=0.1)
+    (one,) = check(report(attribute(rates=Rates(domain=made))), ["domain.rate > 0.5%"]).checks
+    assert one.fired
+    assert one.text.endswith(
+        "2 of 100 people drawn uniformly from the 10 % of the domain that is not all proved, confidence 95 %. These "
+        "are too few people to decide: sample more, or prove for longer."
+    )
+    whole = RateOf("domain", 0.002, 0.002, 0.002, 0, 0, 0.95, part=0.0)
+    for limit, expected in (("0.2%", False), ("0.19%", True)):
+        (one,) = check(report(attribute(rates=Rates(domain=whole))), [f"domain.rate > {limit}"]).checks
+        assert one.fired is expected
+        assert one.text.endswith("Of all people of the domain, by proof, confidence 95 %.")
 
 
 @pytest.mark.parametrize("compare", [">", ">=", "<", "<="])

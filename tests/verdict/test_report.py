@@ -21,6 +21,27 @@ def test_a_report_comes_back_as_it_was(made):
     assert json.loads(text)["schema"] == 2
 
 
+def test_a_report_from_before_there_were_proofs_is_read():
+    made = reports.report()
+    old = json.loads(made.to_json())
+    del old["seconds"]["proof"]
+    for one in old["attributes"]:
+        del one["proved"]
+        for rate in one["rates"].values():
+            del rate["part"]
+    assert Report.from_json(json.dumps(old)) == made
+
+
+def test_people_are_counted_exactly():
+    made = reports.report(reports.attribute(proved=reports.proved(10**30 + 1, 7, 10**31)))
+    entry = json.loads(made.to_json())["attributes"][0]["proved"]
+    assert entry["people"] == f"1{'0' * 31}"
+    assert entry["proved_fair"] == {"count": f"1{'0' * 29}1", "share": 0.1}
+    assert entry["proved_discriminatory"]["count"] == "7"
+    assert int(entry["open"]["count"]) == 10**31 - 10**30 - 8
+    assert Report.from_json(made.to_json()) == made
+
+
 def test_what_is_no_number_is_not_written():
     with pytest.raises(ValueError, match="JSON compliant"):
         reports.with_first(reports.report(), mean_distance=float("nan")).to_json()

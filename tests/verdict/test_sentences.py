@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, Rates, Severity
+from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, RateOf, Rates, Severity
+from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import Verdict
 from neuronfair.verdict.sentences import verdict
-from tests.reports import attribute, fair, rate, search
+from tests.reports import attribute, fair, proved, rate, search
 
 NOTHING = fair(rates=Rates(), searches=())
 
@@ -94,3 +95,26 @@ def test_a_model_that_does_not_read_the_attribute_says_nothing_about_it():
     assert told.level == "nothing found"
     assert "The model does not read sex, so its decision cannot flip with it: that says nothing." in told.text
     assert "does not read" not in verdict([fair("sex")], 50).text
+
+
+def test_the_verdict_says_what_is_proved():
+    told = verdict([attribute(proved=proved(950)), fair("race", proved=proved(900, 0, 1000, "race"))], 1000)
+    assert told.text.endswith(
+        "For 90 % of all 1,000 people of the domain it is proved that race does not change the decision; for nobody "
+        "that it does; 10 % is open."
+    )
+    unprovable = Proved.nothing(10, "it shows nothing of itself")
+    assert "proof: it shows" not in verdict([fair(proved=unprovable)], 1000).text
+
+
+def test_nobody_found_and_nobody_there_are_two_things():
+    part = RateOf("domain", 0.0, 0.0, 0.0004, 1000, 0, 0.95, part=0.1)
+    told = verdict([fair(rates=Rates(domain=part), proved=proved(999))], 1000).text
+    assert "none of 1,000 people drawn uniformly from the 10 % of the domain that is not all proved (so at most" in told
+    assert "That is no proof that there is nobody. For 99.9 % of all 1,000 people" in told
+    whole = RateOf("domain", 0.0, 0.0, 0.0, 0, 0, 0.95, part=0.0)
+    told = verdict([fair(rates=Rates(domain=whole), proved=proved(1000))], 1000).text
+    assert told == (
+        "Nobody was found whose decision flips with sex: none of all people of the domain, by proof, with 95 % "
+        "confidence. 2,000 people were tried by search. It is proved that there is nobody in the domain."
+    )

@@ -29,6 +29,7 @@ class Lines:
     high_at: Tensor
     inner: Tensor | None = None  # (n, …) what the halves of a box may be told of it
     same: Tensor | None = None  # (n,) where all values surely have the same margins, whatever these are
+    cut: Tensor | None = None  # (n, 2) how to cut, where the model knows best: the axis, and the last place below
 
 
 class Bounder(Protocol):

@@ -28,7 +28,7 @@ class _Read:
     axis: Axis
     effects: Tensor  # (features, neurons) what a place more, or each place, adds to the first layer
     first: Tensor  # (neurons,) what the first place of a linear axis adds
-    size: Tensor  # (neurons,) how large what it adds can be, without sign
+    size: Tensor  # (inputs,) how large the network's inputs can be by it, without sign
 
 
 def crown_of(
@@ -58,9 +58,15 @@ def crown_of(
     inputs = _numbers(encoding, rows)
     first = affines[0]
     start = first(inputs) + sum((r.first for r in read), torch.zeros(len(first.bias), dtype=torch.float64))
-    size = inputs.abs().amax(0) @ first.weight.abs().T + first.bias.abs() + sum(r.size for r in read)
+    largest = sum((r.size for r in read), inputs.abs().amax(0))
+    # Weights that were found by asking are off by a rounding of the bias, too, for each input.
+    size = largest @ first.weight.abs().T + first.bias.abs() * (1 + largest.sum())
     affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)
-    rounding = errors_of(affines, curves, size)
+    sizes = list(affines)
+    if len(chain.affines) > 1:  # the model rounds its scores one by one, however near they are to each other
+        both = Affine(matrix.abs() @ last.weight.abs(), matrix.abs() @ last.bias.abs() + question.offset.abs())
+        sizes[len(chain.affines) - 1] = both
+    rounding = errors_of(sizes, curves, size)
     space = Space(tuple(r.axis for r in read), device)
     return Crown(
         space,
@@ -85,7 +91,7 @@ def _read(
     def size(some: Tensor) -> Tensor:
         rows = base.repeat(len(some), 1)
         rows[:, column] = some
-        return (_numbers(encoding, rows).abs().amax(0) + at_base.abs()) @ weight.abs().T
+        return _numbers(encoding, rows).abs().amax(0) + at_base.abs()
 
     ends = codes[[0, len(codes) // 2, -1]]
     unbroken = int(codes[-1] - codes[0]) + 1 == len(codes)

@@ -29,11 +29,12 @@ from neuronfair.certify.space import Boxes, Space
 
 BLOCK = 8
 WAVES = BLOCK * BLOCK  # K
-FINER = (1, 4, 16, 64)  # M is one of these multiples of K + 1: the one that loses least
-ROWS = 1 << 12  # boxes at a time
-NUMBERS = {"cpu": 1 << 16, "cuda": 1 << 25}  # of waves at a time: on a processor, what its cache holds
+FINER = (1, 2, 4, 16, 64)  # M is one of these multiples of K + 1: the one that loses least
+ROWS = {"cpu": 1 << 12, "cuda": 1 << 20}  # boxes at a time
+NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 25}  # of waves at a time: on a processor, what its cache holds
 TAILS = 4.5  # deviations that the period holds at least
-ROUNDING = 1e-10  # of sums of waves: their coefficients' sum is below 3, their phases below 2^13 turns of 2^-52
+ROUNDING = 1e-10  # of sums of waves in float64: their coefficients' sizes add up to 2, their phases are off by 1e-12
+AXIS = 2e-6  # of a linear axis, in float32: a wave is off by 14 units of 2^-24 at most, so 2 · 14 · 2^-24 in all
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -57,9 +58,10 @@ def share_above(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Tenso
     Axes are independent and all their codes alike. Rounding is included; 1 is said only of a line that is above 0
     everywhere in the box.
     """
+    rows = ROWS[boxes.low.device.type]
     parts = [
-        _share(_terms(space, boxes[slice(i, i + ROWS)], slopes[i : i + ROWS], at[i : i + ROWS]))
-        for i in range(0, len(boxes), ROWS)
+        _share(_terms(space, boxes[slice(i, i + rows)], slopes[i : i + rows], at[i : i + rows]))
+        for i in range(0, len(boxes), rows)
     ]
     return torch.cat(parts) if parts else at.new_zeros(0)
 
@@ -99,9 +101,11 @@ def _share(terms: _Terms) -> Tensor:
 
     steps = _steps(need.device)
     rest, finer = _waves_left(terms, period, deviation)
-    rows = max(1, NUMBERS[need.device.type] // (WAVES * max(1, terms.slope.shape[1])))
+    widest = max([WAVES * terms.slope.shape[1], *(BLOCK * term.shape[1] for term, _ in terms.tables)])
+    rows = max(1, NUMBERS[need.device.type] // widest)
     found = torch.cat([_found(terms, period, finer, slice(i, i + rows)) for i in range(0, len(need), rows)])
-    share = ahead / period + 0.5 + found - steps.flat[finer] - rest - beyond
+    rest = rest + steps.flat[finer] + beyond + AXIS * terms.slope.shape[1]
+    share = ahead / period + 0.5 + found - rest
     tail = 1.01 * torch.exp(-(ahead.clamp(min=0) / deviation).square() / 2)
     share = (torch.maximum(share, 1 - tail) - ROUNDING).clamp(0, 1 - ROUNDING)
     share = share.masked_fill(need >= terms.most, 0)
@@ -110,14 +114,14 @@ def _share(terms: _Terms) -> Tensor:
 
 def _found(terms: _Terms, period: Tensor, finer: Tensor, rows: slice) -> Tensor:
     """Return the sum of the waves that are computed, for some of the boxes."""
-    steps, period, width = _steps(period.device), period[rows, None], terms.width[rows, :, None]
+    steps, period, width = _steps(period.device), period[rows, None], terms.width[rows]
     k = torch.arange(1, WAVES + 1, dtype=torch.float64, device=period.device)
     turns = (terms.slope[rows] / period)[..., None] * k  # half turns of a slope's phase: (n, axes, K)
     whole = turns.round()
-    angle = turns.sub_(whole).mul_(math.pi).add_(1e-200)  # nothing but 0 changes by it
-    codes = width + 1
+    angle = turns.sub_(whole).to(torch.float32).abs_().mul_(math.pi).add_(1e-30)  # so that 0 / 0 is 1
+    codes = (width + 1).to(torch.float32)[..., None]
     product = (angle * codes).sin_().div_(angle.sin_().mul_(codes)).prod(1)
-    sign = (width.transpose(1, 2) @ whole)[:, 0] / 2  # sin(Nπ(m + y)) / sin(π(m + y)) has that of (-1)^m(N - 1)
+    sign = (width[:, None] @ whole)[:, 0] / 2  # sin(Nπ(m + y)) / sin(π(m + y)) has that of (-1)^m(N - 1)
     product = product * (1 - 4 * (sign - sign.floor()))
     phase = (terms.mean[rows] - terms.need[rows])[:, None] / period * k * (2 * math.pi)
     cosine, sine = phase.cos().mul_(product), phase.sin_().mul_(product)
@@ -128,16 +132,18 @@ def _found(terms: _Terms, period: Tensor, finer: Tensor, rows: slice) -> Tensor:
 
 
 def _table_waves(term: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the means of cos 2πkt and sin 2πkt, for k = 8i + j by their sums of angles."""
-    j = torch.arange(1, BLOCK + 1, dtype=torch.float64, device=term.device)[:, None] * (2 * math.pi)
-    near = j * term[:, None]
-    far = (j - 2 * math.pi) * BLOCK * term[:, None]
-    near = torch.cat([near.cos(), near.sin_()], 1)
-    far = torch.cat([far.cos(), far.sin_()], 1) * share[:, None]
-    both = torch.bmm(far, near.transpose(1, 2))  # (n, 2 · 8, 2 · 8)
-    c, s = both[:, :BLOCK], both[:, BLOCK:]
-    cosine = c[..., :BLOCK] - s[..., BLOCK:]
-    return cosine.flatten(1), (c[..., BLOCK:] + s[..., :BLOCK]).flatten(1)
+    """Return the means of cos 2πkt and sin 2πkt: of powers of the first wave, for k = 8i + j as products of two."""
+    angle = term * (2 * math.pi)
+    near = torch.complex(angle.cos(), angle.sin_())[:, None]
+    far = share[:, None].to(near.dtype)
+    for _ in range(BLOCK.bit_length() - 1):
+        near = torch.cat([near, near * near[:, -1:]], 1)
+    step = near[:, -1:]
+    for _ in range(BLOCK.bit_length() - 1):
+        far = torch.cat([far, far * step], 1)
+        step = step * step
+    both = (far @ near.transpose(1, 2)).flatten(1)
+    return both.real, both.imag
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -20,20 +21,23 @@ from neuronfair.certify.bounds import Lines
 from neuronfair.certify.space import Boxes, Space
 from neuronfair.model.chain import Affine, Curve
 
-NUMBERS = 1 << 19  # of the largest array of a pass on a CPU: what fits into its cache
+NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
 
 
 class Way(NamedTuple):
-    """Whether all sensitive values share bounds of the inner layers, and lines: looser and cheaper; how ReLUs bend."""
+    """How to bound: what all sensitive values share is looser and cheaper, and so is one policy for inner layers."""
 
-    inner: bool
-    last: bool
-    policy: str
+    inner: bool  # whether they share the bounds of the inner layers
+    last: bool  # and the lines
+    policies: tuple[str, ...]  # how activations are bent for the bounds of inner layers, of which the best are taken
+    policy: str  # and for the lines
 
 
 _SHARED = ((True, True), (True, False), (False, False))
-WAYS = tuple(Way(inner, last, policy) for policy in ("adaptive", "flat") for inner, last in _SHARED)
+_BENT = ((("adaptive",), "adaptive"), (("adaptive", "flat"), "adaptive"), (("adaptive", "flat"), "flat"))
+WAYS = tuple(Way(*shared, *bent) for bent in _BENT for shared in _SHARED)
+OTHER = 3e5  # multiplications that take as long as all else that is done for a box
 Between = tuple[Tensor, Tensor]
 
 
@@ -52,7 +56,7 @@ class Crown:
         """Return lines for all margins over boxes."""
         if not self.curves:
             return self._of_one_layer(boxes)
-        if boxes.low.device.type != "cpu" or len(boxes) <= self._rows:
+        if len(boxes) <= self._rows:
             return self._lines(boxes, known, WAYS[way])
         pieces = [slice(i, i + self._rows) for i in range(0, len(boxes), self._rows)]
         parts = [self._lines(boxes[p], None if known is None else known[p], WAYS[way]) for p in pieces]
@@ -62,10 +66,18 @@ class Crown:
         return Lines(low, low_at, high, high_at, inner)
 
     def cost(self, way: int) -> float:
-        """Return about how long a step takes in some way: there is more to it than lines."""
-        inner, last, _ = WAYS[way]
+        """Return about how long a step takes in some way, compared with others."""
+        inner, last, policies, _ = WAYS[way]
         values = len(self.start)
-        return 1.0 if last else 1.0 + (values - 1) * (0.2 if inner else 0.5)
+        *before, end = self._multiplications
+        work = sum(before) * len(policies) * (1 if inner else values) + end * (1 if last else values)
+        return 1.0 + work / OTHER
+
+    @cached_property
+    def _multiplications(self) -> list[int]:
+        """About how many it takes to bound each layer behind the first."""
+        steps = [0, *accumulate(affine.weight.numel() for affine in self.affines)]
+        return [2 * len(affine.bias) * step for affine, step in zip(self.affines[1:], steps[1:], strict=False)]
 
     @property
     def slack(self) -> Tensor:
@@ -85,9 +97,9 @@ class Crown:
 
     @cached_property
     def _rows(self) -> int:
-        """How many boxes go through at once on a CPU."""
+        """How many boxes go through at once."""
         shapes = [(2 * len(a.bias), a.weight.shape[1]) for a in self.affines[1:]]
-        return max(16, NUMBERS // max(lines * neurons for lines, neurons in shapes))
+        return max(16, NUMBERS[self.start.device.type] // max(lines * neurons for lines, neurons in shapes))
 
     def _of_one_layer(self, boxes: Boxes) -> Lines:
         n, k = len(boxes), len(self.start)
@@ -115,12 +127,16 @@ class Crown:
         wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
         given = [self._first(boxes, joint)]
         told: list[Tensor] = []
-        relaxed: list[Relaxation] = []
+        relaxed: dict[str, list[Relaxation]] = {policy: [] for policy in way.policies}
         done = 0
         for number, affine in enumerate(self.affines[1:-1]):
-            relaxed.append(self._relaxed(number, given[-1], joint, way.policy))
-            slopes, at = self._back(relaxed, joint)
-            least = self.space.least(wide, slopes) + (at.amin(1) if joint else at[:, 0])
+            least = None
+            for policy, some in relaxed.items():
+                some.append(self._relaxed(number, given[-1], joint, policy))
+                slopes, at = self._back(some, joint)
+                found = self.space.least(wide, slopes) + (at.amin(1) if joint else at[:, 0])
+                least = found if least is None else torch.maximum(least, found)
+            assert least is not None
             half, off = len(affine.bias), self.rounding[number + 1]
             low, high = least[:, :half] - off, -least[:, half:] + off
             if known is not None:  # bounds of a larger box hold for all values

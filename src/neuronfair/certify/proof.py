@@ -31,6 +31,7 @@ class Proof:
     boxes: int  # that were bounded
     seconds: float
     leaves: Leaves
+    interrupted: bool = False  # by Ctrl-C
 
     @property
     def open(self) -> int:

@@ -20,12 +20,12 @@ from neuronfair.certify.space import Boxes
 from neuronfair.certify.stopping import stopping
 from neuronfair.certify.subject import Subject
 
-BATCH = {"cpu": 2_048, "cuda": 1 << 16}  # boxes that are cut at once
+BATCH = {"cpu": 2_048, "cuda": 1 << 17}  # boxes that are cut at once
 SMALL = 512  # combinations of places up to which everybody in a box is asked
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 TRIAL, EVERY = 256, 16  # boxes on which the ways to bound are compared, and after how many steps again
-TOLD = 1 << 27  # numbers about inner layers that are kept for the halves of open boxes
+TOLD = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of open boxes
 KEEP = 10.0  # seconds between two states that are kept
 
 
@@ -84,7 +84,8 @@ def prove(
     if keep:
         keep(last)
     leaves = leaves_of(subject, (last.done, last.open))
-    return Proof(subject.count, sum(leaves.fair), sum(leaves.discriminatory), last.boxes, last.seconds, leaves)
+    proved = sum(leaves.fair), sum(leaves.discriminatory)
+    return Proof(subject.count, *proved, last.boxes, last.seconds, leaves, interrupted=stop.asked)
 
 
 class _Search:
@@ -92,7 +93,7 @@ class _Search:
 
     def __init__(self, subject: Subject, state: State | None) -> None:
         self._subject, self._space, self._people = subject, subject.space, subject.people
-        self._batch = BATCH["cpu" if subject.device.type == "cpu" else "cuda"]
+        self._batch = BATCH[subject.device.type]
         self._steps = self._way = 0
         people = subject.people
         self._whole = people.share(subject.space, people.boxes, people.pattern).sum()
@@ -113,6 +114,7 @@ class _Search:
         zero = torch.zeros(len(rest), dtype=torch.float64, device=self._subject.device)
         columns = undecided(boxes[rest], pattern[rest], zero, zero)
         columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
+        columns["last"] = torch.zeros_like(columns["pattern"])
         return State(columns, decided(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool)), 0, 0.0)
 
     @property
@@ -134,7 +136,8 @@ class _Search:
         if len(old):
             told = taken["told"][old].repeat(2, 1, 1) if "told" in taken else None
             before = (taken["fair"] + taken["flips"])[old].repeat(2)
-            self._examine(self._space.halves(boxes[old], axis[old]), pattern[old].long().repeat(2), told, before)
+            halves = self._space.halves(boxes[old], axis[old], taken["last"][old].long())
+            self._examine(halves, pattern[old].long().repeat(2), told, before)
         self._steps += 1
 
     def progress(self) -> Progress:
@@ -155,13 +158,12 @@ class _Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        if told is not None and (len(self._pool) + len(told)) * told[0].numel() < TOLD:
+        room = TOLD[self._subject.device.type]
+        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < room:
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
-    def _examine(
-        self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None
-    ) -> None:
+    def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None) -> None:
         """Bound boxes: those that are decided are done with, the others are open.
 
         `told` is what is known of their inner layers, and `before` the share of each that was proved before it was cut.
@@ -171,7 +173,9 @@ class _Search:
         if bounder is None:  # only to be cut until everybody can be asked
             zero = torch.zeros(len(boxes), dtype=torch.float64, device=boxes.low.device)
             longest = (boxes.high - boxes.low).argmax(1)
-            self._put({**undecided(boxes, pattern, zero, zero), "axis": longest.int()}, None)
+            last = self._space.middle(boxes, longest)
+            columns = undecided(boxes, pattern, zero, zero)
+            self._put({**columns, "axis": longest.int(), "last": last.int()}, None)
             return
         if bounder.ways > 1 and before is not None and self._steps % EVERY == 4:
             self._way = self._best_way(boxes, pattern, told, before)
@@ -183,7 +187,8 @@ class _Search:
         self._finish(decided(boxes[index], pattern[index], fair[index]))
         alike, flips = self._counted(boxes[rest], seen, rest)
         columns = undecided(boxes[rest], pattern[rest], alike, flips)
-        columns["axis"] = self._to_cut(boxes, lines, seen)[rest].int()
+        cut = self._to_cut(boxes, lines, seen)[rest].int()
+        columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
         self._put(columns, None if lines.inner is None else lines.inner[rest])
 
     def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None, before: Tensor) -> int:
@@ -226,7 +231,9 @@ class _Search:
         return result
 
     def _to_cut(self, boxes: Boxes, lines: Lines, seen: Seen) -> Tensor:
-        """Return the axis on which each box is cut: where its lines are loosest."""
+        """Return the axis on which each box is cut, where its lines are loosest, and the last place below the cut."""
+        if lines.cut is not None:
+            return lines.cut
         low, high, reach = lines.low.flatten(1, 2), lines.high.flatten(1, 2), self._space.reach
         score = reach(boxes, high - low) + STEEP * (reach(boxes, low) + reach(boxes, high))
         undecided = seen.undecided
@@ -234,7 +241,8 @@ class _Search:
             undecided = undecided.any(1, keepdim=True)
         score = (score * undecided.expand(lines.low.shape[:3]).flatten(1, 2)[..., None]).sum(1)
         lengths = boxes.high - boxes.low + 1
-        return torch.where(lengths > 1, score + 1e-12 * lengths, -1.0).argmax(1)
+        axis = torch.where(lengths > 1, score + 1e-12 * lengths, -1.0).argmax(1)
+        return torch.stack([axis, self._space.middle(boxes, axis)], 1)
 
 
 def _all(above: Tensor) -> Tensor:

@@ -171,14 +171,18 @@ class Space:
         places = torch.arange(len(self.axes[axis]), device=boxes.low.device)
         return (places >= boxes.low[:, axis, None]) & (places <= boxes.high[:, axis, None])
 
-    def halves(self, boxes: Boxes, axis: Tensor) -> Boxes:
-        """Return the two halves of each box, cut in the middle of one of its axes: first all lower, then all upper."""
+    def middle(self, boxes: Boxes, axis: Tensor) -> Tensor:
+        """Return the last place of the lower half of one axis of each box."""
         place = axis[:, None]
-        middle = (boxes.low.gather(1, place) + boxes.high.gather(1, place)).div(2, rounding_mode="floor")
+        return (boxes.low.gather(1, place) + boxes.high.gather(1, place)).div(2, rounding_mode="floor")[:, 0]
+
+    def halves(self, boxes: Boxes, axis: Tensor, last: Tensor) -> Boxes:
+        """Return the two parts of each box, cut behind a place of one of its axes: first all lower, then all upper."""
+        place, last = axis[:, None], last[:, None]
         return Boxes.joined(
             [
-                Boxes(boxes.low, boxes.high.scatter(1, place, middle)),
-                Boxes(boxes.low.scatter(1, place, middle + 1), boxes.high),
+                Boxes(boxes.low, boxes.high.scatter(1, place, last)),
+                Boxes(boxes.low.scatter(1, place, last + 1), boxes.high),
             ]
         )
 

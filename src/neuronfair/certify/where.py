@@ -55,6 +55,46 @@ def allowed_codes(domain: TableDomain, text: str) -> tuple[Tensor, ...]:
     return tuple(allowed)
 
 
+def condition(attribute: Attribute, codes: Tensor) -> str:
+    """Return in words, as `allowed_codes` reads them, that a value is one of some codes, bool (size,). All: nothing.
+
+    >>> age = Attribute("age", "ordinal", low=17, high=90)
+    >>> condition(age, torch.arange(74) >= 3)
+    'age >= 20'
+    """
+    if bool(codes.all()):
+        return ""
+    name, end = written(attribute.name), attribute.points - 1
+    some, others = _runs(attribute, codes), _runs(attribute, ~codes)
+    (first, last), *more = some
+    if not more and first == last:
+        return f"{name} == {_value(attribute, first)}"
+    if not more and (first, last) != (0, end):
+        ends = [("<=", last)] if first == 0 else [(">=", first)] if last == end else [(">=", first), ("<=", last)]
+        return " and ".join(f"{name} {sign} {_value(attribute, code)}" for sign, code in ends)
+    if len(others) == 1 and others[0][0] == others[0][1]:
+        return f"{name} != {_value(attribute, others[0][0])}"
+    word, listed = ("in", some) if len(some) <= len(others) else ("not in", others)
+    items = [" to ".join(_value(attribute, code) for code in dict.fromkeys(run)) for run in listed]
+    return f"{name} {word} [{', '.join(items)}]"
+
+
+def _runs(attribute: Attribute, codes: Tensor) -> list[tuple[int, int]]:
+    """Return the first and last of each stretch of codes; where there is no order each code is one."""
+    chosen = codes.nonzero()[:, 0]
+    if not attribute.ordered:
+        return [(code, code) for code in chosen.tolist()]
+    cut = (chosen.diff() > 1) | (chosen[1:] == attribute.empty if attribute.empty is not None else False)
+    starts = torch.cat([torch.tensor([True]), cut]) if len(chosen) else cut
+    first, last = chosen[starts], chosen[starts.roll(-1)]
+    return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+def _value(attribute: Attribute, code: int) -> str:
+    value = attribute.value(code)
+    return written(value if isinstance(value, str) else repr(value).replace(".", attribute.decimal))
+
+
 def written(word: str) -> str:
     """Return a name or a value as it stands in a condition: in quotes where it could be read otherwise.
 

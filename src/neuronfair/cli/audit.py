@@ -66,6 +66,15 @@ def audit(
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each search.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="People drawn uniformly from the domain to judge.")] = None,
+    prove: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Time in which to prove for how many people of the domain the decision does, or does not, flip. "
+            "0: no proof. Default: 6, with --quick 2.",
+        ),
+    ] = None,
     repair: Annotated[
         bool | None,
         typer.Option("--repair/--no-repair", help="Also try a short retraining. Default: yes, with --quick no."),
@@ -126,7 +135,7 @@ def audit(
     options.read_decision(decision)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples}
-    given |= {"seed": seed, "repair": repair}
+    given |= {"seed": seed, "prove": prove, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     found = options.load_data(data, encoding, domain, sensitive, target, source)

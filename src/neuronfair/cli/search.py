@@ -77,8 +77,9 @@ def search(
     from neuronfair.search.methods import check_method
     from neuronfair.search.outcome import Plan
     from neuronfair.store.discard import check_discardable, discard
+    from neuronfair.store.ledger import check_folder
     from neuronfair.store.manifest import make_manifest, where
-    from neuronfair.store.run import Run, check_folder
+    from neuronfair.store.run import Run
     from neuronfair.verdict.about import Origin, replay_options, score_scale
     from neuronfair.verdict.folder import check_writable, refuse_links
 

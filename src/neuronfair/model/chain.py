@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -25,6 +26,8 @@ from neuronfair.model.network import Network
 TRIED = 16  # random inputs on which each part must be affine
 TOLERANCE = 1e-9  # of the numbers that meet there
 MOST = 1 << 24  # numbers of all matrices
+FAR = 2.0**60  # so far from 0 that a bias, which is added and taken away again, takes nothing of a weight with it
+EPS = torch.finfo(torch.float64).eps
 
 End = Literal["none", "softmax", "sigmoid"]
 _ENDS: dict[type[nn.Module], End] = {nn.Softmax: "softmax", nn.Sigmoid: "sigmoid"}
@@ -148,21 +151,37 @@ class _Asked:
         zero = torch.zeros(1, width, dtype=torch.float64, device=self._network.device)
         units = torch.eye(width, dtype=torch.float64, device=self._network.device)
         bias = self._ask(number, zero)[0]
-        affine = Affine(
-            torch.cat([self._ask(number, part) for part in torch.split(units, 512)]).T - bias[:, None], bias
-        )
+        weight = self._added(number, units, bias)
+        with suppress(RuntimeError, IndexError, ValueError):  # it need not take such numbers
+            exact = self._added(number, FAR * units, bias) / FAR
+            if bool(((exact - weight).abs() <= 8 * EPS * (weight.abs() + bias.abs()[:, None])).all()):
+                weight = exact
+            elif (
+                number
+            ):  # a layer's own numbers may be as large as they like: it bends somewhere, if only for few people
+                raise self._bent(number)
+        affine = Affine(weight, bias)
         x = self.noise(TRIED, width)
         image = affine(x)
         near = TOLERANCE * (x.abs() @ affine.weight.abs().T + bias.abs() + 1)
         if not bool(((self._ask(number, x) - image).abs() <= near).all()):
-            before = "the input" if number == 0 else f"layer {number}"
-            raise ModelError(f"what follows {before} is not an affine map of it alone")
+            raise self._bent(number)
         return affine
+
+    def _bent(self, number: int) -> ModelError:
+        before = "the input" if number == 0 else f"layer {number}"
+        return ModelError(f"what follows {before} is not an affine map of it alone")
+
+    def _added(self, number: int, activations: Tensor, bias: Tensor) -> Tensor:
+        """Return what each of some activations adds to what the next layer is given: (neurons, activations)."""
+        return torch.cat([self._ask(number, part) for part in torch.split(activations, 512)]).T - bias[:, None]
 
     def curve(self, number: int) -> Curve:
         """Return the activation function of a layer."""
         site = self._sites[number]
-        x = torch.cat([torch.linspace(-9, 9, 145, dtype=torch.float64), torch.tensor([-300.0, -30.0, 30.0, 300.0])])
+        x = torch.cat(
+            [torch.linspace(-9, 9, 145, dtype=torch.float64), torch.tensor([-1e12, -300.0, -30.0, 30.0, 300.0, 1e12])]
+        )
         x = x.to(self._network.device, torch.float64)
         x = x[:, None].expand(-1, math.prod(site.shape)).reshape(-1, *site.shape)
         given, seen = self._through(site, x)

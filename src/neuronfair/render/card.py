@@ -8,7 +8,7 @@ from neuronfair.render.escaped import code, table, words
 from neuronfair.render.groups import HEADS, group_lines
 from neuronfair.verdict.entries import AttributeReport, Note
 from neuronfair.verdict.report import Report
-from neuronfair.words import POPULATIONS, percent, spanned
+from neuronfair.words import percent, spanned
 
 WORST, GROUPS = 3, 6  # cases told, and groups listed of each attribute: the card is one page
 LIMITS = (
@@ -48,13 +48,14 @@ def model_card(report: Report) -> str:
             [
                 (
                     words(one.name),
-                    f"{rate.of:,} {POPULATIONS[rate.population]}",
+                    rate.people,
                     spanned(rate.rate, rate.low, rate.high),
                 )
                 for one in report.attributes
                 for rate in one.rates.measured
             ],
         ),
+        *_proofs(report),
         *_hurt(report),
         *_groups(report),
         *_worst(report),
@@ -85,6 +86,13 @@ def _decision(report: Report) -> str:
     kind, value = report.decision.kind, report.decision.value
     said = {"argmax": "another class", "threshold": f"the other side of {value:g}", "tolerance": f"more than {value:g}"}
     return said[kind]
+
+
+def _proofs(report: Report) -> Iterator[str]:
+    told = [f"- {words(one.name)}: {words(one.proved.sentence)}" for one in report.attributes if one.proved]
+    if told:
+        yield "## What is proved"
+        yield "\n".join(told)
 
 
 def _hurt(report: Report) -> Iterator[str]:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.report import Report
-from neuronfair.words import POPULATIONS, listed, percent
+from neuronfair.words import listed, percent
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
@@ -53,7 +53,7 @@ def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
     for search in attribute.searches:
         case = _case(attribute.name, f"search by {search.method}", search.seconds)
         if search.findings:
-            shares = [f"{percent(r.rate)} of {r.of:,} {POPULATIONS[r.population]}" for r in attribute.rates.measured]
+            shares = [f"{percent(rate.rate)} of {rate.people}" for rate in attribute.rates.measured]
             flips = f"The decision flips with {listed(attribute.sensitive)} alone"
             whose = f" for {listed(shares)}" if shares else ""
             _fail(case, f"{flips}{whose}; {search.findings:,} people found", _worst(attribute))

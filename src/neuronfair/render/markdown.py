@@ -8,6 +8,7 @@ from neuronfair.render.escaped import code as _code
 from neuronfair.render.escaped import table as _table
 from neuronfair.render.escaped import words as _words
 from neuronfair.render.groups import HEADS, group_lines, left_out
+from neuronfair.render.strip import KEY, strip_line
 from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
 from neuronfair.verdict.report import CorpusReport, Gate, Report
 from neuronfair.words import POPULATIONS, Population, spanned, times
@@ -28,6 +29,7 @@ def markdown(report: Report) -> str:
             ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
             [_figures(attribute, populations) for attribute in report.attributes],
         ),
+        *_proofs(report.attributes),
         *(f"**Whom it hurts.** {_words(one.direction[0].sentence)}" for one in report.attributes if one.direction),
         *_groups(report.attributes),
         *_worst(report.attributes),
@@ -58,6 +60,15 @@ def _figures(attribute: AttributeReport, populations: Sequence[Population]) -> S
 
 def _rate(rate: RateOf | None) -> str:
     return "–" if rate is None else spanned(rate.rate, rate.low, rate.high)
+
+
+def _proofs(attributes: Sequence[AttributeReport]) -> Iterator[str]:
+    proofs = [(one, one.proved) for one in attributes if one.proved is not None]
+    if proofs:
+        yield "### Proof"
+        yield "\n".join(f"- {_words(strip_line(*proof))}" for proof in proofs)
+    if any(proved.method for _, proved in proofs):
+        yield KEY
 
 
 def _groups(attributes: Sequence[AttributeReport]) -> Iterator[str]:

@@ -20,7 +20,8 @@ EVERY = 0.2  # seconds between two looks of a bar
 
 def verdict_card(report: Report, folder: Path | None = None) -> str:
     """Return the verdict and the main figures as a piece of HTML that needs nothing else, and runs nothing."""
-    return rendered("card.html", report=report, folder=folder, populations=measured_populations(report.attributes))
+    populations, proofs = measured_populations(report.attributes), any(one.proved for one in report.attributes)
+    return rendered("card.html", report=report, folder=folder, populations=populations, proofs=proofs)
 
 
 @contextmanager

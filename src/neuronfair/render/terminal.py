@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.render.groups import HEADS, group_lines, left_out
+from neuronfair.render.strip import KEY, strip_line
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, measured_populations
 from neuronfair.verdict.report import Report
@@ -29,6 +30,7 @@ def audit_report(report: Report) -> RenderableType:
     if report.feeding is not None and report.feeding.accuracy is None:
         lines.append(report.feeding.text)
     lines.append(_table(attributes))
+    lines += _proofs(attributes)
     lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     lines += _groups(attributes)
     worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
@@ -70,6 +72,13 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
+
+
+def _proofs(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
+    """Return what is proved, a line for each attribute; what cannot be proved is said once."""
+    proofs = [(one, one.proved) for one in attributes if one.proved is not None]
+    key = [Text(KEY, style="dim")] if any(proved.method for _, proved in proofs) else []
+    return [*dict.fromkeys(strip_line(*proof) for proof in proofs), *key]
 
 
 def _groups(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:

@@ -132,7 +132,7 @@ def pairs_to_join(run: Run, data: Data, settings: RepairSettings, voter: Callabl
 
 
 def _findings(run: Run, data: Data) -> Findings:
-    findings = replace(run, domain=data.domain).findings()  # on the device
+    findings = replace(run, ledger=replace(run.ledger, domain=data.domain)).findings()  # on the device
     if len(findings) == 0:
         raise RunError(f"{run.folder}: nothing was found, so there is nothing to repair with. Search longer first")
     return findings

@@ -87,19 +87,17 @@ def load_array(path: Path, *columns: int) -> Tensor:
 
 
 def save_state(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write the walkers' state."""
+    """Write a state, such as the walkers'."""
     # Copies: two names may stand for one tensor, which the format does not allow.
     path.write_bytes(to_bytes({name: tensor.cpu().contiguous().clone() for name, tensor in state.items()}))
 
 
 def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
-    """Read the walkers' state back."""
+    """Read a state back."""
     try:
         return load_file(path, device=str(device))
     except (OSError, SafetensorError) as error:
-        raise RunError(
-            f"{path}: the walkers' last state is damaged or gone ({error}). What was found is still there"
-        ) from None
+        raise RunError(f"{path}: its last state is damaged or gone ({error}). What was found is still there") from None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 from neuronfair.errors import RunError
 from neuronfair.search.outcome import Count
@@ -21,8 +22,11 @@ from neuronfair.store.seal import Json
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
 PHASES = ("pilot", "global", "local")
+PROOF = "proof"  # the only phase of one
+Kind = Literal["search", "proof"]  # of what a journal is
 
 _SUFFIXES = {"part": "parquet", "keys": "keys.npy", "misses": "misses.npy", "state": "state.safetensors"}
+_OF = {"search": PHASES, "proof": (PROOF,)}
 _MARK = b', "check": "'
 _END = re.compile(_MARK + rb'[0-9a-f]{8}"\}')
 _COUNT = {field.name for field in fields(Count)}  # of a control
@@ -35,7 +39,8 @@ def part_names(phase: str, number: int) -> dict[str, str]:
     >>> part_names("local", 3)["keys"]
     'local-00003.keys.npy'
     """
-    return {kind: f"{phase}-{number:05d}.{suffix}" for kind, suffix in _SUFFIXES.items()}
+    kinds = ("state",) if phase == PROOF else _SUFFIXES
+    return {kind: f"{phase}-{number:05d}.{_SUFFIXES[kind]}" for kind in kinds}
 
 
 @dataclass
@@ -44,15 +49,15 @@ class Journal:
 
     path: Path
     check: int  # of the last line, and before the first one of the manifest
+    parts: dict[str, list[Json]]  # by phase
     lines: list[Json] = field(default_factory=list)
-    parts: dict[str, list[Json]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
     size: int = 0  # bytes of the whole lines
     missing: bytes = b""  # the line break, if just that was cut off
 
     @staticmethod
-    def read(path: Path, check: int) -> Journal:
+    def read(path: Path, check: int, kind: Kind) -> Journal:
         """Read a journal; a last line that a kill has cut off is left out, a damaged one is refused."""
-        journal = Journal(path, check)
+        journal = Journal(path, check, {phase: [] for phase in _OF[kind]})
         try:
             *whole, end = read_text(path).split(b"\n")
         except FileNotFoundError:
@@ -114,12 +119,15 @@ def _sealed(body: bytes, check: int) -> bytes:
 def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
     """Return whether a line of the journal says what its event must say; it may be anything that JSON can hold."""
     if entry["event"] == "begin":
-        return _names(entry, {"seeds": SEEDS}) and isinstance(entry["model"], str | None)
+        named = "crc32" not in entry if PROOF in parts else _names(entry, {"seeds": SEEDS})
+        return named and isinstance(entry["model"], str | None)
     if entry["event"] == "part":
         phase = entry["phase"]
         named = _names(entry, part_names(phase, len(parts[phase])))
-        counted = all(isinstance(entry[key], int) for key in _COUNTS) and isinstance(entry["seconds"], (int, float))
-        return named and counted and "stop" in entry
+        timed = named and isinstance(entry["seconds"], (int, float))
+        if phase == PROOF:
+            return timed and isinstance(entry["boxes"], int)
+        return timed and all(isinstance(entry[key], int) for key in _COUNTS) and "stop" in entry
     if entry["event"] == "control":
         count = entry["count"]
         return "name" in entry and set(count) == _COUNT and all(isinstance(count[key], int) for key in _COUNT)

@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy
 import torch
@@ -17,10 +17,13 @@ from neuronfair import __version__
 from neuronfair.domain.data import Data
 from neuronfair.errors import RunError
 from neuronfair.model.decision import DecisionKind
-from neuronfair.search.outcome import Plan
 from neuronfair.store.files import read_text, write_whole
+from neuronfair.store.journal import Kind
 from neuronfair.store.lock import LOCK
 from neuronfair.store.seal import Json, seal, unseal
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # until it is whole
@@ -30,9 +33,9 @@ _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs":
 
 
 def make_manifest(
-    plan: Plan, data: Data, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
+    plan: DataclassInstance, data: Data, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
 ) -> Json:
-    """Return the manifest of a search of `data` by `plan`.
+    """Return the manifest of what is done with `data` by `plan`: a search, or a proof.
 
     `model` says where the model is, seen from the run folder, and `weights` is its fingerprint. `extra_weights` is the
     weights file of a module that Python code makes.
@@ -108,14 +111,17 @@ def _other_format(folder: Path, number: object) -> str:
     )
 
 
-def read_manifest(folder: Path) -> Json:
-    """Return the manifest of a run folder."""
+def read_manifest(folder: Path, kind: Kind) -> Json:
+    """Return the manifest of a run folder: of a search, or of a proof."""
     try:
         manifest = load_manifest(folder)
     except FileNotFoundError:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
     if any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
+    found = manifest.get("kind", "search")
+    if found != kind:
+        raise RunError(f"{folder}: holds a {found}, not a {kind}. Choose another folder")
     plan = manifest["plan"]
     decision = plan.get("decision")
     kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)

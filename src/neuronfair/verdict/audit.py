@@ -30,6 +30,7 @@ from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.proposal import propose
+from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.report import SCHEMA, Report, Seconds
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
@@ -84,7 +85,11 @@ def run(
         for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
             inquiries.append(Inquiry.of(case.domain))
             inquiries[-1].note(*_unread(case.domain.sensitive, origin.reads))
-            _inquire(case, inquiries[-1], clock, _labelled(show, case.domain.sensitive if len(choices) > 1 else ()))
+            labelled = _labelled(show, case.domain.sensitive if len(choices) > 1 else ())
+            _inquire(case, inquiries[-1], clock, labelled)
+            if settings.prove > 0:
+                with clock.of("proof"):
+                    prove_and_sample(case, inquiries[-1], opened, settings.prove / len(choices), labelled)
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
@@ -193,6 +198,8 @@ def _whereabouts(opened: Opened, origin: Origin) -> Json:
 
 def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
+    budget = json.loads(json.dumps(asdict(settings)))
+    del budget["prove"]  # and so may a proof
     return {
         "audit": SCHEMA,
         **versions(),
@@ -201,7 +208,7 @@ def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Se
         "rows": rows_digest(data.rows),
         "decision": asdict(opened.decision),
         "sensitive": list(sensitive),
-        "settings": json.loads(json.dumps(asdict(settings))),
+        "settings": budget,
     }
 
 

@@ -9,6 +9,7 @@ from neuronfair.errors import DataError
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.seal import is_sealed, unseal
 from neuronfair.verdict.entries import AUDITED, AttributeReport, RateOf
+from neuronfair.verdict.expressions import PROVED
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
 from neuronfair.words import percent, spanned
 
@@ -67,6 +68,9 @@ def _incomparable(report: Report, earlier: Report) -> str | None:
 def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iterator[FigureChange]:
     for population in AUDITED:
         yield from _rates(f"{name}.{population}.rate", *(getattr(one.rates, population) for one in (before, after)))
+    if before.proved is not None and after.proved is not None:
+        for (part, was), (_, now) in zip(before.proved.parts, after.proved.parts, strict=True):
+            yield from _plain(f"{name}.{part.replace(' ', '_')}", was.share, now.share)
     then = {search.method: search for search in before.searches}
     for search in after.searches:
         method = search.method
@@ -94,6 +98,6 @@ def _plain(figure: str, before: float | None, after: float | None) -> Iterator[F
     """Yield a figure without an interval, if it is known on both sides and not the same."""
     if before is None or after is None or before == after:
         return
-    is_share = ".gsr" in figure or figure.startswith("accuracy")
+    is_share = ".gsr" in figure or figure.startswith("accuracy") or figure.endswith(PROVED)
     then, now = (percent(x) if is_share else f"{x:,.4g}" for x in (before, after))
     yield FigureChange(figure, before, after, None, None, False, f"{figure} went from {then} to {now}.")

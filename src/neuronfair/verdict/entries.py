@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, cast
 
-from neuronfair.words import Population
+from neuronfair.verdict.proved import Proved
+from neuronfair.words import POPULATIONS, Population, percent
 
 Cell = str | int | float
 NOT_READ = "not-read"  # the name of a note about attributes that the model does not read
@@ -23,6 +24,16 @@ class RateOf:
     of: int  # people judged
     discriminated: int  # people among them whose decision flips
     confidence: float  # of the interval
+    part: float = 1.0  # share of the population that they were drawn from: all that is not proved lies in it
+
+    @property
+    def people(self) -> str:
+        """Who was judged, in words."""
+        if self.part == 1:
+            return f"{self.of:,} {POPULATIONS[self.population]}"
+        if not self.part:
+            return "all people of the domain, by proof"
+        return f"{self.of:,} people drawn uniformly from the {percent(self.part)} of the domain that is not all proved"
 
 
 @dataclass(frozen=True)
@@ -250,6 +261,7 @@ class AttributeReport:
     twins: int  # with how many others a person is compared
     rates: Rates = Rates()
     groups: tuple[Group, ...] = ()
+    proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
     direction: tuple[Direction, ...] = ()  # of table, domain and findings; empty if no class is known as favourable
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
@@ -273,6 +285,11 @@ class AttributeReport:
     def is_read(self) -> bool:
         """Whether the model reads one of the sensitive attributes, as far as is known; else no decision can flip."""
         return all(note.name != NOT_READ for note in self.health)
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether it is proved that the decision flips for nobody in the domain."""
+        return self.proved is not None and self.proved.proved_fair.share == 1
 
     @property
     def people_found(self) -> int:

@@ -24,11 +24,12 @@ LABELLED = "error_rate.difference"  # the only figure of groups that needs label
 OF_GROUPS = ("disparate_impact", "selection_rate.difference", LABELLED)
 OF_A_SEARCH = ("findings", "gsr", "lift")
 SEVERITIES = ("severity.median", "severity.p95", "severity.max")
+PROVED = ("proved_fair", "proved_discriminatory", "open")
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
-OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
+OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Limit:
     @property
     def is_share(self) -> bool:
         """Whether the figure is a share, which is read in percent."""
-        return self.figure in (*RATES, *CHANGES, *OF_GROUPS) or self.figure.startswith(("gsr", "accuracy"))
+        return self.figure in (*RATES, *CHANGES, *PROVED, *OF_GROUPS) or self.figure.startswith(("gsr", "accuracy"))
 
     @property
     def looks_up(self) -> bool:

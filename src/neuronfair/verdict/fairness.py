@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from neuronfair.domain.data import UNKNOWN, Data
+from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import DataError, NeuronFairError
@@ -30,16 +30,17 @@ from neuronfair.verdict.description import describe
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.verdict.feeding import check_feeding
 from neuronfair.verdict.gate import check_groups, people_needed
-from neuronfair.verdict.given import given
+from neuronfair.verdict.given import DRAWN, drawn_from, given
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.kept import keep
+from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.proving import proof_of
 from neuronfair.verdict.report import Check, CorpusReport
 from neuronfair.verdict.words import importance
 from neuronfair.words import POPULATIONS, Population, listed, percent, plain
 
 SAMPLES = 10_000  # people judged at least
-ROWS = 1000  # people drawn where no table is given, for the search to start from
 ALIKE = (
     "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
     "and the decision"
@@ -60,6 +61,14 @@ class CheckSettings:
     seed: int = 0
     trust_feeding: bool = False  # judge a model even if it seems to be wrongly fed
     preprocess: Callable[[Any], Any] | str | None = None  # from a table to the inputs of the model
+    prove: float = 20.0  # seconds for the proof, if one is asked for
+
+
+class Demands(TypedDict, total=False):
+    """What a check may ask for besides a rate."""
+
+    corpus: str | Path | None  # everybody in this file must be decided as their twin is
+    proved: float | None  # share of the people of the domain for whom it must be proved that no decision flips
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Checked:
     max_rate: float
     corpus: CorpusReport | None
     rates: tuple[Rate, ...] = ()  # of the rows of the table, where one was given, and of people of the domain
+    proved: Proved | None = None  # where a proof was asked for
 
 
 class Fairness:
@@ -88,15 +98,16 @@ class Fairness:
         sensitive: str | Sequence[str] | None = None,
         decision: Decision | None = None,
         seconds: float | None = 20.0,
-        corpus: str | Path | None = None,
         settings: CheckSettings | None = None,
+        **demands: Unpack[Demands],
     ) -> Checked:
         """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of table and domain.
 
         `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
         domain. The upper ends of the intervals must not exceed `max_rate`. Only if one does, people to show are
-        searched for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. A model
+        searched for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. For a
+        share `proved` of all people of the domain it must be proved that the decision does not flip. A model
         that gives everybody the same decision fails, and so does one that seems to be wrongly fed, unless the settings
         trust the feeding: nothing can be said about it.
         """
@@ -105,13 +116,16 @@ class Fairness:
             raise NeuronFairError(
                 f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
             )
+        least = demands.get("proved")
+        if least is not None and not 0 < least <= 1:
+            raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
         preprocess = settings.preprocess
         speaking = None if preprocess is not None else model  # else its inputs are not the table's columns
         data = given(_data(domain, sensitive, seed), model=speaking).data
         opened = open_model(model, data.domain, data.rows, decision=decision, preprocess=preprocess)
-        past = _replay(corpus, data.domain, opened)
+        past = _replay(demands.get("corpus"), data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         rates = _rates(opened, data, samples, settings, has_table=isinstance(domain, Data))
@@ -132,12 +146,17 @@ class Fairness:
             problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, settings)]
         elif not any(one.found for one in rates) and _decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
+        proved = None if least is None else proof_of(opened, data.domain, settings.prove, silent)[0]
+        if proved is not None and proved.proved_fair.share < (least or 0):
+            problems.append(
+                f"{proved.sentence} It must be proved for {percent(least)} that the decision does not flip."
+            )
         if past is not None and past.still_flips:
             count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
             problems += [f"{count} still flip:", *past.examples]
         if problems:
             raise AssertionError("\n".join(map(visible, problems)))
-        return Checked(rate, max_rate, past, rates)
+        return Checked(rate, max_rate, past, rates, proved)
 
     def check_groups(
         self,
@@ -160,7 +179,7 @@ class Fairness:
         if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
             raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
         opened = open_model(model, data.domain, data.rows, decision=decision)
-        if _decides_alike(opened, data, ROWS, 0):
+        if _decides_alike(opened, data, DRAWN, 0):
             raise AssertionError(ALIKE)
         _, disparity = group_figures(opened.model, data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
@@ -248,9 +267,7 @@ def _data(given: TableDomain | Data | str | Path, sensitive: str | Sequence[str]
     if isinstance(given, Data):
         data = given
     else:
-        domain = given if isinstance(given, TableDomain) else read_domain(given)
-        rows = domain.sample(ROWS, torch.Generator().manual_seed(seed))
-        data = Data(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
+        data = drawn_from(given if isinstance(given, TableDomain) else read_domain(given), seed)
     if sensitive is not None:
         names = [sensitive] if isinstance(sensitive, str) else sensitive
         data = replace(data, domain=data.domain.with_sensitive(*names))

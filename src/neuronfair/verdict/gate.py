@@ -5,6 +5,7 @@ An estimate is judged on the safe side of its interval: a limit fires unless the
 populations: the limit fires if it fires for one of them, so that nothing passes by the choice of the mildest. A change
 since an earlier audit is judged the other way round, on what the intervals show for certain: otherwise a model that is
 still the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as is.
+So are proved shares, which are certain: what is open counts as neither fair nor discriminatory.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from neuronfair.verdict.expressions import (
     OF_A_SEARCH,
     OF_GROUPS,
     OF_THE_AUDIT,
+    PROVED,
     RATES,
     SEVERITIES,
     Limit,
     read_expressions,
     refusal,
 )
+from neuronfair.verdict.proved import Part, Proved
 from neuronfair.verdict.report import BaselineReport, Check, Gate, Report
-from neuronfair.words import POPULATIONS, listed, percent, some
+from neuronfair.words import listed, many, percent, some
 
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MOST_PEOPLE = 10**9  # more are never asked for
@@ -112,6 +115,8 @@ def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -
         named = {f"{rate.population}.rate": rate for rate in attribute.rates.measured}
         rates = {name: _rate(limit, rate, report.data.rows) for name, rate in named.items()}
         return _strictest(limit, rates, f"it was not measured for {attribute.name}")
+    if limit.figure in PROVED:
+        return _proved(limit, attribute.name, attribute.proved)
     if limit.figure in OF_GROUPS:
         return _gap(limit, attribute.disparity)
     if figure in OF_A_SEARCH:
@@ -176,9 +181,11 @@ def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figur
 
 def _rate(limit: Limit, rate: RateOf, rows: int) -> _Figure:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
-    people = POPULATIONS[rate.population]
-    notes = [f"{rate.discriminated:,} of {rate.of:,} {people}, confidence {percent(rate.confidence)}."]
-    if limit.met_by(end) and not limit.met_by(other):
+    found = f"{rate.discriminated:,} of {rate.people}" if rate.of else f"Of {rate.people}"
+    notes = [f"{found}, confidence {percent(rate.confidence)}."]
+    if rate.part < 1 and limit.met_by(end) and not limit.met_by(rate.rate):
+        notes.append("These are too few people to decide: sample more, or prove for longer.")
+    elif limit.met_by(end) and not limit.met_by(other):
         needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             there = f", and the table has {rows:,}" if rate.population == "table" and rate.of >= rows else ""
@@ -205,6 +212,13 @@ def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
     if gap.left_out:
         notes.append(f"Groups left out, since they are too small: {some(gap.left_out)}.")
     return replace(figure, note=" ".join(notes))
+
+
+def _proved(limit: Limit, attribute: str, proved: Proved | None) -> _Figure:
+    proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
+    part: Part = getattr(proved, limit.figure)
+    _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
+    return _Figure(part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} people of the domain.")
 
 
 def people_needed(limit: Limit, share: float, confidence: float) -> int | None:

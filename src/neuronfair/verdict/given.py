@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from neuronfair.domain.column import LeftOut
-from neuronfair.domain.data import Data, limited, read_table
+from neuronfair.domain.data import UNKNOWN, Data, limited, read_table
 from neuronfair.domain.files import read_sheet
 from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.table import TableDomain
@@ -19,6 +21,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.model.open.columns import feature_names, matched, source_of
 
+DRAWN = 1000  # people, where no table is given
 UNREAD = "the model does not read it"
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
 
@@ -79,6 +82,12 @@ def given(
         return Given(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
     sheet = read_sheet(table)
     return Given(read_table(sheet, kept), text, reads=reads, left_out=left_out, remarks=sheet.remarks)
+
+
+def drawn_from(domain: TableDomain, seed: int = 0) -> Data:
+    """Return people drawn from a domain, without labels, where there is no table."""
+    rows = domain.sample(DRAWN, torch.Generator().manual_seed(seed))
+    return Data(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
 
 
 def _inferred(

@@ -198,6 +198,7 @@ class Seconds:
     interpretation: float = 0.0
     search: float = 0.0
     rate: float = 0.0
+    proof: float = 0.0
     repair: float = 0.0
 
 

@@ -33,6 +33,9 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
     unread = [_by(one) for one in attributes if len(one.sensitive) == 1 and not one.is_read]
     if unread:
         text += f" The model does not read {listed(unread)}, so its decision cannot flip with it: that says nothing."
+    proofs = [one.proved for one in attributes if one.proved is not None and one.proved.method]
+    if proofs and not all(one.is_cleared for one in attributes):
+        text += f" {min(proofs, key=lambda one: one.proved_fair.share).sentence}"
     if interrupted:
         text += " The audit was interrupted: this is what was seen until then."
     return Verdict(level, text)
@@ -44,7 +47,7 @@ def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows:
     rest = [one for one in hit if one is not worst]
     for population in measured_populations(rest):
         rates = [(one, rate) for one in rest for rate in one.rates.measured if rate.population == population]
-        others = [f"{_by(one)} ({percent(rate.rate)})" for one, rate in rates if rate.discriminated]
+        others = [f"{_by(one)} ({percent(rate.rate)})" for one, rate in rates if rate.rate]
         if others:
             text += f" Among {POPULATIONS[population]} also by {listed(others)}."
     return text + (f" The searches found {worst.people_found:,} such people." if worst.people_found else "")
@@ -68,9 +71,12 @@ def _nothing(attributes: Sequence[AttributeReport]) -> str:
         return "Nothing was looked at."
     names = listed([_by(one) for one in attributes if len(one.sensitive) == 1] or [_by(attributes[0])])
     tried = sum(search.tried for one in attributes for search in one.searches)
+    known = "That is no proof that there is nobody."
+    if all(one.is_cleared for one in attributes):
+        known = "It is proved that there is nobody in the domain."
     return (
         f"Nobody was found whose decision flips with {names}{_bound(attributes)}. {tried:,} people were tried by "
-        "search. That is no proof that there is nobody."
+        f"search. {known}"
     )
 
 
@@ -83,7 +89,7 @@ def _bound(attributes: Sequence[AttributeReport]) -> str:
     ]
     if not widest:
         return ""
-    none = [f"none of {r.of:,} {POPULATIONS[r.population]} (so at most {percent(r.high)})" for r in widest]
+    none = [f"none of {r.people} (so at most {percent(r.high)})" if r.of else f"none of {r.people}" for r in widest]
     return f": {listed(none)}, with {percent(widest[0].confidence)} confidence"
 
 

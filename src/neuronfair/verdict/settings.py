@@ -22,7 +22,8 @@ class AuditSettings:
 
     `methods` are those of `neuronfair search`; None takes two that can search the model. `seconds` limits each search,
     and makes its result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
-    of sensitive attributes with many values.
+    of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
+    of sensitive attributes together; 0: for none.
     """
 
     seeds: int = 200
@@ -31,13 +32,14 @@ class AuditSettings:
     methods: tuple[str, ...] | None = None
     samples: int = 50_000
     confidence: float = 0.95
+    prove: float = 6.0
     repair: bool = True
     seed: int = 0
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
         """Return settings for a first look: a quarter of the time, and no repair."""
-        return replace(AuditSettings(seeds=50, steps=30, samples=20_000, repair=False), **changes)
+        return replace(AuditSettings(seeds=50, steps=30, samples=20_000, prove=2.0, repair=False), **changes)
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""

@@ -199,5 +199,4 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
 
 def rate_of(rate: Rate) -> RateOf:
     """Return a rate with its interval as plain values."""
-    low, high = rate.interval
-    return RateOf(rate.population, rate.rate, low, high, rate.sampled, rate.found, rate.confidence)
+    return RateOf(rate.population, rate.rate, *rate.interval, rate.sampled, rate.found, rate.confidence)

@@ -153,3 +153,37 @@ def test_trees_that_would_take_too_long_are_refused(table, monkeypatch):
     monkeypatch.setattr(forests, "MOST_NODES", 1000)
     with pytest.raises(ModelError, match="more than 1,000 nodes"):
         forest([chain], numbers(domain, full=True), domain, rows[0], [0.0], "none")
+
+
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "number", "lopsided", "statistics"])
+def test_trees_of_catboost_compare_categories_by_their_texts(table, kind):
+    catboost = pytest.importorskip("catboost")
+    pandas = pytest.importorskip("pandas")
+    domain, rows, _, score = table
+    raw = numbers(domain)
+
+    def given(rows):
+        x = raw(rows)
+        jobs = np.array(list("abcde"))[x[:, 2].astype(int)]
+        return pandas.DataFrame({"age": x[:, 0], "sex": x[:, 1], "job": jobs, "debt": x[:, 3]})
+
+    options = {"one_hot_max_size": 1 if kind == "statistics" else 9, "cat_features": ["job"], "depth": 3}
+    options |= {"iterations": 6, "verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    if kind == "lopsided":
+        options["grow_policy"] = "Lossguide"
+    made = catboost.CatBoostRegressor if kind == "number" else catboost.CatBoostClassifier
+    classes = np.digitize(score, np.quantile(score, [0.3, 0.6] if kind == "three classes" else [0.5]))
+    model = made(**options).fit(given(rows), score if kind == "number" else classes)
+
+    def ask(rows):
+        return (model.predict if kind == "number" else model.predict_proba)(given(rows))
+
+    if kind == "statistics":
+        with pytest.raises(ModelError, match="one_hot_max_size"):
+            forest_of(model, given, ask, domain, rows[:50])
+        return
+    trees = forest_of(model, given, ask, domain, rows[:50])
+    fresh = domain.sample(500, torch.Generator().manual_seed(1))
+    expected = torch.from_numpy(np.asarray(ask(fresh), dtype=np.float64).reshape(500, -1))
+    torch.testing.assert_close(trees.scores(fresh), expected, rtol=1e-6, atol=1e-6)
+    assert int(trees.cells[2].max()) > 0  # jobs are told apart

@@ -1,4 +1,4 @@
-"""The trees inside fitted models of scikit-learn, XGBoost and LightGBM, as their own files and objects tell them."""
+"""The trees inside fitted models of scikit-learn and of boosted trees, as their own files and objects tell them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.forest import Forest, Link, Tree, forest
+from neuronfair.model.open.catboost_trees import Hashed, trees_of_catboost
 from neuronfair.model.open.trees import entries
 
 MOST_CLASSES = 6  # whose order is looked for
@@ -39,7 +40,8 @@ def forest_of(
     if name not in _READERS:
         raise ModelError(f"the trees of {name} are not known here")
     trees, base, link = _READERS[name](final)
-    features = partial(_numbers, given, getattr(final, "_preprocessor", None))
+    before = Hashed(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
+    features = partial(_numbers, given, before)
     scores = torch.from_numpy(np.asarray(ask(tried), dtype=np.float64).reshape(len(tried), -1))
     made = forest(trees, features, domain, tried[0], base, link)
     for matrix, end in _arrangements(len(base), link, scores.shape[1]):
@@ -52,7 +54,7 @@ def forest_of(
 def _numbers(given: Callable[[Tensor], Any], before: Any, rows: Tensor) -> npt.NDArray[np.float64]:
     """Return what the trees compare: a category is its place among the categories, an empty cell NaN."""
     table = given(rows)
-    if before is not None:  # histogram-based boosting puts its categories first
+    if before is not None:  # histogram-based boosting puts its categories first, CatBoost makes numbers of texts
         return np.asarray(before.transform(table), dtype=np.float64)
     if hasattr(table, "dtypes") and hasattr(table, "columns"):
         places = {name: table[name].cat.codes for name in table.columns if hasattr(table[name], "cat")}
@@ -275,4 +277,5 @@ _READERS: dict[str, Callable[[Any], Told]] = {
     **dict.fromkeys(("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"), _histogram),
     **dict.fromkeys(("XGBClassifier", "XGBRegressor", "Booster of xgboost"), _xgboost),
     **dict.fromkeys(("LGBMClassifier", "LGBMRegressor", "Booster of lightgbm"), _lightgbm),
+    **dict.fromkeys(("CatBoost", "CatBoostClassifier", "CatBoostRegressor"), trees_of_catboost),
 }

@@ -150,7 +150,10 @@ def _environment() -> Environment:
     )
     percent = _united(words.percent)
     environment.filters |= {
-        **{show.__name__: show for show in (words.listed, words.number, words.plural, words.times, words.whole)},
+        **{
+            show.__name__: show
+            for show in (words.listed, words.many, words.number, words.plural, words.times, words.whole)
+        },
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
         "digest": _digest,

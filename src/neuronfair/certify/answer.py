@@ -1,0 +1,155 @@
+"""The whole of a proof: the domain or a region, the rows of the table, short rules, and the files that are left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+
+from neuronfair.atomic import replacing
+from neuronfair.certify.certificate import Certificate, Places, fingerprint, write
+from neuronfair.certify.proof import Proof
+from neuronfair.certify.prove import Progress, State, prove
+from neuronfair.certify.regions import regions
+from neuronfair.certify.report import Part, ProofReport, RegionReport, RowsReport
+from neuronfair.certify.rows import certified
+from neuronfair.certify.run import CERTIFICATE, FIGURES, ProofRun
+from neuronfair.certify.subject import Subject, subject_of
+from neuronfair.domain.data import Data
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
+from neuronfair.model.chain import chain_of
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+from neuronfair.store.files import writing
+from neuronfair.store.seal import seal
+from neuronfair.words import percent
+
+MORE = 0.1  # of the seconds come on top for the rows of the table, and as much for short rules
+
+Show = Callable[[str, int, int | None, str], None]  # what is done, how far, of how much, and a note
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done for a proof."""
+
+    seconds: float = 60.0
+    rows: int = 200  # of the table, whose neighbours are looked at
+
+
+def asked_about(opened: Opened, domain: TableDomain, where: str, device: str) -> Subject:
+    """Return a model ready for a proof about a region; one in which there is nobody is refused."""
+    subject = subject_of(opened, domain, where=where, device=device)
+    if subject.count == 0:
+        raise DomainError(f"where '{where}': the rules of the domain allow no such person")
+    return subject
+
+
+def finished(run: ProofRun, effort: Effort) -> ProofReport | None:
+    """Return what a folder holds already, if it was made with as much effort or nothing is left to do."""
+    before = run.result()
+    if before is None or before["rows"] != effort.rows:
+        return None
+    report = ProofReport.from_json(json.dumps(before["report"]), run.folder)
+    return report if report.complete or before["seconds"] >= effort.seconds else None
+
+
+def answer(
+    subject: Subject, opened: Opened, data: Data, effort: Effort, *, show: Show, run: ProofRun | None = None
+) -> ProofReport:
+    """Prove what can be proved in the time given, and keep it in a folder, where a proof goes on from its last state.
+
+    Ctrl-C ends it with what is proved.
+    """
+    last: list[State] = []
+
+    def keep(state: State) -> None:
+        last[:] = [state]
+        if run is not None:
+            run.keep(state)
+
+    proof = prove(
+        subject,
+        seconds=effort.seconds,
+        state=None if run is None else run.state(subject.device),
+        progress=lambda told: show("Proving", round(told.seconds), round(effort.seconds), _said(told)),
+        keep=keep,
+    )
+    interrupted = len(last[0].open["low"]) > 0 and last[0].seconds < effort.seconds
+    report = ProofReport(
+        data=data.name,
+        model=opened.fingerprint,
+        sensitive=data.domain.sensitive,
+        where=subject.where,
+        decision=subject.decision,
+        people=Part.of(proof.people, data.domain.count),
+        proved_fair=Part.of(proof.fair, proof.people),
+        proved_discriminatory=Part.of(proof.discriminatory, proof.people),
+        open=Part.of(proof.open, proof.people),
+        boxes=proof.boxes,
+        seconds=proof.seconds,
+        complete=proof.complete,
+        method=subject.method,
+        interrupted=interrupted,
+        rows=None if interrupted else _rows(subject, opened, data, effort, show),
+        regions=() if interrupted else _regions(subject, proof, effort),
+    )
+    if run is not None:
+        _leave(run, subject, opened, proof, report)
+        if not interrupted:
+            run.ledger.finish({**asdict(effort), "report": asdict(report)})
+    return report
+
+
+def _said(told: Progress) -> str:
+    parts = {"fair": told.fair, "discriminatory": told.discriminatory}
+    parts["open"] = max(0.0, 1.0 - sum(parts.values()))
+    return f"{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {told.boxes:,} boxes"
+
+
+def _rows(subject: Subject, opened: Opened, data: Data, effort: Effort, show: Show) -> RowsReport | None:
+    """Look at the neighbours of some rows of the table, the same ones every time."""
+    if effort.rows == 0 or len(data) == 0:
+        return None
+    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[: effort.rows]
+    found = certified(
+        opened,
+        data.domain,
+        data.rows[chosen],
+        decision=subject.decision,
+        seconds=MORE * effort.seconds,
+        progress=lambda changed, done, total: show("Looking at rows", done, total, f"with {changed} changed"),
+        subject=None if subject.where else subject,
+    )
+    late = int((~found.looked_one | ~found.looked_two).sum())
+    return RowsReport(found.certified_1, found.certified_2, found.of, late)
+
+
+def _regions(subject: Subject, proof: Proof, effort: Effort) -> tuple[RegionReport, ...]:
+    found = regions(subject, proof, seconds=MORE * effort.seconds)
+    return tuple(RegionReport(one.rule, one.verdict, Part.of(one.people, proof.people)) for one in found)
+
+
+def _leave(run: ProofRun, subject: Subject, opened: Opened, proof: Proof, report: ProofReport) -> None:
+    """Write the certificate and the figures, which the last state could give again."""
+    names = subject.domain.names
+    axes = tuple(Places.of(axis, names[axis.column]) for axis in subject.space.axes)
+    whole = Certificate(subject.domain, subject.decision, subject.where, _numbers(subject, opened), axes, proof)
+    with writing(run.folder):
+        write(run.folder / CERTIFICATE, whole)
+        with replacing(run.folder / FIGURES) as temporary:
+            temporary.write_bytes(seal(asdict(report)))
+
+
+def _numbers(subject: Subject, opened: Opened) -> str:
+    """Return the digest of all numbers that the model computes with; of one that shows none, that of its file."""
+    if subject.bounder is None:
+        return opened.fingerprint
+    if isinstance(opened.model, Network):
+        rows = subject.domain.sample(64, torch.Generator().manual_seed(0))
+        return fingerprint(chain_of(opened.model, rows.to(opened.model.device)))
+    assert opened.trees is not None
+    return fingerprint(opened.trees())

@@ -1,0 +1,200 @@
+"""The command that proves for whom the decision cannot flip, and the one that checks such a proof."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neuronfair.cli import options
+from neuronfair.cli.app import app, complain, warn_of_feeding
+from neuronfair.errors import NeuronFairError
+from neuronfair.words import listed, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.verdict.given import Given
+
+INTERRUPTED, REFUSED = 130, 1
+
+
+@app.command()
+def certify(
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATA]", help="adult, german, …, a table (CSV, Parquet, …), or a domain file (TOML)."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="A model file (.safetensors, .onnx, .skops, …), or package.module:name."),
+    ] = None,
+    sensitive: options.SensitiveOption = None,
+    where: Annotated[
+        str, typer.Option(help="Ask about some people only: 'age >= 30 and education in [Masters, Doctorate]'.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(min=0, help="Stop after so many seconds, with what is proved.")] = 60.0,
+    rows: Annotated[
+        int, typer.Option(min=0, help="Rows of the table whose neighbours are looked at, for a tenth of the time.")
+    ] = 200,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to make, or to go on with: after an interruption, or for longer.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Check this certificate instead, by other code than proved it.")
+    ] = None,
+    encoding: options.EncodingOption = "default",
+    weights: options.WeightsOption = None,
+    preprocess: options.PreprocessOption = None,
+    trust_pickle: options.TrustOption = False,
+    decision: options.DecisionOption = None,
+    domain: options.DomainOption = None,
+    target: options.TargetOption = None,
+    force: options.ForceOption = False,
+    json_file: options.JsonOption = None,
+    device: options.DeviceOption = "cpu",
+    quiet: options.QuietOption = False,
+) -> None:
+    """Prove for how many people the decision cannot flip when only the sensitive attribute changes.
+
+    Everybody of the domain, or of the region that --where names, is proved fair, proved discriminatory, or left open.
+    The folder holds proof.json and certificate.parquet. After Ctrl-C or a kill the same command goes on; with more
+    --seconds it goes on, too.
+
+    --check FILE verifies a certificate for the model that you name: exit status 0 if all of it holds, 1 if not.
+
+    Examples:
+
+    `neuronfair certify adult --model adult.safetensors --sensitive sex --where 'age >= 60' --out proof`
+
+    `neuronfair certify --check proof/certificate.parquet --model adult.safetensors`
+    """
+    if model is None:
+        raise NeuronFairError("name the model with --model: a file, or package.module:name")
+    source = options.Source(model, weights, trust_pickle, decision, "cpu", preprocess)
+    from neuronfair.render.console import make_console
+
+    options.check_out(json_file, or_stdout=True)
+    options.check_device(device)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
+    load = partial(_load, encoding=encoding, domain=domain, sensitive=sensitive, target=target, source=source)
+    if check is not None:
+        verified = _check(check, source, None if data is None else load(data), console)
+        if json_file is not None:
+            options.write_json(json_file, verified)
+        return
+    if data is None or out is None:
+        raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
+    from neuronfair.certify.answer import Effort, answer, asked_about, finished
+    from neuronfair.certify.run import CERTIFICATE, Asked, ProofRun
+    from neuronfair.render.certify import proof_report
+    from neuronfair.render.console import progress_bar
+    from neuronfair.store.discard import check_discardable, discard
+    from neuronfair.store.ledger import check_folder
+    from neuronfair.store.manifest import DOMAIN
+    from neuronfair.store.manifest import where as place
+    from neuronfair.verdict.about import Origin, replay_options
+    from neuronfair.verdict.folder import check_writable, refuse_links
+
+    if force:
+        check_discardable(out, (data, model, weights, domain))
+    else:
+        check_folder(out)
+        refuse_links(out)
+    check_writable(out)
+    found = load(data)
+    table = found.data
+    for remark in found.remarks:
+        console.print(f"Table: {remark}")
+    opened = source.open(table)
+    warn_of_feeding(opened, table, console)
+    subject = asked_about(opened, table.domain, where, device)
+    if force:  # not before all that can be wrong was read
+        discard(out)
+    run = ProofRun.create_or_open(
+        out,
+        table,
+        Asked(opened.decision, where),
+        model=place(model),
+        weights=opened.fingerprint,
+        outputs=opened.model.outputs,
+        extra_weights=None if weights is None else str(weights.absolute()),
+    )
+    effort = Effort(seconds, 0 if _is_domain(data) else rows)
+    report = finished(run, effort)
+    if report is not None:
+        console.print(f"{out}: this proof is finished already. More --seconds go on with it, --force begins anew.")
+    else:
+        with progress_bar("Proving", quiet=console.quiet) as bar:
+            report = answer(subject, opened, table, effort, run=run, show=lambda what, *rest: bar(*rest, what=what))
+    console.print(proof_report(report))
+    if subject.bounder is not None:  # otherwise there is nothing but the model's own word
+        origin = Origin(weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
+        named = replay_options(opened, origin) or ("--model", model)
+        again = shlex.join(["neuronfair", "certify", "--check", str(out / CERTIFICATE), *named])
+        console.print(f"Check it: {again}", soft_wrap=True)
+    if found.inferred:
+        console.print(f"The domain was read off the table. Please read and correct it: {out / DOMAIN}")
+    if json_file is not None:
+        options.write_json(json_file, json.loads(report.to_json()))
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _is_domain(data: str) -> bool:
+    return Path(data).suffix.lower() == ".toml"
+
+
+def _load(
+    data: str,
+    *,
+    encoding: str,
+    domain: Path | None,
+    sensitive: str | None,
+    target: str | None,
+    source: options.Source,
+) -> Given:
+    """Return a table or, of a domain file alone, people drawn from it for the model to be tried on."""
+    from neuronfair.domain.toml import read_domain
+    from neuronfair.verdict.given import drawn_from, given
+
+    if not _is_domain(data):
+        return options.load_data(data, encoding, domain, sensitive, target, source)
+    if domain is not None or target is not None:
+        raise NeuronFairError(f"{data}: is a domain file; --domain and --target are for tables of your own")
+    people = drawn_from(read_domain(Path(data)))
+    return given(people, model=source.speaking, sensitive=options.names(sensitive), trust_pickle=source.trust_pickle)
+
+
+def _check(path: Path, source: options.Source, asked: Given | None, console: Console) -> dict[str, Any]:
+    """Check a certificate; what is wrong with it is said, and exit status 1."""
+    from neuronfair.certify.certificate import CertificateError, read
+    from neuronfair.certify.check import check
+    from neuronfair.render.console import progress_bar
+    from neuronfair.verdict.given import drawn_from
+
+    if not path.is_file():
+        raise NeuronFairError(f"--check {path}: there is no such file")
+    try:
+        certificate = read(path)
+        own = certificate.decision
+        said = own.kind if own.kind == "argmax" else f"{own.kind}={own.value!r}"
+        opened = replace(source, decision=source.decision or said).open(drawn_from(certificate.domain))
+        with progress_bar("Checking", quiet=console.quiet) as bar:
+            found = check(path, opened, domain=None if asked is None else asked.data.domain, progress=bar)
+    except CertificateError as error:
+        complain(f"refused: {error}")
+        raise typer.Exit(REFUSED) from None
+    console.print(
+        f"Verified: {plural(found.leaves, 'box', 'boxes')} hold for this model. Of {found.people:,} people "
+        f"{'' if not certificate.where else f'where {certificate.where} '}it is true that the decision does not flip "
+        f"with {listed(certificate.domain.sensitive)} for {found.fair:,} at least, and that it does for "
+        f"{found.discriminatory:,} at least."
+    )
+    counts = {"people": found.people, "proved_fair": found.fair, "proved_discriminatory": found.discriminatory}
+    return {"verified": True, **{name: str(count) for name, count in counts.items()}, "boxes": found.leaves}

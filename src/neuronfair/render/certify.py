@@ -1,0 +1,72 @@
+"""What a proof came to, on the terminal: a bar, and a few sentences."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from neuronfair.certify.report import Part, ProofReport
+from neuronfair.words import duration, listed, percent, plural
+
+WIDTH = 60  # letters of the bar
+REGIONS = 3  # of each kind that are shown
+
+
+def proof_report(report: ProofReport) -> RenderableType:
+    """Return a proof as a bar of what is proved fair, proved discriminatory and open, and what that means."""
+    parts = (report.proved_discriminatory, report.open, report.proved_fair)
+    names = ("discriminatory", "open", "fair")
+    styles, letters = ("bold red", "dim", "green"), ("█", "░", "▒")
+    bar, legend = Text(), Text()
+    for name, part, style, letter, width in zip(names, parts, styles, letters, _widths(parts), strict=True):
+        bar.append(width * letter, style)
+        legend.append(f"{letter} ", style).append(f"{name} {percent(part.share)}   ")
+    return Group(bar, legend, *sentences(report))
+
+
+def sentences(report: ProofReport) -> list[str]:
+    """Return what is proved, what is not, and of whom, in plain words."""
+    by, people = listed(report.sensitive), int(report.people.count)
+    whom = "of the domain" if not report.where else f"where {report.where}"
+    lines = []
+    if report.proved_fair.count == report.people.count:
+        lines.append(f"Proved: nobody's decision flips with {by}, for all {plural(people, 'person', 'people')} {whom}.")
+    else:
+        fair, flips = report.proved_fair, report.proved_discriminatory
+        lines.append(
+            f"Of the {plural(people, 'person', 'people')} {whom}, it is proved that the decision does not flip with "
+            f"{by} for {percent(fair.share)}, and that it does for {percent(flips.share)}."
+        )
+        if report.complete:
+            lines.append("Nothing is open: these figures are exact.")
+        else:
+            lines.append(
+                f"Open: {percent(report.open.share)}. Of these people nothing is proved, neither way; "
+                "more --seconds may decide more of them."
+            )
+    if report.rows is not None:
+        lines += _rows(report)
+    for verdict, what in (("discriminatory", "flips for everybody"), ("fair", "flips for nobody")):
+        for region in [one for one in report.regions if one.verdict == verdict][:REGIONS]:
+            lines.append(f"• {region.rule or 'everybody'}: {what} ({percent(region.people.share)} of the people).")
+    lines.append(f"{plural(report.boxes, 'box', 'boxes')} in {duration(report.seconds)}; {report.method}.")
+    if report.interrupted:
+        lines.append("Interrupted: what was proved is kept. The same command goes on from here.")
+    return lines
+
+
+def _rows(report: ProofReport) -> list[str]:
+    rows = report.rows
+    assert rows is not None
+    late = f"; for {rows.open:,} there was no time" if rows.open else ""
+    return [
+        f"Of {plural(rows.of, 'row')} of the table, {rows.certified_1:,} are proved to stay without a flip whichever "
+        f"other attribute is changed, {rows.certified_2:,} whichever two are{late}."
+    ]
+
+
+def _widths(parts: tuple[Part, ...]) -> list[int]:
+    """Return how many letters of the bar each part gets: one at least if there is anybody."""
+    widths = [max(round(part.share * WIDTH), int(part.share > 0)) for part in parts]
+    widths[widths.index(max(widths))] += WIDTH - sum(widths)
+    return widths

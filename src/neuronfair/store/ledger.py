@@ -1,0 +1,199 @@
+"""A folder that survives a kill: manifest, append-only journal, and the files that the journal names.
+
+Whatever is kept is written under names of its own first; then a line with its checksums is added to the journal, and
+only then it gets the names that the line says. What the journal does not name does not exist; so work that is killed at
+any moment goes on from its last line. Whoever opens the folder compares every file with its checksum first. Only files
+under names of its own, and states that its journal names, are ever removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.toml import format_domain, read_domain
+from neuronfair.errors import RunError
+from neuronfair.store import files
+from neuronfair.store.files import writing
+from neuronfair.store.journal import JOURNAL, SEEDS, Journal, Kind, part_names
+from neuronfair.store.lock import Lock
+from neuronfair.store.manifest import DOMAIN, MANIFEST, check_same, is_unused, read_manifest, write_manifest
+from neuronfair.store.seal import Json
+
+Writers = Mapping[str, tuple[str, Callable[[Path], None]]]  # by kind: what a file is called, and what writes it
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """An open folder with its journal."""
+
+    folder: Path
+    manifest: Json
+    domain: TableDomain
+    journal: Journal
+    mark: str  # of the manifest: in the names of files that no line names yet
+    lock: Lock | None = None  # a folder that is only looked at has none
+
+    @staticmethod
+    def create_or_open(folder: Path, manifest: Json, domain: TableDomain, kind: Kind) -> Ledger:
+        """Make a folder, or open the one that is there if the same was begun in it.
+
+        As long as the ledger is in use, no other process can write to its folder.
+        """
+        folder = Path(folder)
+        check_folder(folder)
+        text = format_domain(domain).encode()
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = Lock.of(folder)
+            if not (folder / MANIFEST).exists():  # it comes first: from then on the folder is known to be ours
+                write_manifest(folder, {**manifest, "files": {DOMAIN: hashlib.sha256(text).hexdigest()}})
+        there = read_manifest(folder, kind)
+        check_same(folder, there, manifest)
+        ledger = replace(_read(folder, there, domain, kind), lock=lock)
+        with writing(folder):
+            if not ledger.lines and not (folder / DOMAIN).exists():
+                files.write_whole(ledger._staged(DOMAIN), text)
+                ledger._staged(DOMAIN).replace(folder / DOMAIN)
+            files.check_digest(folder / DOMAIN, there["files"].get(DOMAIN))
+            ledger._check()
+            ledger._tidy()
+        return ledger
+
+    @staticmethod
+    def open(folder: Path, kind: Kind) -> Ledger:
+        """Open a folder to look at it; a file that is not as it was written is named, and nothing is changed."""
+        folder = Path(folder)
+        manifest = read_manifest(folder, kind)
+        files.check_digest(folder / DOMAIN, manifest["files"].get(DOMAIN))
+        domain = read_domain(folder / DOMAIN)
+        while True:
+            ledger = _read(folder, manifest, domain, kind)
+            try:
+                ledger._check()
+            except RunError:
+                if _read(folder, manifest, domain, kind).journal.size == ledger.journal.size:
+                    raise
+                continue  # another process is writing to it
+            return ledger
+
+    @property
+    def lines(self) -> list[Json]:
+        """The journal, without a last line that a kill has cut off."""
+        return self.journal.lines
+
+    @property
+    def summary(self) -> Json | None:
+        """The figures of what is finished; None while it is unfinished."""
+        done = [line["summary"] for line in self.lines if line["event"] == "done"]
+        return done[-1] if done else None
+
+    @property
+    def model(self) -> str:
+        """Where the model is that it is about: a file, or package.module:name."""
+        named = str(self.manifest["model"])
+        path = self.folder / named  # an absolute path stays as it is
+        return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else named
+
+    def begin(self, written: Writers) -> None:
+        """Write the first line: what the model's file was like, and what all begins with."""
+        model = Path(self.model)
+        self.keep({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, written)
+
+    def part(self, phase: str, entry: Json, writers: Mapping[str, Callable[[Path], None]]) -> None:
+        """Keep the next part of a phase; its state takes the place of that of the part before."""
+        before = self.journal.parts[phase][-1:]
+        names = part_names(phase, len(self.journal.parts[phase]))
+        self.keep({"event": "part", "phase": phase, **entry}, {kind: (names[kind], writers[kind]) for kind in names})
+        with writing(self.folder):
+            for line in before:
+                (self.folder / line["state"]).unlink(missing_ok=True)
+
+    def finish(self, summary: Json) -> None:
+        """Keep the figures of the whole."""
+        if self.summary != summary:
+            self.keep({"event": "done", "summary": summary})
+
+    def keep(self, entry: Json, written: Writers | None = None) -> None:
+        """Write files, then the line of the journal that names them, and then put them in their place."""
+        names = {kind: name for kind, (name, _) in (written or {}).items()}
+        with writing(self.folder):
+            for name, write in (written or {}).values():
+                self._check_free(name)
+                write(self._staged(name))
+                files.flush(self._staged(name))
+            if names:
+                checks = {kind: files.crc32(self._staged(name)) for kind, name in names.items()}
+                entry = {**entry, **names, "crc32": checks}
+            self.journal.append(entry)
+            for name in names.values():
+                self._staged(name).replace(self.folder / name)
+
+    # Names, and what is behind them
+
+    def path(self, name: str) -> Path:
+        """Return where a file is that the journal names."""
+        staged = self._staged(name)
+        return staged if staged.exists() else self.folder / name
+
+    def _staged(self, name: str) -> Path:
+        """Return where a file is until the journal names it and it is put in its place."""
+        return self.folder / f".{name}.{self.mark}"
+
+    def _named(self) -> Iterator[tuple[str, int, bool]]:
+        """Give the files that the journal names: name, checksum, and whether it is a state that has been followed."""
+        for line in self.lines:
+            for kind, check in line.get("crc32", {}).items():
+                yield line[kind], check, kind == "state" and line is not self.journal.parts[line["phase"]][-1]
+
+    def _check(self) -> None:
+        """Refuse a folder with a file that is not as it was written, or with one that the journal ought to name."""
+        for phase, lines in self.journal.parts.items():
+            for name in part_names(phase, len(lines)).values():
+                self._check_free(name)
+        if not self.lines:
+            self._check_free(SEEDS)
+        for name, check, followed in self._named():
+            found = None
+            for path in (self._staged(name), self.folder / name):  # in this order: another process may be renaming it
+                with suppress(FileNotFoundError):
+                    found = files.crc32(path)
+                    break
+            if found != check and not (followed and found is None):
+                what = "is gone" if found is None else "damaged: it is not as it was written"
+                raise RunError(f"{self.folder / name}: {what}. Nothing was changed")
+
+    def _check_free(self, name: str) -> None:
+        if (self.folder / name).exists():
+            raise RunError(
+                f"{self.folder / name}: is not in {JOURNAL}, which has lost its last lines, or the file is none of "
+                "this run. Nothing was changed. To go on without it, move it away"
+            )
+
+    def _tidy(self) -> None:
+        """Finish what a kill has cut off: put files in their place, and remove those that are of no use any more."""
+        for name, _, followed in list(self._named()):
+            if self._staged(name).exists():
+                self._staged(name).replace(self.folder / name)
+            if followed:
+                (self.folder / name).unlink(missing_ok=True)
+        for path in list(self.folder.glob(f".*.{self.mark}")):
+            path.unlink()
+
+
+def _read(folder: Path, manifest: Json, domain: TableDomain, kind: Kind) -> Ledger:
+    check = files.crc32(folder / MANIFEST)
+    return Ledger(folder, manifest, domain, Journal.read(folder / JOURNAL, check, kind), f"{check:08x}")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than a run, or that another process is writing to."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or not ((folder / MANIFEST).exists() or is_unused(folder)):
+        raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
+    Lock.of(folder)

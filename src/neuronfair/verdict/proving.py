@@ -1,0 +1,70 @@
+"""The third leg of a verdict: for how many people it is proved that the decision does, or does not, flip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from neuronfair.certify.bounds import Unprovable
+from neuronfair.certify.proof import Proof
+from neuronfair.certify.prove import Progress as Step
+from neuronfair.certify.prove import prove
+from neuronfair.certify.strata import StrataRate, strata_rate
+from neuronfair.certify.subject import Subject, subject_of
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import one_line
+from neuronfair.model.open import Opened
+from neuronfair.verdict.entries import RateOf
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress
+from neuronfair.verdict.proved import Method, Part, Proved
+from neuronfair.words import percent
+
+
+def prove_and_sample(case: Case, inquiry: Inquiry, opened: Opened, seconds: float, progress: Progress) -> None:
+    """Prove what can be proved in so many seconds, then sample the rest: the rate of the domain is at least as exact.
+
+    Ctrl-C ends the proof, and what was proved by then is kept.
+    """
+    proved, found = proof_of(opened, case.domain, seconds, progress)
+    inquiry.add(proved=proved)
+    if found is None:
+        return
+    subject, proof = found
+    if proof.interrupted:
+        raise KeyboardInterrupt
+    rate = strata_rate(
+        case.exact,
+        subject,
+        proof,
+        samples=case.samples,
+        confidence=case.confidence,
+        seed=case.seed + 2,
+        progress=lambda done, total: progress("Judging people who are not proved", done, total),
+    )
+    inquiry.add(rates=replace(inquiry.report.rates, domain=_rate_of(rate, case.confidence)))
+
+
+def proof_of(
+    opened: Opened, domain: TableDomain, seconds: float, progress: Progress
+) -> tuple[Proved, tuple[Subject, Proof] | None]:
+    """Return what can be proved in so many seconds, and the proof; None where nothing can be."""
+
+    def note(now: Step) -> None:
+        progress("Proving", now.boxes, None, f"{percent(now.open)} open")
+
+    progress("Proving", 0, None)
+    try:
+        subject = subject_of(opened, domain, device=opened.model.encoding.device)
+        proof = prove(subject, seconds=seconds, progress=note)
+    except Unprovable as error:
+        return Proved.nothing(domain.count, one_line(error)), None
+    counts = (proof.people, proof.fair, proof.discriminatory)
+    method = cast(Method, subject.method)
+    return Proved.of(counts, domain.sensitive, proof.boxes, proof.seconds, method), (subject, proof)
+
+
+def _rate_of(rate: StrataRate, confidence: float) -> RateOf:
+    """Return a rate of which a part is proved as plain values."""
+    sampled, found = (rate.sample.sampled, rate.sample.found) if rate.sample is not None else (0, 0)
+    part = Part.of(rate.left, rate.people).share * rate.part
+    return RateOf("domain", rate.rate, *rate.interval, sampled, found, confidence, part)

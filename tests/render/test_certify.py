@@ -1,0 +1,47 @@
+"""A proof on the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neuronfair.certify.report import Part, RegionReport
+from neuronfair.render.certify import WIDTH, proof_report, sentences
+from neuronfair.render.console import make_console
+from tests.certify.test_report import REPORT
+
+
+def shown(report) -> str:
+    console = make_console()
+    with console.capture() as captured:
+        console.print(proof_report(report), width=100)
+    return captured.get()
+
+
+@pytest.mark.parametrize("counts", [(600, 300, 100), (999, 1, 0), (998, 1, 1), (0, 0, 1000), (0, 1000, 0), (1, 998, 1)])
+def test_the_bar_is_as_long_as_it_should_be_and_leaves_nobody_out(counts):
+    parts = [Part.of(count, 1000) for count in counts]
+    report = replace(REPORT, proved_fair=parts[0], proved_discriminatory=parts[1], open=parts[2])
+    bar = shown(report).splitlines()[0].rstrip()
+    assert len(bar) == WIDTH
+    assert [letter in bar for letter in "▒█░"] == [count > 0 for count in counts]
+    assert abs(bar.count("▒") - WIDTH * counts[0] / 1000) <= 2
+
+
+def test_the_sentences():
+    text = " ".join(sentences(REPORT))
+    for said in (
+        "Of the 1,000,000,000,000,000,000,000,000 people where age >= 60, it is proved that the decision does not flip "
+        "with sex and race for above 99.9999 %, and that it does for below 0.0001 %.",
+        "Open: below 0.0001 %. Of these people nothing is proved",
+        "Of 200 rows of the table, 150 are proved to stay without a flip whichever other attribute is changed, 90 "
+        "whichever two are; for 10 there was no time.",
+        "• job == a: flips for nobody (25 % of the people).",
+        "1,000 boxes in 12 s; bounds of a network.",
+    ):
+        assert said in text
+    assert "Interrupted" not in text
+    assert "Interrupted: what was proved is kept." in " ".join(sentences(replace(REPORT, interrupted=True)))
+    regions = (RegionReport("", "discriminatory", Part.of(1, 1)),)
+    assert "• everybody: flips for everybody (100 % of the people)." in sentences(replace(REPORT, regions=regions))
