@@ -108,8 +108,8 @@ class Crown:
 
     def _lines(self, boxes: Boxes, known: Tensor | None, way: Way) -> Lines:
         given, told = self._given(boxes, known, way)
-        n, k = len(boxes), 1 if way.last else len(self.start)
         if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
+            k = len(self.start)
             repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in given[1:])
             given = [self._first(boxes, False), *repeated]
         slopes, at = self._better(boxes, *(self._bent(given, way.last, policy) for policy in POLICIES))
@@ -122,7 +122,7 @@ class Crown:
         relaxed = [self._relaxed(number, between, joint, policy) for number, between in enumerate(given)]
         slopes, at = self._back(relaxed, joint)
         k = 1 if joint else len(self.start)
-        return slopes.unflatten(0, (-1, k)), at if joint else at.unflatten(0, (-1, k))[:, :, 0]
+        return slopes.view(-1, k, *slopes.shape[1:]), at if joint else at.view(-1, k, at.shape[-1])
 
     def _better(self, boxes: Boxes, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return of two lists of lines each time the one that is higher in the mean over the box."""
