@@ -27,6 +27,7 @@ STEEP = 0.05  # how much steepness counts beside looseness when an axis is chose
 COSTLY = 0.1  # by which power of the time the open people go down, about
 TRIAL, EVERY = 256, 16  # boxes on which the ways to bound are compared, and after how many steps again
 TOLD = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of open boxes
+SHORT = 0.2  # seconds that a step may always take
 KEEP = 10.0  # seconds between two states that are kept
 
 
@@ -74,8 +75,10 @@ def prove(
     kept = search.seconds
     with stopping() as stop:
         while not search.ended and search.seconds < seconds and not stop.asked:
+            before = search.seconds
             search.step()
             search.seconds = time.perf_counter() - begun
+            search.pace(search.seconds - before, seconds)
             if progress:
                 progress(search.progress())
             if keep and search.seconds - kept > KEEP:
@@ -139,6 +142,11 @@ class _Search:
             halves = self._space.halves(boxes[old], axis[old], taken["last"][old].long())
             self._examine(halves, pattern[old].long().repeat(2), told)
         self._steps += 1
+
+    def pace(self, step: float, seconds: float) -> None:
+        """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept."""
+        if step > max(SHORT, seconds / 20):
+            self._batch = max(16, self._batch // 2)
 
     def progress(self) -> Progress:
         """Return how far the proof is."""

@@ -45,7 +45,7 @@ class Question:
         if self.tolerance is not None:
             score, off = margins[..., 0], ~valid
             wide = score.masked_fill(off, -torch.inf).amax(1) - score.masked_fill(off, torch.inf).amin(1)
-            return wide < self.tolerance - 2 * slack, wide > self.tolerance + 2 * slack
+            return wide <= self.tolerance - 2 * slack, wide > self.tolerance + 2 * slack
         signed = torch.cat([margins, -margins], -1) > torch.cat([slack, slack])
         return self._decided(signed, valid)
 

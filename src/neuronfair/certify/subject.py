@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from neuronfair.certify.bounds import Bounder, Unprovable
 from neuronfair.certify.chained import crown_of
@@ -112,13 +113,18 @@ def _everybody(
     people = people_of(domain, space, allowed)
     question = question_of(decision, model.outputs, "none")
     exact = model.double()
+    pairs = question_of(Decision(), max(2, model.outputs), "none").matrix
     values = domain.sensitive_values
     rows_of = partial(rows_at, domain, space)
 
     def margins(places: Tensor) -> Tensor:
         rows = rows_of(places)
         scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
-        return question.margins(scores.view(len(places), len(values), -1))
+        scores = scores.view(len(places), len(values), -1)
+        if decision.kind == "tolerance":
+            return question.margins(scores)
+        chosen = functional.one_hot(decision.chosen(scores), max(2, model.outputs)).double()  # also where it is a tie
+        return chosen @ pairs.T
 
     slack = torch.zeros(len(question.matrix), dtype=torch.float64)
     subject = whole(space, people, question, margins, slack, None, "everybody was asked")
