@@ -5,16 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from neuronfair.certify.space import Boxes
+from neuronfair.certify.space import Boxes, Space
 from neuronfair.certify.subject import Subject
 
 ROWS = 1 << 18  # people with their twins that are asked at once
-LARGEST = 1 << 62
+LARGEST = 1 << 62  # combinations of codes that are counted in int64
 
 
 def combinations(boxes: Boxes) -> Tensor:
     """Return how many combinations of places each box has, about: float64 (n,)."""
     return (boxes.high - boxes.low + 1).double().prod(1)
+
+
+def askable(space: Space, boxes: Boxes, most: int) -> Tensor:
+    """Return which boxes have at most so many combinations of places, and few enough of codes to be counted."""
+    codes = torch.where(boxes.high > boxes.low, space.sizes(boxes), 1).double().prod(1)
+    return (combinations(boxes) <= most) & (codes < LARGEST)
 
 
 def ask_everybody(subject: Subject, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:

@@ -102,7 +102,8 @@ def _read(encoding: Encoding, base: Tensor, column: int, classes: Tensor, weight
             axis = Axis(column, place, codes, torch.ones_like(codes), True)
             return _Read(axis, step[None], first, size(ends))
     if len(codes) > LISTED:
-        if bool((added(ends) == added(ends)[:1]).all()) and isinstance(encoding, TableEncoding):
+        number = isinstance(encoding, TableEncoding) and not bool(encoding.is_block[column])
+        if number and bool((added(ends) == added(ends)[:1]).all()):
             effects, inverse = added(codes[:1]), torch.zeros_like(codes)
         else:
             raise Unprovable(f"an attribute has {len(codes):,} values that it reads one by one; {LISTED:,} at most")

@@ -34,6 +34,7 @@ def stopping() -> Iterator[Stop]:
     except KeyboardInterrupt:  # from a callback, between two steps
         if stop.asked:
             raise
+        stop.asked = True
     finally:
         if here:
             signal.signal(signal.SIGINT, before)
