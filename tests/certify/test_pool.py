@@ -1,0 +1,74 @@
+"""Boxes that are taken and put back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from neuronfair.certify.pool import Pool
+
+
+def _columns(ids, fair=0.0, flips=0.0):
+    n = len(ids)
+    made = {"id": torch.tensor(ids, dtype=torch.int32)}
+    return made | {name: torch.full((n,), v, dtype=torch.float64) for name, v in (("fair", fair), ("flips", flips))}
+
+
+def _pool():
+    return Pool({name: column[:0] for name, column in _columns([0]).items()})
+
+
+def test_the_most_open_come_first():
+    pool = _pool()
+    share = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64)
+    columns = _columns([1, 2, 3, 4])
+    columns["fair"][1] = 0.9  # 0.04 of all are open in it
+    pool.put(columns, share)
+    assert pool.proved.tolist() == pytest.approx([0.36, 0.0])
+    assert sorted(pool.take(2)["id"].tolist()) == [3, 4]
+    assert len(pool) == 2
+    assert sorted(pool.everything()["id"].tolist()) == [1, 2]
+    assert pool.take(1)["id"].tolist() == [1]
+    assert pool.take(9)["id"].tolist() == [2]
+    assert len(pool) == 0
+    assert pool.proved.tolist() == [0.0, 0.0]
+
+
+def test_a_box_of_which_nothing_is_open_is_not_forgotten():
+    pool = _pool()
+    pool.put(_columns([1], fair=0.75, flips=0.25), torch.tensor([1.0], dtype=torch.float64))
+    assert pool.take(5)["id"].tolist() == [1]
+
+
+def test_boxes_are_kept_whatever_is_taken_and_put():
+    draw, pool, held, following = random.Random(0), _pool(), {}, 0
+    for _ in range(60):
+        if draw.random() < 0.5:
+            taken = pool.take(draw.randint(0, 9))
+            for number in taken["id"].tolist():
+                del held[number]
+        else:
+            ids = list(range(following, following := following + draw.randint(0, 12)))
+            share = torch.tensor([draw.random() for _ in ids], dtype=torch.float64)
+            fair, flips = draw.random() / 2, draw.random() / 2
+            pool.put(_columns(ids, fair, flips), share)
+            held |= {number: (s * fair, s * flips) for number, s in zip(ids, share.tolist(), strict=True)}
+        assert len(pool) == len(held)
+        assert sorted(pool.everything()["id"].tolist()) == sorted(held)
+        sums = [sum(pair[i] for pair in held.values()) for i in (0, 1)]
+        assert pool.proved.tolist() == pytest.approx(sums)
+
+
+def test_a_column_is_kept_only_while_all_boxes_have_it():
+    pool, one = _pool(), torch.ones(2, dtype=torch.float64)
+    told = {"told": torch.tensor([[1.0], [2.0]])}
+    pool.put(_columns([1, 2]) | told, one)
+    assert sorted(pool.everything()["told"][:, 0].tolist()) == [1.0, 2.0]
+    pool.put(_columns([3, 4]), one)
+    assert "told" not in pool.everything()
+    pool.put(_columns([5, 6]) | told, one)  # the others have none
+    assert "told" not in pool.take(6)
+    pool.put(_columns([7, 8]) | told, one)  # now all have it, in slots that were free
+    assert dict(zip(*(pool.everything()[n].flatten().tolist() for n in ("id", "told")), strict=True)) == {7: 1, 8: 2}
