@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -44,7 +46,7 @@ def _module(curve, layers: tuple[int, ...], outputs: int, seed: int, end: nn.Mod
     generator = torch.Generator().manual_seed(seed)
     widths = [WIDTH, *layers, outputs]
     parts: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         parts += [nn.Linear(a, b).double(), curve()]
         with torch.no_grad():
             parts[-2].weight.copy_(torch.randn(b, a, generator=generator) / a**0.5 * 1.5)

@@ -18,7 +18,8 @@ def _held(domain, space, found):
     """Return the pattern of every combination of places, and see that each lies in one box."""
     pattern = torch.full([len(axis) for axis in space.axes], -1)
     for number in range(len(found.boxes)):
-        where = tuple(slice(int(a), int(b) + 1) for a, b in zip(found.boxes.low[number], found.boxes.high[number]))
+        ends = zip(found.boxes.low[number].tolist(), found.boxes.high[number].tolist(), strict=True)
+        where = tuple(slice(a, b + 1) for a, b in ends)
         assert (pattern[where] == -1).all()
         pattern[where] = found.pattern[number]
     assert (pattern >= 0).all()

@@ -75,6 +75,8 @@ def subject_of(
     wide = next((a.name for a in domain.attributes if a.size > MOST_VALUES), None)
     if wide is not None:
         raise Unprovable(f"attribute '{wide}' has more than {MOST_VALUES:,} values. Use a larger step")
+    if len(domain.sensitive) == len(domain.attributes):
+        raise Unprovable("all attributes are sensitive, so everybody is a twin of everybody. Ask the model about all")
     allowed = allowed_codes(domain, where)
     classes = refined(domain, allowed)
     place = torch.device(device)
@@ -113,7 +115,8 @@ def _everybody(
     people = people_of(domain, space, allowed)
     question = question_of(decision, model.outputs, "none")
     exact = model.double()
-    pairs = question_of(Decision(), max(2, model.outputs), "none").matrix
+    sides = max(2, decision.classes(model.outputs))
+    pairs = question_of(Decision(), sides, "none").matrix
     values = domain.sensitive_values
     rows_of = partial(rows_at, domain, space)
 
@@ -123,7 +126,7 @@ def _everybody(
         scores = scores.view(len(places), len(values), -1)
         if decision.kind == "tolerance":
             return question.margins(scores)
-        chosen = functional.one_hot(decision.chosen(scores), max(2, model.outputs)).double()  # also where it is a tie
+        chosen = functional.one_hot(decision.chosen(scores), sides).double()  # also where it is a tie
         return chosen @ pairs.T
 
     slack = torch.zeros(len(question.matrix), dtype=torch.float64)
