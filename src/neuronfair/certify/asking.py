@@ -5,16 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from neuronfair.certify.space import Boxes
+from neuronfair.certify.space import Boxes, Space
 from neuronfair.certify.subject import Subject
 
 ROWS = 1 << 18  # people with their twins that are asked at once
-LARGEST = 1 << 62
+LARGEST = 2.0**62  # combinations of codes that are counted in 64 bits
 
 
 def combinations(boxes: Boxes) -> Tensor:
     """Return how many combinations of places each box has, about: float64 (n,)."""
     return (boxes.high - boxes.low + 1).double().prod(1)
+
+
+def varied(space: Space, boxes: Boxes) -> Tensor:
+    """Return how many combinations of codes each box has on the axes of which it has several places: float64 (n,)."""
+    return torch.where(boxes.high > boxes.low, space.sizes(boxes), 1).double().prod(1)
+
+
+def can_ask(space: Space, boxes: Boxes, most: int) -> Tensor:
+    """Return which boxes have few enough places, and codes at these that can be counted: bool, (n,)."""
+    return (combinations(boxes) <= most) & (varied(space, boxes) < LARGEST)
 
 
 def ask_everybody(subject: Subject, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
