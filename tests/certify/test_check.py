@@ -15,6 +15,8 @@ from neuronfair.certify.check import _bounds, check
 from neuronfair.certify.check_claims import proved
 from neuronfair.certify.check_ground import ground_of
 from neuronfair.certify.check_lines import Frame
+from neuronfair.certify.prove import prove
+from neuronfair.certify.subject import subject_of
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.forest import Tree, forest
@@ -59,6 +61,16 @@ def test_a_right_certificate_passes(ruled, tmp_path):
     assert (checked.fair, checked.discriminatory) == (proof.fair, proof.discriminatory)
     assert proof.discriminatory > 0
     assert told == [(12, 12)]
+
+
+def test_two_values_of_a_block_may_stand_on_a_line(tmp_path):
+    domain = domain_of(DOMAIN.replace('["a", "b", "c", "d"]', '["a", "b"]'))
+    network = network_of(domain, seed=5)
+    subject = subject_of(network, domain)
+    axes = tuple(Places.of(axis, domain.names[axis.column]) for axis in subject.space.axes)
+    assert [axis.linear for axis in axes] == [True, True, True]
+    made = replace(certificate_of(network, domain), axes=axes, proof=prove(subject, seconds=60))
+    assert check(written(tmp_path, made), network).people == domain.count == 480
 
 
 def test_a_certificate_that_claims_less_passes(ruled, tmp_path):

@@ -104,3 +104,12 @@ def test_no_boxes_are_no_shares() -> None:
     space = _space(3)
     none = Boxes(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, 1, dtype=torch.int64))
     assert share_above(space, none, torch.zeros(0, 1).double(), torch.zeros(0).double()).shape == (0,)
+
+
+def test_lines_whose_squares_are_too_small_for_float64_are_counted_from_below() -> None:
+    space = _space(3, [1, 2])
+    everybody = space.everything()
+    for tiny in (1e-170, 1e-250, 1e-300):
+        slopes = torch.tensor([[tiny, 0.0, tiny]], dtype=torch.float64)
+        share = share_above(space, everybody, slopes, torch.tensor([-tiny / 2], dtype=torch.float64))
+        assert 0 <= float(share) <= 8 / 9  # one of nine people has a sum of 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from neuronfair.certify import asking
-from neuronfair.certify.asking import ask_everybody, askable, combinations
+from neuronfair.certify.asking import ask_everybody, can_ask, combinations
 from neuronfair.certify.leaves import BITS, asked, decided, leaves_of, shares, undecided
 from neuronfair.certify.people import People
 from neuronfair.certify.question import question_of
@@ -143,5 +143,5 @@ def test_boxes_of_more_codes_than_int64_counts_are_not_asked():
     whole = space.everything()
     assert combinations(whole).tolist() == [16]
     part = Boxes(whole.low, torch.tensor([[1, 1, 1, 0]]))
-    assert askable(space, Boxes.joined([whole, part]), 512).tolist() == [False, True]
-    assert askable(space, Boxes.joined([whole, part]), 7).tolist() == [False, False]
+    assert can_ask(space, Boxes.joined([whole, part]), 512).tolist() == [False, True]
+    assert can_ask(space, Boxes.joined([whole, part]), 7).tolist() == [False, False]

@@ -187,6 +187,18 @@ def test_a_region_has_its_own_people():
     assert strata_rate(network, subject, proof).interval == (flips / 2000, flips / 2000)
 
 
+def test_lines_decide_for_twins_outside_the_region_too():
+    """Everybody asked about has one sensitive value, but may be decided otherwise with the other one."""
+    domain = networks.domain()
+    network = networks.network(networks.one_biased_neuron(), domain)
+    subject = subject_of(network, domain, where="s == 1")
+    leaves = Leaves(np.zeros((1, 4), dtype=np.int32), np.full((1, 4), 9, dtype=np.int32), [6_000], [0])
+    rate = strata_rate(network, subject, Proof(10_000, 6_000, 0, 1, 0.1, leaves), samples=2_000)
+    assert rate.judged is not None
+    low, high = rate.interval
+    assert low <= 0.1293 <= high
+
+
 def test_more_people_than_a_machine_word_holds():
     """100^12 people for each of two values: they are counted as whole numbers of Python."""
     domain = networks.domain(attributes=12, high=99)

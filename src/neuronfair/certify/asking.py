@@ -9,7 +9,7 @@ from neuronfair.certify.space import Boxes, Space
 from neuronfair.certify.subject import Subject
 
 ROWS = 1 << 18  # people with their twins that are asked at once
-LARGEST = 1 << 62  # combinations of codes that are counted in int64
+LARGEST = 2.0**62  # combinations of codes that are counted in 64 bits
 
 
 def combinations(boxes: Boxes) -> Tensor:
@@ -17,10 +17,14 @@ def combinations(boxes: Boxes) -> Tensor:
     return (boxes.high - boxes.low + 1).double().prod(1)
 
 
-def askable(space: Space, boxes: Boxes, most: int) -> Tensor:
-    """Return which boxes have at most so many combinations of places, and few enough of codes to be counted."""
-    codes = torch.where(boxes.high > boxes.low, space.sizes(boxes), 1).double().prod(1)
-    return (combinations(boxes) <= most) & (codes < LARGEST)
+def varied(space: Space, boxes: Boxes) -> Tensor:
+    """Return how many combinations of codes each box has on the axes of which it has several places: float64 (n,)."""
+    return torch.where(boxes.high > boxes.low, space.sizes(boxes), 1).double().prod(1)
+
+
+def can_ask(space: Space, boxes: Boxes, most: int) -> Tensor:
+    """Return which boxes have few enough places, and codes at these that can be counted: bool, (n,)."""
+    return (combinations(boxes) <= most) & (varied(space, boxes) < LARGEST)
 
 
 def ask_everybody(subject: Subject, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:

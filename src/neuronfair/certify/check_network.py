@@ -225,6 +225,9 @@ class _Read:
     def line(self, column: int, codes: Ints) -> tuple[Floats, Floats, Floats]:
         """Return what one place more adds, what the first place does, and how large it all is: (neurons,) each."""
         attribute = self.encoding.attributes[column]
+        if len(codes) == 2:  # which always lie on a line
+            added, large = self.table(column, codes, np.arange(2))
+            return added[1] - added[0], added[0], large
         if bool(self.encoding.is_block[column]) or attribute.empty in (codes[0], codes[-1]):
             raise CertificateError(f"the network does not read '{attribute.name}' as a number, as the certificate says")
         own = self.weight[:, int(self.encoding.offset[column])]
@@ -248,7 +251,7 @@ class _Read:
             numbers, own = factor * spot + shift, self.weight[:, offset]
             low, high = (f.reduceat(numbers, starts)[:, None] * np.abs(own) for f in (np.minimum, np.maximum))
             large = np.abs(own) * (abs(factor) * np.abs(spot).max() + abs(shift))
-        if ((high - low) > 64 * EPS * large).any():
+        if ((high - low) > 8 * EPS * large).any():
             raise CertificateError(f"a place of '{attribute.name}' holds values that the network tells apart")
         if not bool(self.encoding.is_block[column]):
             low = low * np.sign(own)

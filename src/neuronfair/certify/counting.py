@@ -36,6 +36,7 @@ TAILS = 4.5  # deviations that the period holds at least
 ROUNDING = 1e-10  # of sums of waves in float64: their coefficients' sizes add up to 2, their phases are off by 1e-12
 AXIS = 2e-6  # of a linear axis, in float32: a wave is off by 14 units of 2^-24 at most, so 2 · 14 · 2^-24 in all
 EPS = torch.finfo(torch.float64).eps
+SMALLEST = 1e-140  # deviation: the squares of smaller ones are too small for float64
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _share(terms: _Terms) -> Tensor:
     share = ahead / period + 0.5 + found - rest
     tail = 1.01 * torch.exp(-(ahead.clamp(min=0) / deviation).square() / 2)
     share = (torch.maximum(share, 1 - tail) - ROUNDING).clamp(0, 1 - ROUNDING)
-    share = share.masked_fill(need >= terms.most, 0)
+    share = share.masked_fill((need >= terms.most) | (deviation < SMALLEST) | share.isnan(), 0)
     return share.masked_fill(need < 0, 1)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neuronfair.certify.asking import varied
 from neuronfair.certify.proof import Leaves
 from neuronfair.certify.space import Boxes
 from neuronfair.certify.subject import Subject
@@ -27,8 +28,8 @@ def decided(boxes: Boxes, pattern: Tensor, fair: Tensor) -> dict[str, Tensor]:
 
 def asked(subject: Subject, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     """Return boxes of which everybody was asked, with so many combinations of codes that are fair, and that are not."""
-    varied = torch.where(boxes.high > boxes.low, subject.space.sizes(boxes), 1).double().prod(1)
-    return _columns(boxes, pattern, counts[0] / varied, counts[1] / varied, *counts)
+    codes = varied(subject.space, boxes)
+    return _columns(boxes, pattern, counts[0] / codes, counts[1] / codes, *counts)
 
 
 def undecided(boxes: Boxes, pattern: Tensor, fair: Tensor, flips: Tensor) -> dict[str, Tensor]:

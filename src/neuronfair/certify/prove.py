@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.certify.asking import ask_everybody, askable
+from neuronfair.certify.asking import ask_everybody, can_ask
 from neuronfair.certify.bounds import Lines
 from neuronfair.certify.counting import share_above
 from neuronfair.certify.leaves import asked, decided, leaves_of, shares, undecided
@@ -130,7 +130,7 @@ class _Search:
         """Take the boxes with the most open people, ask everybody in small ones, and cut the others."""
         taken = self._pool.take(self._batch)
         boxes, pattern, axis = Boxes(taken["low"].long(), taken["high"].long()), taken["pattern"], taken["axis"].long()
-        few = askable(self._space, boxes, SMALL) & (axis >= 0)
+        few = can_ask(self._space, boxes, SMALL) & (axis >= 0)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
         if len(small):
             counts = ask_everybody(self._subject, boxes[small], pattern[small].long())

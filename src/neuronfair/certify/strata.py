@@ -121,7 +121,8 @@ class Rest:
 
     subject: Subject
     boxes: Boxes
-    valid: Tensor  # (n, values) which sensitive values their people may have
+    valid: Tensor  # (n, values) which sensitive values their people and these people's twins may have
+    inside: Tensor  # (n, values) and which of those belong to the region
     count: list[int]  # how many people each has
     fair: list[int]  # and how many of them are proved to be decided alike, at least
     settled: int  # discriminatory people of the boxes that are not among these
@@ -131,17 +132,18 @@ class Rest:
         """Return the boxes that are left, of all boxes of a proof."""
         boxes = Boxes(torch.from_numpy(leaves.low).long(), torch.from_numpy(leaves.high).long())
         valid = _valid(subject, boxes)
+        inside = valid & subject.people.inside.any(0).cpu()
         space = subject.space
         small = exact_count(space.axes) * valid.shape[1] < 2**62
         kind = np.int64 if small else object
         sizes = space.sizes(boxes.to(space.device)).cpu().numpy().astype(kind)
-        people = sizes.prod(1) * valid.sum(1).numpy().astype(kind)
+        people = sizes.prod(1) * inside.sum(1).numpy().astype(kind)
         unfair = np.array(leaves.discriminatory, dtype=kind)
         fair = np.array(leaves.fair, dtype=kind)
         whole = (people == fair + unfair).astype(bool)
         left = torch.from_numpy(~whole)
         counts = people[~whole].tolist(), fair[~whole].tolist()
-        return Rest(subject, boxes[left], valid[left], *counts, int(unfair[whole].sum()))
+        return Rest(subject, boxes[left], valid[left], inside[left], *counts, int(unfair[whole].sum()))
 
     @cached_property
     def people(self) -> int:
@@ -166,13 +168,13 @@ class Rest:
 
         def people(n: int) -> tuple[Tensor, Tensor]:
             chosen = torch.tensor([bisect_right(ends, choose.randrange(ends[-1])) for _ in range(n)])
-            low, high, valid = self.boxes.low[chosen], self.boxes.high[chosen], self.valid[chosen]
+            low, high, inside = self.boxes.low[chosen], self.boxes.high[chosen], self.inside[chosen]
             result = torch.empty(n, len(domain.attributes), dtype=torch.int64)
             for number, (axis, column) in enumerate(zip(axes, columns, strict=True)):
                 first, last = column.before[low[:, number]], column.before[high[:, number] + 1]
                 result[:, axis.column] = column.codes[torch.from_numpy(draw.integers(first, last))]
-            which = torch.from_numpy(draw.integers(0, valid.sum(1).numpy()))
-            value = (valid.cumsum(1) > which[:, None]).int().argmax(1)  # the first that has so many before it
+            which = torch.from_numpy(draw.integers(0, inside.sum(1).numpy()))
+            value = (inside.cumsum(1) > which[:, None]).int().argmax(1)  # the first that has so many before it
             result[:, list(domain.sensitive_columns)] = domain.sensitive_values.cpu()[value]
             return chosen, result
 
@@ -195,12 +197,12 @@ class _Column:
 
 
 def _valid(subject: Subject, boxes: Boxes) -> Tensor:
-    """Return which sensitive values the people of each box may have: those of one of them, since all are alike."""
-    domain, inside = subject.domain, subject.people.inside.any(0).cpu()
+    """Return which sensitive values there are in each box: those of one person, since all are alike."""
+    domain, values = subject.domain, len(subject.domain.sensitive_values)
     if not domain.rules:
-        return inside.expand(len(boxes), -1)
+        return torch.ones(len(boxes), values, dtype=torch.bool)
     parts = []
-    for low in torch.split(boxes.low, max(1, ROWS_PER_PASS // len(inside))):
+    for low in torch.split(boxes.low, max(1, ROWS_PER_PASS // values)):
         rows = rows_at(domain, subject.space, low)
-        parts.append(domain.valid(rows.flatten(0, 1)).view(len(low), -1) & inside)
+        parts.append(domain.valid(rows.flatten(0, 1)).view(len(low), -1))
     return torch.cat(parts)
