@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.certify.activations import Relaxation, relax, values
-from neuronfair.model.chain import CURVES, Curve
+from neuronfair.model.chain import Curve
 
 CURVES = [
     Curve("relu"),
@@ -94,14 +94,15 @@ def test_a_softplus_is_also_bounded_where_torch_leaves_it_out() -> None:
     assert float(lines.low * high + lines.low_at) <= float(Curve("softplus")(high))
 
 
-@pytest.mark.parametrize("curve", [*map(Curve, CURVES), *(Curve("leaky_relu", leak) for leak in (0.1, -0.5, 1.7))])
+@pytest.mark.parametrize("curve", CURVES, ids=str)
 def test_values_hold_the_function_and_are_met_at_the_ends(curve):
     generator = torch.Generator().manual_seed(0)
     low = 4 * torch.randn(500, dtype=torch.float64, generator=generator)
     high = low + 6 * torch.rand(500, dtype=torch.float64, generator=generator)
     seen = curve(low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, 200, dtype=torch.float64))
     least, most = values(curve, low, high)
-    assert bool((least <= seen.amin(1) + 1e-12).all()) and bool((most >= seen.amax(1) - 1e-12).all())
+    assert bool((least <= seen.amin(1) + 1e-12).all())
+    assert bool((most >= seen.amax(1) - 1e-12).all())
     assert bool((most - seen.amax(1) < 1e-12).all())
     rising = low > 0
     assert bool((seen.amin(1) - least < 1e-12)[rising].all())
