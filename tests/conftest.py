@@ -13,7 +13,8 @@ import hypothesis
 import pytest
 import typer
 
-from neuronfair import cli, proofs
+from neuronfair import cli
+from neuronfair import proofs as proving
 from neuronfair.certify import answer
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
@@ -77,7 +78,7 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(AuditSettings, "sized", small)
     patch.setattr(evaluate, "SEEDS", 15)
     patch.setattr(evaluate, "STEPS", 5)
-    for module in (answer, proofs):
+    for module in (answer, proving):
         patch.setattr(module, "Effort", lambda seconds, rows: effort(min(seconds, 0.1), min(rows, 5)))
 
 

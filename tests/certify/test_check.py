@@ -135,7 +135,9 @@ def test_a_claim_beyond_the_truth_is_refused_with_its_box_in_words(ruled, tmp_pa
     claims = list(getattr(certificate.proof.leaves, name))
     box = next(i for i, n in enumerate(certificate.proof.leaves.discriminatory) if n)
     claims[box] += 1
-    with pytest.raises(CertificateError, match=rf"box {box + 1} \((age|job|hours) .*could be verified"):
+    with pytest.raises(
+        CertificateError, match=rf"box {box + 1} claims .* could be verified. It holds: (age|job|hours) "
+    ):
         check(written(tmp_path, with_leaves(certificate, **{name: claims})), network)
 
 
@@ -263,6 +265,25 @@ def test_ends_are_seen_through(end, decision, by_bounds):
     inner.append(end() if end is nn.Sigmoid else end(1))
     network = Network(inner, domain)
     exactly_proved(network, network, certificate_of(network, domain, decision, pieces=5))
+
+
+def test_a_linear_model_and_one_that_bends_down_are_proved(by_bounds):
+    domain = domain_of(LESS)
+    network = network_of(domain, seed=2)
+    one = Network(network.module[:1].append(nn.Linear(8, 2)), domain, layers=())
+    exactly_proved(one, one, certificate_of(one, domain, pieces=5))
+    for slope in (1.7, -0.4):
+        network.module[1], network.module[3] = nn.LeakyReLU(slope), nn.LeakyReLU(slope)
+        other = Network(network.module, domain)
+        exactly_proved(other, other, certificate_of(other, domain, pieces=3))
+
+
+def test_scores_that_depend_on_each_other_are_refused(tmp_path):
+    domain = domain_of()
+    network = Network(network_of(domain, outputs=3).module.append(nn.Softmax(1)), domain)
+    certificate = certificate_of(network, domain, Decision("threshold", 0.4), pieces=2)
+    with pytest.raises(CertificateError, match="one of several probabilities"):
+        check(written(tmp_path, certificate), network)
 
 
 @pytest.mark.parametrize(("outputs", "link"), [(1, "sigmoid"), (3, "softmax"), (1, "none")])

@@ -11,7 +11,7 @@ from neuronfair.certify.space import Boxes, Space
 from neuronfair.errors import ModelError
 
 
-class Unprovable(ModelError):
+class Unprovable(ModelError):  # noqa: N818
     """Nothing can be proved about such a model."""
 
 
@@ -35,8 +35,13 @@ class Lines:
 class Bounder(Protocol):
     """A model whose margins can be bounded, in one or several ways; which is best, is found by trying."""
 
-    space: Space
-    ways: int
+    @property
+    def space(self) -> Space:
+        """What the lines are written over."""
+
+    @property
+    def ways(self) -> int:
+        """How many ways there are."""
 
     def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines over boxes; `known` is what `inner` was for boxes that hold them."""

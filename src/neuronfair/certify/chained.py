@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +52,7 @@ def crown_of(
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
     free = [c for c in range(len(domain.attributes)) if c not in domain.sensitive_columns]
     slope = _slope(affines)
-    read = [_read(encoding, base, c, classes[c], affines[0].weight, slope, bool(domain.ordered[c])) for c in free]
+    read = [_read(encoding, base, c, classes[c], affines[0].weight, slope) for c in free]
     rows = base.repeat(len(domain.sensitive_values), 1)
     rows[:, list(domain.sensitive_columns)] = domain.sensitive_values
     inputs = _numbers(encoding, rows)
@@ -77,9 +77,7 @@ def crown_of(
     )
 
 
-def _read(
-    encoding: Encoding, base: Tensor, column: int, classes: Tensor, weight: Tensor, slope: Tensor, ordered: bool
-) -> _Read:
+def _read(encoding: Encoding, base: Tensor, column: int, classes: Tensor, weight: Tensor, slope: Tensor) -> _Read:
     codes = (classes >= 0).nonzero()[:, 0]
     at_base = _numbers(encoding, base[None])[0]
 
@@ -96,7 +94,7 @@ def _read(
     ends = codes[[0, len(codes) // 2, -1]]
     unbroken = int(codes[-1] - codes[0]) + 1 == len(codes)
     two = len(codes) == 2  # which always lie on a line
-    if unbroken and (two or (ordered and len(codes) > 2 and _is_line(encoding, column, codes, added))):
+    if unbroken and (two or (len(codes) > 2 and _is_line(encoding, column, codes, added))):
         first, _, last = added(ends)
         step = (last - first) / (len(codes) - 1)
         if bool(step.any()):
@@ -107,7 +105,7 @@ def _read(
         if bool((added(ends) == added(ends)[:1]).all()) and isinstance(encoding, TableEncoding):
             effects, inverse = added(codes[:1]), torch.zeros_like(codes)
         else:
-            raise Unprovable(f"'{column}' has too many values that it reads one by one")
+            raise Unprovable(f"an attribute has {len(codes):,} values that it reads one by one; {LISTED:,} at most")
     else:
         effects, inverse = torch.unique(added(codes), dim=0, return_inverse=True)
     together, place_of = torch.unique(classes[codes] * len(effects) + inverse, return_inverse=True)
@@ -115,7 +113,8 @@ def _read(
         raise Unprovable(f"an attribute has {len(together):,} values that it reads one by one; {MOST_PLACES:,} at most")
     own = effects[together % len(effects)]
     order = torch.argsort(own @ slope, stable=True)
-    order = order[torch.argsort((together // len(effects))[order], stable=True)]  # those that rules treat alike side by side
+    alike = (together // len(effects))[order]
+    order = order[torch.argsort(alike, stable=True)]  # those that rules treat alike side by side
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     place = torch.full_like(classes, -1)
@@ -127,7 +126,7 @@ def _read(
     return _Read(axis, own[order], torch.zeros(weight.shape[0], dtype=torch.float64), largest)
 
 
-def _is_line(encoding: Encoding, column: int, codes: Tensor, added) -> bool:  # noqa: ANN001
+def _is_line(encoding: Encoding, column: int, codes: Tensor, added: Callable[[Tensor], Tensor]) -> bool:
     """Return whether the numbers of codes lie on a line."""
     if isinstance(encoding, TableEncoding):
         attribute = encoding.attributes[column]

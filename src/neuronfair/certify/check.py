@@ -17,7 +17,7 @@ from neuronfair.certify.check_network import layers_of
 from neuronfair.certify.check_shares import Bounds
 from neuronfair.certify.check_trees import trees_of
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import NeuronFairError, one_line
+from neuronfair.errors import NeuronFairError
 from neuronfair.model.chain import Chain, chain_of
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
@@ -57,7 +57,7 @@ def check(
     try:
         _verified(certificate, model, domain, decision, progress)
     except NeuronFairError as error:
-        raise CertificateError(f"{path}: {one_line(error)}") from None
+        raise CertificateError(f"{path}: {error}") from None
     proof = certificate.proof
     return Checked(len(proof.leaves), proof.people, proof.fair, proof.discriminatory, time.perf_counter() - begun)
 
@@ -91,9 +91,9 @@ def _verified(
             number = found.refused
             box = start + number
             raise CertificateError(
-                f"box {box + 1} ({ground.in_words(low[box], high[box])}): claims {leaves.fair[box]:,} people decided "
-                f"alike and {leaves.discriminatory[box]:,} not; {found.fair[number]:,} and "
-                f"{found.discriminatory[number]:,} of {found.people[number]:,} could be verified"
+                f"box {box + 1} claims {leaves.fair[box]:,} people decided alike and {leaves.discriminatory[box]:,} "
+                f"not; {found.fair[number]:,} and {found.discriminatory[number]:,} of {found.people[number]:,} "
+                f"could be verified. It holds: {ground.in_words(low[box], high[box])}"
             )
         people += sum(found.people.tolist())
         if progress is not None:

@@ -72,7 +72,7 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
 
 
 def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
-    """Return which parts to cut: the largest that together hold twice as many open people as a claim misses."""
+    """Return which parts to cut: the largest that hold twice the open people that a claim misses, and their like."""
     left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
     left[(parts.people == 0).astype(bool)] = np.inf  # a rule cuts them
     order = np.flatnonzero(wanted)
@@ -83,7 +83,8 @@ def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
     before -= np.repeat(before[start], np.diff(np.append(start, len(box))))  # of the same box
     most = 2 * np.maximum(missing[0], missing[1]).astype(np.float64)[box]
     cut = np.zeros(len(parts), bool)
-    cut[order[(before <= most) | np.isinf(left[order])]] = True
+    first = np.repeat(size[start], np.diff(np.append(start, len(box))))  # the largest of the same box
+    cut[order[(before <= most) | (size >= first / 4) | np.isinf(left[order])]] = True
     return cut
 
 

@@ -31,12 +31,11 @@ class Way(NamedTuple):
     inner: bool  # whether they share the bounds of the inner layers
     last: bool  # and the lines
     policies: tuple[str, ...]  # how activations are bent for the bounds of inner layers, of which the best are taken
-    policy: str  # and for the lines
 
 
+POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
 _SHARED = ((True, True), (True, False), (False, False))
-_BENT = ((("adaptive",), "adaptive"), (("adaptive", "flat"), "adaptive"), (("adaptive", "flat"), "flat"))
-WAYS = tuple(Way(*shared, *bent) for bent in _BENT for shared in _SHARED)
+WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
 OTHER = 3e5  # multiplications that take as long as all else that is done for a box
 Between = tuple[Tensor, Tensor]
 
@@ -67,10 +66,10 @@ class Crown:
 
     def cost(self, way: int) -> float:
         """Return about how long a step takes in some way, compared with others."""
-        inner, last, policies, _ = WAYS[way]
+        inner, last, policies = WAYS[way]
         values = len(self.start)
         *before, end = self._multiplications
-        work = sum(before) * len(policies) * (1 if inner else values) + end * (1 if last else values)
+        work = sum(before) * len(policies) * (1 if inner else values) + len(POLICIES) * end * (1 if last else values)
         return 1.0 + work / OTHER
 
     @cached_property
@@ -109,16 +108,30 @@ class Crown:
 
     def _lines(self, boxes: Boxes, known: Tensor | None, way: Way) -> Lines:
         given, told = self._given(boxes, known, way)
-        n, k = len(boxes), 1 if way.last else len(self.start)
         if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
+            k = len(self.start)
             repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in given[1:])
             given = [self._first(boxes, False), *repeated]
-        relaxed = [self._relaxed(number, between, way.last, way.policy) for number, between in enumerate(given)]
-        slopes, at = self._back(relaxed, way.last)
+        slopes, at = self._better(boxes, *(self._bent(given, way.last, policy) for policy in POLICIES))
         half = len(self.affines[-1].bias)
-        slopes, at = slopes.view(n, k, 2 * half, -1), at.view(n, -1, 2 * half)
         low, high = at[..., :half] - self.slack, -at[..., half:] + self.slack
         return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, told)
+
+    def _bent(self, given: Sequence[Between], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
+        """Return lines below the margins and below these with another sign: (n, values or 1, lines, …) each."""
+        relaxed = [self._relaxed(number, between, joint, policy) for number, between in enumerate(given)]
+        slopes, at = self._back(relaxed, joint)
+        k = 1 if joint else len(self.start)
+        return slopes.view(-1, k, *slopes.shape[1:]), at if joint else at.view(-1, k, at.shape[-1])
+
+    def _better(self, boxes: Boxes, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return of two lists of lines each time the one that is higher in the mean over the box."""
+        means = []
+        for slopes, at in (one, other):
+            mean = self.space.mean(boxes, slopes.flatten(1, 2)).view(slopes.shape[:3])
+            means.append(mean + (at.mean(1, keepdim=True) if slopes.shape[1] < at.shape[1] else at))
+        first = means[0] >= means[1]
+        return torch.where(first[..., None], one[0], other[0]), torch.where(first, one[1], other[1])
 
     def _given(self, boxes: Boxes, known: Tensor | None, way: Way) -> tuple[list[Between], Tensor]:
         """Return between which numbers the input of each activation lies, and that for all values together."""

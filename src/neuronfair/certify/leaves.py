@@ -80,4 +80,5 @@ def _product(sizes: Tensor, members: Tensor, kind: Any) -> npt.NDArray[Any]:
 def _part(people: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
     """Return a share of people, at most."""
     parts = (share.clamp(0, 1) * (1 << BITS)).floor().long().numpy().astype(people.dtype)
-    return (people >> BITS) * parts + (((people & ((1 << BITS) - 1)) * parts) >> BITS)
+    claimed: npt.NDArray[Any] = (people >> BITS) * parts + (((people & ((1 << BITS) - 1)) * parts) >> BITS)
+    return claimed

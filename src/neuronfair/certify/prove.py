@@ -24,8 +24,10 @@ BATCH = {"cpu": 2_048, "cuda": 1 << 17}  # boxes that are cut at once
 SMALL = 512  # combinations of places up to which everybody in a box is asked
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
+COSTLY = 0.1  # by which power of the time the open people go down, about
 TRIAL, EVERY = 256, 16  # boxes on which the ways to bound are compared, and after how many steps again
 TOLD = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of open boxes
+SHORT = 0.2  # seconds that a step may always take
 KEEP = 10.0  # seconds between two states that are kept
 
 
@@ -73,8 +75,10 @@ def prove(
     kept = search.seconds
     with stopping() as stop:
         while not search.ended and search.seconds < seconds and not stop.asked:
+            before = search.seconds
             search.step()
             search.seconds = time.perf_counter() - begun
+            search.pace(search.seconds - before, seconds)
             if progress:
                 progress(search.progress())
             if keep and search.seconds - kept > KEEP:
@@ -135,10 +139,14 @@ class _Search:
             self._examine(boxes[new], pattern[new].long())
         if len(old):
             told = taken["told"][old].repeat(2, 1, 1) if "told" in taken else None
-            before = (taken["fair"] + taken["flips"])[old].repeat(2)
             halves = self._space.halves(boxes[old], axis[old], taken["last"][old].long())
-            self._examine(halves, pattern[old].long().repeat(2), told, before)
+            self._examine(halves, pattern[old].long().repeat(2), told)
         self._steps += 1
+
+    def pace(self, step: float, seconds: float) -> None:
+        """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept."""
+        if step > max(SHORT, seconds / 20):
+            self._batch = max(16, self._batch // 2)
 
     def progress(self) -> Progress:
         """Return how far the proof is."""
@@ -177,8 +185,8 @@ class _Search:
             columns = undecided(boxes, pattern, zero, zero)
             self._put({**columns, "axis": longest.int(), "last": last.int()}, None)
             return
-        if bounder.ways > 1 and before is not None and self._steps % EVERY == 4:
-            self._way = self._best_way(boxes, pattern, told, before)
+        if bounder.ways > 1 and self._steps % EVERY == 4:
+            self._way = self._best_way(boxes, pattern, told)
         lines = bounder.lines(boxes, told, self._way)
         seen = look(self._subject.question, self._space, boxes, lines, valid)
         fair = seen.fair if lines.same is None else seen.fair | lines.same
@@ -191,22 +199,21 @@ class _Search:
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
         self._put(columns, None if lines.inner is None else lines.inner[rest])
 
-    def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None, before: Tensor) -> int:
-        """Return the way to bound that proves the most more people of some boxes than before, for what it costs."""
+    def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None) -> int:
+        """Return the way to bound that leaves the fewest people of some boxes open, for what it costs."""
         bounder = self._subject.bounder
         assert bounder is not None
         some = slice(None, None, max(1, len(boxes) // TRIAL))
         boxes, pattern, told = boxes[some], pattern[some], None if told is None else told[some]
-        share, before = self._people.share(self._space, boxes, pattern), before[some]
+        share = self._people.share(self._space, boxes, pattern)
         scores = []
         for way in range(bounder.ways):
             lines = bounder.lines(boxes, told, way)
             seen = look(self._subject.question, self._space, boxes, lines, self._people.valid[pattern])
             proved = (self._alike(seen.alike.guess) + _all(seen.flips.guess)).clamp(max=1.0)
             proved = torch.where(seen.fair | seen.unfair, 1.0, proved)
-            gain = float(((proved - before) * share).sum())
-            scores.append(gain / bounder.cost(way) if gain > 0 else gain)
-        return max(range(bounder.ways), key=scores.__getitem__)
+            scores.append(float(((1 - proved) * share).sum()) * bounder.cost(way) ** COSTLY)
+        return min(range(bounder.ways), key=scores.__getitem__)
 
     def _alike(self, above: Tensor) -> Tensor:
         """Return the share decided alike, by the shares above the common lines of signed margins, (n, lines)."""

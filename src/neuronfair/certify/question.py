@@ -45,7 +45,7 @@ class Question:
         if self.tolerance is not None:
             score, off = margins[..., 0], ~valid
             wide = score.masked_fill(off, -torch.inf).amax(1) - score.masked_fill(off, torch.inf).amin(1)
-            return wide < self.tolerance - 2 * slack, wide > self.tolerance + 2 * slack
+            return wide <= self.tolerance - 2 * slack, wide > self.tolerance + 2 * slack
         signed = torch.cat([margins, -margins], -1) > torch.cat([slack, slack])
         return self._decided(signed, valid)
 
@@ -173,13 +173,13 @@ def _flips(question: Question, space: Space, boxes: Boxes, lines: Lines, valid: 
     v, w = v[rows, c], w[rows, c]
     needed = [(v, classes[c, r]) for r in range(rivals)]
     needed.append((w, question.opposite(classes[c, which[rows, w, c]])))
-    slopes, at, shares = [], [], []
+    needed_slopes, needed_at, shares = list[Tensor](), list[Tensor](), list[Tensor]()
     for value, number in needed:
         margin, upper = number % q, (number >= q)
-        slopes.append(torch.where(upper[:, None], high[rows, value, margin], low[rows, value, margin]))
-        at.append(torch.where(upper, -lines.high_at[rows, value, margin], lines.low_at[rows, value, margin]))
+        needed_slopes.append(torch.where(upper[:, None], high[rows, value, margin], low[rows, value, margin]))
+        needed_at.append(torch.where(upper, -lines.high_at[rows, value, margin], lines.low_at[rows, value, margin]))
         shares.append(signed[rows, value, number])
-    return Halves(torch.stack(slopes, 1), torch.stack(at, 1), torch.stack(shares, 1).clamp(min=0))
+    return Halves(torch.stack(needed_slopes, 1), torch.stack(needed_at, 1), torch.stack(shares, 1).clamp(min=0))
 
 
 def _normal(x: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -65,7 +67,7 @@ class Space:
     """
 
     axes: tuple[Axis, ...]
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
 
     @cached_property
     def linear(self) -> Tensor:
@@ -151,19 +153,32 @@ class Space:
             result[..., axis] = own.masked_fill(out, -torch.inf).amax(-1) - own.masked_fill(out, torch.inf).amin(-1)
         return result
 
+    def mean(self, boxes: Boxes, slopes: Tensor) -> Tensor:
+        """Return the mean of lines (n, lines, features) over the people of each box: (n, lines)."""
+        low, high = self._ends(boxes, slopes.dtype)
+        mean = (slopes[..., self.slopes] @ ((low + high) / 2)[..., None])[..., 0]
+        for axis, start, _ in self.tables:
+            mean = (
+                mean
+                + (slopes[..., start : start + len(self.axes[axis])] @ self._shares(boxes, axis)[..., None])[..., 0]
+            )
+        return mean
+
+    def _shares(self, boxes: Boxes, axis: int) -> Tensor:
+        """Return which share of a box's people stands at each place of an axis: (n, places)."""
+        share = self.inside(boxes, axis) * self.axes[axis].count.to(boxes.low.device, torch.float64)
+        return share / share.sum(-1, keepdim=True)
+
     def moments(self, boxes: Boxes, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of lines over the people of each box: (n, lines) each."""
         low, high = self._ends(boxes, slopes.dtype)
         steep = slopes[..., self.slopes]
-        mean = (steep @ ((low + high) / 2)[..., None])[..., 0]
+        mean = self.mean(boxes, slopes)
         variance = (steep.square() @ (((high - low + 1).square() - 1) / 12)[..., None])[..., 0]
         for axis, start, count in self.tables:
-            share = self.inside(boxes, axis) * count.to(slopes.dtype)
-            share = (share / share.sum(-1, keepdim=True))[:, None]
+            share = self._shares(boxes, axis)[..., None]
             own = slopes[..., start : start + len(count)]
-            middle = (own * share).sum(-1)
-            mean = mean + middle
-            variance = variance + (own.square() * share).sum(-1) - middle.square()
+            variance = variance + (own.square() @ share - (own @ share).square())[..., 0]
         return mean, variance.clamp(min=0)
 
     def inside(self, boxes: Boxes, axis: int) -> Tensor:

@@ -8,16 +8,18 @@ from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from neuronfair.certify.bounds import Bounder, Unprovable
 from neuronfair.certify.chained import crown_of
 from neuronfair.certify.people import People, people_of, refined
 from neuronfair.certify.question import Question, question_of
 from neuronfair.certify.space import Axis, Space
+from neuronfair.certify.trees import trees_of
 from neuronfair.certify.where import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
-from neuronfair.model.blackbox import BlackBox, Model
+from neuronfair.model.blackbox import Model
 from neuronfair.model.chain import chain_of
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -80,14 +82,12 @@ def subject_of(
     try:
         if isinstance(asked, Network):
             rows = domain.sample(64, torch.Generator().manual_seed(0))
-            chain = chain_of(_on_cpu(asked), rows)
+            chain = chain_of(asked, rows)
             question = question_of(decision, asked.outputs, chain.end)
             crown = crown_of(chain, asked.encoding, domain, classes, question, place)
             people = people_of(domain, Space(crown.space.axes), allowed).to(place)
             return whole(crown.space, people, question, crown.margins, crown.slack, crown, "bounds of a network")
         if opened is not None and opened.trees is not None:
-            from neuronfair.certify.trees import trees_of
-
             forest = opened.trees()
             question = question_of(decision, asked.outputs, forest.link)
             trees = trees_of(forest, domain, classes, question, place)
@@ -113,13 +113,18 @@ def _everybody(
     people = people_of(domain, space, allowed)
     question = question_of(decision, model.outputs, "none")
     exact = model.double()
+    pairs = question_of(Decision(), max(2, model.outputs), "none").matrix
     values = domain.sensitive_values
     rows_of = partial(rows_at, domain, space)
 
     def margins(places: Tensor) -> Tensor:
         rows = rows_of(places)
         scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
-        return question.margins(scores.view(len(places), len(values), -1))
+        scores = scores.view(len(places), len(values), -1)
+        if decision.kind == "tolerance":
+            return question.margins(scores)
+        chosen = functional.one_hot(decision.chosen(scores), max(2, model.outputs)).double()  # also where it is a tie
+        return chosen @ pairs.T
 
     slack = torch.zeros(len(question.matrix), dtype=torch.float64)
     subject = whole(space, people, question, margins, slack, None, "everybody was asked")
@@ -151,8 +156,3 @@ def _axis(column: int, classes: Tensor) -> Axis:
     place = torch.full_like(classes, -1)
     place[codes] = torch.arange(len(codes))
     return Axis(column, place, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
-
-
-def _on_cpu(network: Network) -> Network:
-    """Return a network on the CPU, where it is asked for its matrices."""
-    return network

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from neuronfair.certify.report import Part
 from neuronfair.verdict.entries import AUDITED, AttributeReport, Disparity, Gap, RateOf
 from neuronfair.verdict.expressions import (
     ACCURACIES,
@@ -29,7 +30,7 @@ from neuronfair.verdict.expressions import (
     read_expressions,
     refusal,
 )
-from neuronfair.verdict.proved import Part, Proved
+from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.report import BaselineReport, Check, Gate, Report
 from neuronfair.words import listed, many, percent, some
 

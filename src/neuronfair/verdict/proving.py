@@ -9,6 +9,7 @@ from neuronfair.certify.bounds import Unprovable
 from neuronfair.certify.proof import Proof
 from neuronfair.certify.prove import Progress as Step
 from neuronfair.certify.prove import prove
+from neuronfair.certify.report import Part
 from neuronfair.certify.strata import StrataRate, strata_rate
 from neuronfair.certify.subject import Subject, subject_of
 from neuronfair.domain.table import TableDomain
@@ -16,7 +17,7 @@ from neuronfair.errors import one_line
 from neuronfair.model.open import Opened
 from neuronfair.verdict.entries import RateOf
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
-from neuronfair.verdict.proved import Method, Part, Proved
+from neuronfair.verdict.proved import Method, Proved
 from neuronfair.words import percent
 
 
