@@ -68,7 +68,7 @@ class Crown:
         """Return about how long a step takes in some way, compared with others."""
         inner, last, policies = WAYS[way]
         values = len(self.start)
-        *before, end = self._multiplications
+        *before, end = self._multiplications or [0]  # a linear model has one layer
         work = sum(before) * len(policies) * (1 if inner else values) + len(POLICIES) * end * (1 if last else values)
         return 1.0 + work / OTHER
 
