@@ -44,11 +44,11 @@ def row(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def shown(value: object) -> str:
+def shown(value: object, name: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "NO"
     if isinstance(value, float):
-        return f"{value:.2%}" if abs(value) <= 1 else f"{value:.1f}"
+        return f"{value:.1f}" if name in ("seconds", "lift") else f"{value:.2%}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -57,7 +57,7 @@ def table(lines: Sequence[Any]) -> None:
         names = [field.name.replace("_", " ") for field in fields(lines[0])]
         print(f"\n{type(lines[0]).__name__}\n\n{row(names)}\n{row('---' for _ in names)}")
         for line in lines:
-            print(row(shown(value) for value in asdict(line).values()))
+            print(row(shown(value, name) for name, value in asdict(line).items()))
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
             raise KeyboardInterrupt  # the proof so far is kept
 
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
-    subject = subject_of(case.opened, case.domain, decision=case.decision)
+    subject = subject_of(case.model, case.domain, decision=case.decision)
     with patch.object(proving, "SMALL", draw.choice((1, 1, 8, 512))):
         proof = prove(subject, seconds=600, progress=stop)
     leaves = proof.leaves

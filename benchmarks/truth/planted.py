@@ -40,8 +40,8 @@ class Planted:
 
     name: str
     domain: TableDomain
-    opened: Opened
-    asked: Asked
+    model: Opened | Network
+    asked: Asked  # the same in float64
     decision: Decision
     doubt: Doubt | None
 
@@ -63,10 +63,9 @@ def planted(seed: int, *, kind: str | None = None, people: int = 20_000) -> Plan
     if end is not None:
         module.append(end)
     network = Network(module.eval(), domain, layers=None if layers else ())
-    opened = open_model(network, domain, rows, decision=decision)
     name = f"{kind} {curve} {layers} to {outputs}, {decision.kind}{' of a sigmoid' if end else ''}"
     doubt = (lambda rows, _: torch.zeros(len(rows))) if kind == "ties" else _doubt(module, domain)
-    return Planted(name, domain, opened, network.double(), decision, doubt)
+    return Planted(name, domain, network, network.double(), decision, doubt)
 
 
 def _question(draw: random.Random, kind: str) -> tuple[int, Decision, nn.Module | None]:

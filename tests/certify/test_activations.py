@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair.certify.activations import Relaxation, relax
+from neuronfair.certify.activations import Relaxation, relax, values
 from neuronfair.model.chain import Curve
 
 CURVES = [
@@ -92,3 +92,17 @@ def test_a_softplus_is_also_bounded_where_torch_leaves_it_out() -> None:
     low, high = torch.tensor([19.0]).double(), torch.tensor([20.0 + 1e-9]).double()
     lines = relax(Curve("softplus"), low, high, "adaptive")
     assert float(lines.low * high + lines.low_at) <= float(Curve("softplus")(high))
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=str)
+def test_values_hold_the_function_and_are_met_at_the_ends(curve):
+    generator = torch.Generator().manual_seed(0)
+    low = 4 * torch.randn(500, dtype=torch.float64, generator=generator)
+    high = low + 6 * torch.rand(500, dtype=torch.float64, generator=generator)
+    seen = curve(low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, 200, dtype=torch.float64))
+    least, most = values(curve, low, high)
+    assert bool((least <= seen.amin(1) + 1e-12).all())
+    assert bool((most >= seen.amax(1) - 1e-12).all())
+    assert bool((most - seen.amax(1) < 1e-12).all())
+    rising = low > 0
+    assert bool((seen.amin(1) - least < 1e-12)[rising].all())

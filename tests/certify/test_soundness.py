@@ -19,6 +19,7 @@ from neuronfair.certify.subject import subject_of
 from neuronfair.domain.rules import Rule
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
 from neuronfair.search.judge import judge
 from tests.planted import networks
 
@@ -56,7 +57,8 @@ def test_the_truth_is_what_the_judge_says(seed):
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
     rows = networks.uniform_rows(case.domain, 500, seed=seed)
     sure = ~truth.close[truth.place(rows)]
-    said = judge(case.opened.model.double(), case.domain, rows, case.decision).discriminates
+    model = case.model.model if isinstance(case.model, Opened) else case.model
+    said = judge(model.double(), case.domain, rows, case.decision).discriminates
     assert torch.equal(said[sure], truth.flips[truth.place(rows)][sure])
 
 
@@ -87,6 +89,10 @@ def test_boxes_that_overlap_or_leave_out_are_seen(biased):
 @pytest.mark.parametrize("seed", range(3 * len(KINDS)))
 def test_no_box_claims_more_than_the_truth(seed):
     assert held(seed, people=4_000, steps=8).wrong == ()
+
+
+def test_a_linear_model_can_be_cut_for_long():
+    assert held(300064).wrong == ()
 
 
 def test_a_tie_goes_to_the_class_that_the_decision_says():

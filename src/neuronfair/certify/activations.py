@@ -21,6 +21,7 @@ from neuronfair.model.chain import Curve
 
 EPS = torch.finfo(torch.float64).eps
 SLACK = 32 * EPS  # for each number that meets where a constant is computed
+DIPS = {"gelu": -0.17, "silu": -0.2785}  # below the least value of functions that have one below 0
 FAR, STEP = 40.0, 1 / 128  # outside ±FAR all these functions are straight but for 1e-15; the grid inside
 STEPS = 12  # halvings that find the tangent from an end
 WIDE = 4.0  # from here on the slopes of a bent function are those of its ends
@@ -44,6 +45,18 @@ def relax(curve: Curve, low: Tensor, high: Tensor, policy: str = "adaptive") -> 
     if curve.name in ("relu", "leaky_relu"):
         return _rectifier(curve.leak, low, high, policy == "flat")
     return _smooth(SMOOTH[curve.name], low, high, policy == "flat")
+
+
+def values(curve: Curve, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest value of a function between low and high, but for a rounding.
+
+    All these functions fall first, if they fall at all, and then rise.
+    """
+    ends = curve(low), curve(high)
+    least, most = torch.minimum(*ends), torch.maximum(*ends)
+    if curve.name in DIPS or curve.leak < 0:  # their lowest point may lie between
+        least = torch.where(low < 0, least.clamp(max=DIPS.get(curve.name, 0.0)), least)
+    return least, most
 
 
 def _rectifier(leak: float, low: Tensor, high: Tensor, flat: bool) -> Relaxation:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.certify.activations import Relaxation, relax
+from neuronfair.certify.activations import Relaxation, relax, values
 from neuronfair.certify.bounds import Lines
 from neuronfair.certify.space import Boxes, Space
 from neuronfair.model.chain import Affine, Curve
@@ -72,7 +72,7 @@ class Crown:
         """Return about how long a step takes in some way, compared with others."""
         inner, last, policies = WAYS[way]
         values = len(self.start)
-        *before, end = self._multiplications
+        *before, end = self._multiplications or [0]  # a linear model has one layer
         work = sum(before) * len(policies) * (1 if inner else values) + len(POLICIES) * end * (1 if last else values)
         return 1.0 + work / OTHER
 
@@ -147,13 +147,13 @@ class Crown:
         relaxed: dict[str, list[Relaxation]] = {policy: [] for policy in way.policies}
         done = 0
         for number, affine in enumerate(self.affines[1:-1]):
-            least = None
+            step, (lowest, highest) = self._step(number + 1, joint), values(self.curves[number], *given[-1])
+            least = lowest @ step.up + highest @ step.down + step.bias  # plain intervals, which may be better
             for policy, some in relaxed.items():
                 some.append(self._relaxed(number, given[-1], joint, policy))
                 slopes, at = self._back(some, joint)
                 found = self.space.least(wide, slopes) + (at.amin(1) if joint else at[:, 0])
-                least = found if least is None else torch.maximum(least, found)
-            assert least is not None
+                least = torch.maximum(least, found)
             half, off = len(affine.bias), self.rounding[number + 1]
             low, high = least[:, :half] - off, -least[:, half:] + off
             if known is not None:  # bounds of a larger box hold for all values
