@@ -109,6 +109,21 @@ def test_one_of_several_probabilities_is_refused(kind):
         question_of(Decision(kind, 0.3), 3, "softmax")
 
 
+@pytest.mark.parametrize("limit", [1.0, 1 - 2**-53])
+def test_a_threshold_that_only_rounding_reaches_is_refused(limit):
+    """The sigmoid of 40 is 1 in float64."""
+    with pytest.raises(Unprovable, match="rounding decides who reaches it"):
+        question_of(Decision("threshold", limit), 1, "sigmoid")
+    assert question_of(Decision("threshold", limit), 1, "none").offset.tolist() == [-limit]
+
+
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_a_choice_among_sigmoids_is_refused(outputs):
+    """Those of 40 and 50 are the same in float64, and the first is chosen."""
+    with pytest.raises(Unprovable, match="chooses among sigmoids"):
+        question_of(Decision(), outputs, "sigmoid")
+
+
 # Lines over one axis of places 0 … 3. Values and margins in the order (value, margin).
 
 

@@ -233,3 +233,13 @@ def test_trees_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(branches, "MOST_PARTS", 20)
     with pytest.raises(Unprovable, match="too large to be bounded"):
         made(*CASES["two classes"])
+
+
+@pytest.mark.parametrize("link", ["sigmoid", "softmax"])
+def test_a_tolerance_on_probabilities_is_refused(link):
+    """The sums may lie further apart than the tolerance, and their probabilities not."""
+    outputs = 1 if link == "sigmoid" else 2
+    question = question_of(Decision("tolerance", 0.1), outputs, link)
+    classes = refined(DOMAIN, [torch.ones(a.size, dtype=torch.bool) for a in DOMAIN.attributes])
+    with pytest.raises(Unprovable, match="tolerance on probabilities of trees"):
+        trees_of(random_forest(0, 2, 2, outputs, link), DOMAIN, classes, question, torch.device("cpu"))

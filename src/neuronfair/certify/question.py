@@ -15,6 +15,7 @@ from neuronfair.certify.space import Boxes, Space
 from neuronfair.model.decision import Decision
 
 End = Literal["none", "softmax", "sigmoid"]
+NEAR = 1 - 1e-9  # thresholds of probabilities up to which their rounding does not matter
 SURE = 1e-12  # standard deviations below this are none
 
 
@@ -62,6 +63,8 @@ class Question:
 def question_of(decision: Decision, outputs: int, end: End) -> Question:
     """Return what a decision asks of the sums before a model's end."""
     one = torch.eye(outputs, dtype=torch.float64)
+    if decision.kind == "argmax" and end == "sigmoid" and outputs > 1:
+        raise Unprovable("it chooses among sigmoids, which rounding makes equal where they are near 1")
     if decision.kind == "argmax" and outputs > 2:
         pairs = list(combinations(range(outputs), 2))
         matrix = torch.stack([one[a] - one[b] for a, b in pairs])
@@ -81,6 +84,8 @@ def question_of(decision: Decision, outputs: int, end: End) -> Question:
         return Question(score, nothing, torch.zeros(0, 0, dtype=torch.int64), decision.value, end != "none")
     limit = decision.value
     if end != "none":
+        if NEAR <= limit <= 1:
+            raise Unprovable(f"its threshold of {limit:g} is so near 1 that rounding decides who reaches it")
         if not 0 < limit < 1:  # everybody lies on one side
             return Question(torch.zeros_like(score), torch.tensor([1.0 if limit <= 0 else -1.0]).double(), either)
         limit = math.log(limit) - math.log1p(-limit)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neuronfair.certify.bounds import Lines
+from neuronfair.certify.bounds import Lines, Unprovable
 from neuronfair.certify.branches import Block, Branches, Level
 from neuronfair.certify.growing import Growing, tree_axes
 from neuronfair.certify.question import Question
@@ -174,6 +174,8 @@ def trees_of(
     forest: Forest, domain: TableDomain, classes: Sequence[Tensor], question: Question, device: torch.device
 ) -> Trees:
     """Return trees ready for a proof; `classes` are those of codes that rules do not tell apart; -1: outside."""
+    if question.squash:
+        raise Unprovable("a tolerance on probabilities of trees cannot be proved")
     sensitive = list(domain.sensitive_columns)
     values = torch.zeros(len(domain.sensitive_values), len(domain.attributes), dtype=torch.int64)
     values[:, sensitive] = domain.sensitive_values.cpu()
