@@ -110,7 +110,7 @@ def test_margins_are_those_of_the_scores(case):
 def test_lines_hold_for_everybody_in_a_box(case, way):
     _, bounder, _, _ = case
     space = bounder.space
-    boxes = worlds.random_boxes(space, 30, seed=way)
+    boxes = worlds.random_boxes(space, 16, seed=way)
     boxes.low[0], boxes.high[0] = space.everything().low[0], space.everything().high[0]
     lines = bounder.lines(boxes, None, way)
     for n in range(len(boxes)):

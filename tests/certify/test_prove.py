@@ -109,7 +109,7 @@ def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
     assert shown[-1].boxes == proof.boxes
 
 
-@pytest.mark.parametrize("step", range(1, 8, 2))
+@pytest.mark.parametrize("step", [1, 6])
 def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     monkeypatch.setattr(proving, "SMALL", 4)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
