@@ -63,6 +63,16 @@ def test_a_right_certificate_passes(ruled, tmp_path):
     assert told == [(12, 12)]
 
 
+@pytest.mark.usefixtures("by_bounds")
+def test_a_claim_too_large_for_a_float_is_refused(ruled, tmp_path):
+    network, certificate = ruled
+    leaves = certificate.proof.leaves
+    box = int(np.flatnonzero((leaves.high > leaves.low).any(1) & (np.array(leaves.fair) > 0))[0])
+    fair = [10**400 if number == box else claim for number, claim in enumerate(leaves.fair)]
+    with pytest.raises(CertificateError, match="could be verified"):
+        check(written(tmp_path, with_leaves(certificate, fair=fair)), network)
+
+
 def test_two_values_of_a_block_may_stand_on_a_line(tmp_path):
     domain = domain_of(DOMAIN.replace('["a", "b", "c", "d"]', '["a", "b"]'))
     network = network_of(domain, seed=5)

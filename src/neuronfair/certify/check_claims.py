@@ -54,7 +54,10 @@ class Found:
 def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any) -> Found:
     """Prove again what is claimed of boxes: so many people at least are decided alike, so many are not."""
     n = len(low)
-    claims = [np.asarray(claim, dtype=object) for claim in (fair, discriminatory)]
+    # Who claims more people than there can be is refused by one too many: the claim may be too large for a float.
+    ground = bounds.frame.ground
+    most = ground.combinations(low, high).astype(object) * len(ground.values) + 1
+    claims = [np.minimum(np.asarray(claim, dtype=object), most) for claim in (fair, discriminatory)]
     parts = _looked_at(bounds, low, high, np.arange(n), claims, first=True)
     for _ in range(LEVELS):
         sums = [_sums(parts.box, column, n) for column in (parts.fair, parts.discriminatory)]

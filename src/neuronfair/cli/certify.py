@@ -38,7 +38,9 @@ def certify(
     where: Annotated[
         str, typer.Option(help="Ask about some people only: 'age >= 30 and education in [Masters, Doctorate]'.")
     ] = "",
-    seconds: Annotated[float, typer.Option(min=0, help="Stop after so many seconds, with what is proved.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(min=0, max=1e9, help="Stop after so many seconds, with what is proved.")
+    ] = 60.0,
     rows: Annotated[
         int, typer.Option(min=0, help="Rows of the table whose neighbours are looked at, for a tenth of the time.")
     ] = 200,
