@@ -49,7 +49,11 @@ class Crown:
     start: Tensor  # (values, neurons of the first layer)
     curves: tuple[Curve, ...]
     rounding: tuple[Tensor, ...]  # per layer, the margins last: how far its numbers may be off
-    ways: int = len(WAYS)
+
+    @property
+    def ways(self) -> int:
+        """How many ways there are to bound it: the lines of a linear model are itself."""
+        return len(WAYS) if self.curves else 1
 
     def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines for all margins over boxes."""
