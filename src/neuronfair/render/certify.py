@@ -45,7 +45,9 @@ def sentences(report: ProofReport) -> list[str]:
                 "more --seconds may decide more of them."
             )
     if report.decision.kind == "tolerance":
-        lines.append(f"A flip is a gap of more than {report.decision.value:g} between the scores of twins (--decision).")
+        lines.append(
+            f"A flip is a gap of more than {report.decision.value:g} between the scores of twins (--decision)."
+        )
     if report.rows is not None:
         lines += _rows(report)
     for verdict, what in (("discriminatory", "flips for everybody"), ("fair", "flips for nobody")):
