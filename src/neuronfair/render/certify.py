@@ -63,9 +63,10 @@ def _rows(report: ProofReport) -> list[str]:
     rows = report.rows
     assert rows is not None
     late = f"; for {rows.open:,} there was no time" if rows.open else ""
+    verb = "is" if rows.certified_1 == 1 else "are"
     return [
-        f"Of {plural(rows.of, 'row')} of the table, {rows.certified_1:,} {'is' if rows.certified_1 == 1 else 'are'} proved to stay without a flip whichever "
-        f"other attribute is changed, {rows.certified_2:,} whichever two are{late}."
+        f"Of {plural(rows.of, 'row')} of the table, {rows.certified_1:,} {verb} proved to stay without a flip "
+        f"whichever other attribute is changed, {rows.certified_2:,} whichever two are{late}."
     ]
 
 
