@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from neuronfair.certify import answer
@@ -72,7 +73,7 @@ def counts(found: dict[str, Any]) -> list[int]:
     return [int(found[name]["count"]) for name in ("people", "proved_fair", "proved_discriminatory", "open")]
 
 
-@pytest.mark.parametrize(("name", "method"), [("network", "bounds of a network"), ("answers", "everybody was asked")])
+@pytest.mark.parametrize(("name", "method"), [("network", "bounds of a network"), ("answers", "asking everybody")])
 def test_the_figures_of_a_domain_file(run, name, method):
     decision = "threshold=0" if name == "network" else "threshold=0.5"
     found = figures(run(*CERTIFY, "--decision", decision, *model(name), "--json", "-"))
@@ -120,7 +121,7 @@ def test_it_says_what_it_means(run):
     words = " ".join(result.out.split())
     for said in (
         "Of the 240 people of the domain, it is proved that the decision does not flip with sex for 90 %",
-        "and that it does for 10 %. Nothing is open: these figures are exact.",
+        "and that it does for 10 %. Nothing is open: it flips for exactly 24.",
         "bounds of a network",
         "Check it: neuronfair certify --check run/certificate.parquet --model known_models:network",
     ):
@@ -262,3 +263,33 @@ def test_what_is_no_certificate(run, refused):
     refused(*check(*model("network")), says=("run/certificate.parquet: there is no such file",))
     Path("run/certificate.parquet").write_text("nothing", encoding="utf-8")
     assert run(*check(*model("network"))).status == 1
+
+
+@pytest.mark.parametrize("kind", ["linear", "perceptron"])
+def test_a_pipeline_is_proved_and_checked_without_its_table(run, kind):
+    pytest.importorskip("skops")
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from skops.io import dump
+
+    people = pd.DataFrame(
+        [(age, pay, job, sex) for age in range(20, 60) for pay in range(0, 120, 2) for job in "abc" for sex in "fm"],
+        columns=["age", "pay", "job", "sex"],
+    )
+    hired = people.age / 10 + people.pay / 9 + (people.sex == "m") + (people.job == "b") > 11
+    before = make_column_transformer((OneHotEncoder(), ["job", "sex"]), (StandardScaler(), ["age", "pay"]))
+    final = LogisticRegression() if kind == "linear" else MLPClassifier((4,), solver="lbfgs", random_state=0)
+    fitted = make_pipeline(before, final).fit(people, hired.map({True: "yes", False: "no"}))
+    dump(fitted, "model.skops")
+    table = people.assign(hired=fitted.predict(people))
+    table.sample(frac=1, random_state=1).to_csv("people.csv", index=False)
+    pair = (fitted.predict(people.assign(sex=sex)) for sex in "fm")
+    flips = int((next(pair) != next(pair)).sum())
+    named = ("--target", "hired", "--sensitive", "sex", "--rows", 0, "--json", "-", "--out", "run")
+    found = figures(run("certify", "people.csv", "--model", "model.skops", *named))
+    assert counts(found) == [len(people), len(people) - flips, flips, 0]
+    check = ("certify", "--check", "run/certificate.parquet", "--model", "model.skops", "--json", "-")
+    assert figures(run(*check))["proved_discriminatory"] == str(flips)

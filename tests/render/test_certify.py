@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.certify.report import Part, RegionReport
+from neuronfair.certify.report import Part, RegionReport, RowsReport
+from neuronfair.model.decision import Decision
 from neuronfair.render.certify import WIDTH, proof_report, sentences
 from neuronfair.render.console import make_console
 from tests.certify.test_report import REPORT
@@ -25,8 +26,8 @@ def test_the_bar_is_as_long_as_it_should_be_and_leaves_nobody_out(counts):
     report = replace(REPORT, proved_fair=parts[0], proved_discriminatory=parts[1], open=parts[2])
     bar = shown(report).splitlines()[0].rstrip()
     assert len(bar) == WIDTH
-    assert [letter in bar for letter in "▒█░"] == [count > 0 for count in counts]
-    assert abs(bar.count("▒") - WIDTH * counts[0] / 1000) <= 2
+    assert [letter in bar for letter in "█▓░"] == [count > 0 for count in counts]
+    assert abs(bar.count("█") - WIDTH * counts[0] / 1000) <= 2
 
 
 def test_the_sentences():
@@ -45,3 +46,13 @@ def test_the_sentences():
     assert "Interrupted: what was proved is kept." in " ".join(sentences(replace(REPORT, interrupted=True)))
     regions = (RegionReport("", "discriminatory", Part.of(1, 1)),)
     assert "• everybody: flips for everybody (100 % of the people)." in sentences(replace(REPORT, regions=regions))
+
+
+def test_what_is_exact_and_what_a_flip_is():
+    parts = {"proved_fair": Part.of(4, 5), "proved_discriminatory": Part.of(1, 5), "open": Part.of(0, 5)}
+    report = replace(REPORT, people=Part.of(5, 5), complete=True, decision=Decision("tolerance", 0.25), **parts)
+    text = " ".join(sentences(replace(report, rows=RowsReport(1, 0, 9))))
+    assert "Nothing is open: it flips for exactly 1." in text
+    assert "A flip is a gap of more than 0.25 between the scores of twins (--decision)." in text
+    assert "Of 9 rows of the table, 1 is proved to stay" in text
+    assert "gap" not in " ".join(sentences(REPORT))

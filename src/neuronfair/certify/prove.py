@@ -144,9 +144,10 @@ class _Search:
         self._steps += 1
 
     def pace(self, step: float, seconds: float) -> None:
-        """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept."""
-        if step > max(SHORT, seconds / 20):
-            self._batch = max(16, self._batch // 2)
+        """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept; or more."""
+        most = BATCH[self._subject.device.type]
+        wanted = max(SHORT, seconds / 20)
+        self._batch = max(16, self._batch // 2) if step > wanted else min(most, self._batch * (1 + (step < wanted / 3)))
 
     def progress(self) -> Progress:
         """Return how far the proof is."""

@@ -130,7 +130,7 @@ def _everybody(
         return chosen @ pairs.T
 
     slack = torch.zeros(len(question.matrix), dtype=torch.float64)
-    subject = whole(space, people, question, margins, slack, None, "everybody was asked")
+    subject = whole(space, people, question, margins, slack, None, "asking everybody")
     if subject.count > MOST_ASKED:
         raise Unprovable(
             f"nothing can be proved about this model: {why}; and its {subject.count:,} people are more than can be "

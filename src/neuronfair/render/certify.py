@@ -14,9 +14,9 @@ REGIONS = 3  # of each kind that are shown
 
 def proof_report(report: ProofReport) -> RenderableType:
     """Return a proof as a bar of what is proved fair, proved discriminatory and open, and what that means."""
-    parts = (report.proved_discriminatory, report.open, report.proved_fair)
-    names = ("discriminatory", "open", "fair")
-    styles, letters = ("bold red", "dim", "green"), ("█", "░", "▒")
+    parts = (report.proved_fair, report.open, report.proved_discriminatory)  # as on the strip of an audit
+    names = ("proved fair", "open", "proved discriminatory")
+    styles, letters = ("green", "dim", "bold red"), ("█", "░", "▓")
     bar, legend = Text(), Text()
     for name, part, style, letter, width in zip(names, parts, styles, letters, _widths(parts), strict=True):
         bar.append(width * letter, style)
@@ -38,12 +38,16 @@ def sentences(report: ProofReport) -> list[str]:
             f"{by} for {percent(fair.share)}, and that it does for {percent(flips.share)}."
         )
         if report.complete:
-            lines.append("Nothing is open: these figures are exact.")
+            lines.append(f"Nothing is open: it flips for exactly {int(flips.count):,}.")
         else:
             lines.append(
                 f"Open: {percent(report.open.share)}. Of these people nothing is proved, neither way; "
                 "more --seconds may decide more of them."
             )
+    if report.decision.kind == "tolerance":
+        lines.append(
+            f"A flip is a gap of more than {report.decision.value:g} between the scores of twins (--decision)."
+        )
     if report.rows is not None:
         lines += _rows(report)
     for verdict, what in (("discriminatory", "flips for everybody"), ("fair", "flips for nobody")):
@@ -59,9 +63,10 @@ def _rows(report: ProofReport) -> list[str]:
     rows = report.rows
     assert rows is not None
     late = f"; for {rows.open:,} there was no time" if rows.open else ""
+    verb = "is" if rows.certified_1 == 1 else "are"
     return [
-        f"Of {plural(rows.of, 'row')} of the table, {rows.certified_1:,} are proved to stay without a flip whichever "
-        f"other attribute is changed, {rows.certified_2:,} whichever two are{late}."
+        f"Of {plural(rows.of, 'row')} of the table, {rows.certified_1:,} {verb} proved to stay without a flip "
+        f"whichever other attribute is changed, {rows.certified_2:,} whichever two are{late}."
     ]
 
 

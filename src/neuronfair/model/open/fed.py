@@ -200,7 +200,9 @@ def learned(request: Request, direct: Direct) -> tuple[TableEncoding, Fed]:
             raise NotLinear("its code cannot be followed from whole numbers to its layers")
         width = sum(x[0].numel() for x in inputs) + sum(site.width for site in sites)
         check_size(ROWS_PER_PASS * width, f"{request.source}, its inputs", times=4)
-        encoding, made = linear_layer(lambda some: direct.features(some, sites), request.domain, rows[0])
+        encoding, made = linear_layer(
+            lambda some: direct.features(some, sites), request.domain, torch.zeros_like(rows[0])
+        )
         features = direct.features(rows, sites)
     except (NotLinear, NeuronFairError):
         raise

@@ -40,7 +40,8 @@ def networks(request: Request, transform: Transform, final: Any) -> tuple[TableE
 
     There are several ways to make answers of the scores of a linear model; whoever calls this compares them.
     """
-    encoding, first = linear_layer(transform, request.domain, request.tried[0])
+    base = torch.zeros_like(request.tried[0])  # no row of the table: with any table the same numbers are found
+    encoding, first = linear_layer(transform, request.domain, base)
     parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
     if is_perceptron(final):
         *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]
