@@ -13,6 +13,7 @@ from neuronfair.certify import check_claims
 from neuronfair.certify.certificate import CertificateError, Places
 from neuronfair.certify.check import _bounds, check
 from neuronfair.certify.check_claims import proved
+from neuronfair.certify.check_decision import signed
 from neuronfair.certify.check_ground import ground_of
 from neuronfair.certify.check_lines import Frame
 from neuronfair.certify.prove import prove
@@ -366,3 +367,9 @@ def test_shares_above_a_line_are_counted_from_below():
     assert (share <= exact).all()
     assert (exact - share).mean() < 0.02
     assert ((share == 1) == (exact == 1)).all()
+
+
+@pytest.mark.parametrize(("decision", "outputs"), [(Decision(), 2), (Decision("threshold", 1.0), 1)])
+def test_what_rounding_decides_is_refused(decision, outputs):
+    with pytest.raises(CertificateError, match="rounding"):
+        signed(decision, outputs, "sigmoid")

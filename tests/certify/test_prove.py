@@ -18,11 +18,14 @@ from neuronfair.certify.prove import Progress, State, prove
 from neuronfair.certify.space import Boxes
 from neuronfair.certify.subject import subject_of
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.data import catalog_domain
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.model.threads import Threads
+from neuronfair.model.zoo import fully_connected
 from neuronfair.search.judge import judge
 from tests.certify import worlds
 from tests.planted import networks
@@ -189,12 +192,16 @@ def test_without_time_nothing_is_proved():
 
 
 def test_steps_that_take_long_become_smaller(monkeypatch):
-    search = proving._Search(subject_of(_network(_domain(), 2), _domain()), None)
+    search = proving._Search(subject_of(_network(_domain(), 2), _domain()), None, Threads(1, None))
     batch = search._batch
     search.pace(0.1, 1.0)
     assert search._batch == batch
     search.pace(0.3, 1.0)
     assert search._batch == batch // 2
+    search.pace(0.1, 1.0)
+    assert search._batch == batch // 2
+    search.pace(0.01, 1.0)
+    assert search._batch == batch
     for _ in range(20):
         search.pace(9.0, 60.0)
     assert search._batch == 16
@@ -317,3 +324,31 @@ def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
     proof = prove(subject)
     assert _figures(proof) == _truth(box, domain, decision, lambda rows: met[rows[:, 1]])
     assert _tiles(subject, proof)
+
+
+def test_threads_work_side_by_side_and_prove_the_same(monkeypatch):
+    """Each has its own boxes; the number that torch had is restored."""
+    monkeypatch.setattr(proving, "SMALL", 4)
+    domain = catalog_domain("adult", "paper")
+    torch.manual_seed(0)
+    network = Network(fully_connected(13, (8, 4)), domain)
+    before = torch.get_num_threads()
+    found = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        try:
+            proof = prove(subject_of(network, domain), seconds=1e9, progress=_until(4000))
+            assert torch.get_num_threads() == count
+        finally:
+            torch.set_num_threads(before)
+        found.append((proof.boxes, proof.fair, proof.discriminatory))
+    assert found[0][1] > 0
+    assert found[0] == found[1]
+
+
+def _until(boxes):
+    def stop(progress):
+        if progress.boxes > boxes:
+            raise KeyboardInterrupt
+
+    return stop

@@ -54,7 +54,7 @@ def test_a_black_box_is_asked_or_too_large(monkeypatch):
     domain = networks.domain(attributes=2, high=9)
     box = BlackBox(lambda rows: rows[:, 0].double(), domain)
     decision = Decision("threshold", 4.5)
-    assert subject_of(box, domain, decision=decision).method == "everybody was asked"
+    assert subject_of(box, domain, decision=decision).method == "asking everybody"
     monkeypatch.setattr(module, "MOST_ASKED", 199)
     with pytest.raises(Unprovable) as caught:
         subject_of(box, domain, decision=decision)
@@ -70,7 +70,7 @@ def test_a_network_that_is_no_chain_is_asked_and_the_reason_is_said(monkeypatch)
     network = Network(_Product(), domain)
     decision = Decision("threshold", 1.0)
     subject = subject_of(network, domain, decision=decision)
-    assert subject.method == "everybody was asked"
+    assert subject.method == "asking everybody"
     monkeypatch.setattr(module, "MOST_ASKED", 5)
     with pytest.raises(Unprovable, match=r"nothing can be proved about this model: .*(affine|chain).*; and its 200"):
         subject_of(network, domain, decision=decision)
@@ -82,7 +82,7 @@ def test_a_probability_among_several_is_asked():
     layers = nn.Sequential(networks.linear([[1.0, 1.0, 2.0]], [0.0]), nn.ReLU(), last, nn.Softmax(-1))
     network, decision = Network(layers, domain), Decision("threshold", 0.4)
     subject = subject_of(network, domain, decision=decision)
-    assert subject.method == "everybody was asked"
+    assert subject.method == "asking everybody"
     everybody = torch.cartesian_prod(torch.arange(5), torch.arange(5), torch.arange(2))
     flips = int(judge(network.double(), domain, everybody, decision).discriminates.sum())
     proof = prove(subject)

@@ -157,7 +157,7 @@ def test_why_nothing_is_proved_is_said_in_a_sentence():
 def test_a_rate_that_was_not_sampled_from_everybody_says_so():
     part = RateOf("domain", 0.002, 0.001, 0.003, 1000, 20, 0.95, part=0.1)
     text = read(reports.report(reports.fair(rates=Rates(domain=part)))).text
-    assert "20 of 1,000 people drawn uniformly from the 10 % of the domain in boxes not wholly proved" in text
+    assert "20 of 1,000 people drawn uniformly from the 10 % in boxes that are not wholly proved" in text
     whole = RateOf("domain", 0.0, 0.0, 0.0, 0, 0, 0.95, part=0.0)
     text = read(reports.report(reports.fair(rates=Rates(domain=whole), proved=reports.proved(1000)))).text
     assert "0 % to 0 %all people of the domain, by proof" in text

@@ -110,7 +110,7 @@ def test_a_rate_of_which_a_part_is_proved():
     (one,) = check(report(attribute(rates=Rates(domain=made))), ["domain.rate > 0.5%"]).checks
     assert one.fired
     assert one.text.endswith(
-        "2 of 100 people drawn uniformly from the 10 % of the domain in boxes not wholly proved, confidence 95 %. "
+        "2 of 100 people drawn uniformly from the 10 % in boxes that are not wholly proved, confidence 95 %. "
         "These are too few people to decide: sample more, or prove for longer."
     )
     whole = RateOf("domain", 0.002, 0.002, 0.002, 0, 0, 0.95, part=0.0)

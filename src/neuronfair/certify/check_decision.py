@@ -53,6 +53,10 @@ def signed(decision: Decision, outputs: int, end: str) -> Signed:
     """Return what a decision asks of the sums that a model has before its end."""
     decision.check(outputs)
     one = np.eye(outputs)
+    if end == "sigmoid" and decision.kind == "argmax":
+        raise CertificateError(
+            "a choice among sigmoids cannot be checked: rounding makes them equal where they are near 1"
+        )
     if decision.kind == "argmax":
         pairs = [(c, j) for c in range(outputs) for j in range(outputs) if c != j]
         classes, against = (
@@ -69,6 +73,8 @@ def signed(decision: Decision, outputs: int, end: str) -> Signed:
     either = ((1,), (0,))
     limit, slack = decision.value, 0.0
     if end != "none":
+        if 1 - 1e-9 <= limit <= 1:
+            raise CertificateError(f"a threshold of {limit:g} is so near 1 that rounding decides who reaches it")
         if not 0 < limit < 1:  # everybody lies on one side; the sums do not matter
             sign = 1.0 if limit <= 0 else -1.0
             return Signed(0 * both, np.array([sign, -sign]), either, either[::-1])

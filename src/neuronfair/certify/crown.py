@@ -21,7 +21,7 @@ from neuronfair.certify.bounds import Lines
 from neuronfair.certify.space import Boxes, Space
 from neuronfair.model.chain import Affine, Curve
 
-NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
+NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
 
 

@@ -19,8 +19,9 @@ from neuronfair.certify.question import Halves, Seen, look
 from neuronfair.certify.space import Boxes
 from neuronfair.certify.stopping import stopping
 from neuronfair.certify.subject import Subject
+from neuronfair.model.threads import Threads, threads
 
-BATCH = {"cpu": 2_048, "cuda": 1 << 17}  # boxes that are cut at once
+BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
 SMALL = 512  # combinations of places up to which everybody in a box is asked
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
@@ -70,7 +71,16 @@ def prove(
     `keep` is given the state every few seconds, and `state` goes on from one; its seconds count. Ctrl-C ends the proof
     with what is there.
     """
-    search = _Search(subject, state)
+    with threads(subject.device) as workers:
+        return _proved(_Search(subject, state, workers), seconds, progress, keep)
+
+
+def _proved(
+    search: _Search,
+    seconds: float,
+    progress: Callable[[Progress], None] | None,
+    keep: Callable[[State], None] | None,
+) -> Proof:
     begun = time.perf_counter() - search.seconds
     kept = search.seconds
     with stopping() as stop:
@@ -87,16 +97,17 @@ def prove(
     last = search.state()
     if keep:
         keep(last)
-    leaves = leaves_of(subject, (last.done, last.open))
+    leaves = leaves_of(search.subject, (last.done, last.open))
     proved = sum(leaves.fair), sum(leaves.discriminatory)
-    return Proof(subject.count, *proved, last.boxes, last.seconds, leaves, interrupted=stop.asked)
+    return Proof(search.subject.count, *proved, last.boxes, last.seconds, leaves, interrupted=stop.asked)
 
 
 class _Search:
     """A proof in the making."""
 
-    def __init__(self, subject: Subject, state: State | None) -> None:
-        self._subject, self._space, self._people = subject, subject.space, subject.people
+    def __init__(self, subject: Subject, state: State | None, workers: Threads) -> None:
+        self._threads = workers
+        self.subject, self._space, self._people = subject, subject.space, subject.people
         self._batch = BATCH[subject.device.type]
         self._steps = self._way = 0
         people = subject.people
@@ -115,7 +126,7 @@ class _Search:
         nobody = ~self._people.inside[pattern].any(1)
         alone = self._people.valid[pattern].sum(1) < 2
         ready, rest = (nobody | alone).nonzero()[:, 0], (~(nobody | alone)).nonzero()[:, 0]
-        zero = torch.zeros(len(rest), dtype=torch.float64, device=self._subject.device)
+        zero = torch.zeros(len(rest), dtype=torch.float64, device=self.subject.device)
         columns = undecided(boxes[rest], pattern[rest], zero, zero)
         columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
         columns["last"] = torch.zeros_like(columns["pattern"])
@@ -133,8 +144,8 @@ class _Search:
         few = can_ask(self._space, boxes, SMALL) & (axis >= 0)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
         if len(small):
-            counts = ask_everybody(self._subject, boxes[small], pattern[small].long())
-            self._finish(asked(self._subject, boxes[small], pattern[small], counts))
+            counts = ask_everybody(self.subject, boxes[small], pattern[small].long())
+            self._finish(asked(self.subject, boxes[small], pattern[small], counts))
         if len(new):
             self._examine(boxes[new], pattern[new].long())
         if len(old):
@@ -145,7 +156,7 @@ class _Search:
 
     def pace(self, step: float, seconds: float) -> None:
         """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept; or more."""
-        most = BATCH[self._subject.device.type]
+        most = BATCH[self.subject.device.type]
         wanted = max(SHORT, seconds / 20)
         self._batch = max(16, self._batch // 2) if step > wanted else min(most, self._batch * (1 + (step < wanted / 3)))
 
@@ -161,24 +172,21 @@ class _Search:
         return State(open_boxes, self._done[0], self.boxes, self.seconds)
 
     def _finish(self, columns: dict[str, Tensor]) -> None:
-        self._proved = self._proved + shares(self._subject, columns)
+        self._proved = self._proved + shares(self.subject, columns)
         self._done.append(columns)
 
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        room = TOLD[self._subject.device.type]
+        room = TOLD[self.subject.device.type]
         if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < room:
             columns = {**columns, "told": told}
         self._pool.put(columns, share)
 
-    def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None, before: Tensor | None = None) -> None:
-        """Bound boxes: those that are decided are done with, the others are open.
-
-        `told` is what is known of their inner layers, and `before` the share of each that was proved before it was cut.
-        """
+    def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None) -> None:
+        """Bound boxes, each thread some of them: those that are decided are done with, the others are open."""
         self.boxes += len(boxes)
-        bounder, valid = self._subject.bounder, self._people.valid[pattern]
+        bounder = self.subject.bounder
         if bounder is None:  # only to be cut until everybody can be asked
             zero = torch.zeros(len(boxes), dtype=torch.float64, device=boxes.low.device)
             longest = (boxes.high - boxes.low).argmax(1)
@@ -188,21 +196,34 @@ class _Search:
             return
         if bounder.ways > 1 and self._steps % EVERY == 4:
             self._way = self._best_way(boxes, pattern, told)
-        lines = bounder.lines(boxes, told, self._way)
-        seen = look(self._subject.question, self._space, boxes, lines, valid)
+        size = -(-len(boxes) // self._threads.count)
+        parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
+        for done, left, inner in self._threads.map(lambda part: self._looked_at(boxes, pattern, told, part), parts):
+            self._finish(done)
+            self._put(left, inner)
+
+    def _looked_at(
+        self, boxes: Boxes, pattern: Tensor, told: Tensor | None, part: slice
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+        """Return the boxes of a part that are decided, the others, and what is known of the inner layers of these."""
+        bounder = self.subject.bounder
+        assert bounder is not None
+        boxes, pattern = boxes[part], pattern[part]
+        lines = bounder.lines(boxes, None if told is None else told[part], self._way)
+        seen = look(self.subject.question, self._space, boxes, lines, self._people.valid[pattern])
         fair = seen.fair if lines.same is None else seen.fair | lines.same
         whole = fair | seen.unfair
         index, rest = whole.nonzero()[:, 0], (~whole).nonzero()[:, 0]
-        self._finish(decided(boxes[index], pattern[index], fair[index]))
         alike, flips = self._counted(boxes[rest], seen, rest)
         columns = undecided(boxes[rest], pattern[rest], alike, flips)
         cut = self._to_cut(boxes, lines, seen)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
-        self._put(columns, None if lines.inner is None else lines.inner[rest])
+        inner = None if lines.inner is None else lines.inner[rest]
+        return decided(boxes[index], pattern[index], fair[index]), columns, inner
 
     def _best_way(self, boxes: Boxes, pattern: Tensor, told: Tensor | None) -> int:
         """Return the way to bound that leaves the fewest people of some boxes open, for what it costs."""
-        bounder = self._subject.bounder
+        bounder = self.subject.bounder
         assert bounder is not None
         some = slice(None, None, max(1, len(boxes) // TRIAL))
         boxes, pattern, told = boxes[some], pattern[some], None if told is None else told[some]
@@ -210,7 +231,7 @@ class _Search:
         scores = []
         for way in range(bounder.ways):
             lines = bounder.lines(boxes, told, way)
-            seen = look(self._subject.question, self._space, boxes, lines, self._people.valid[pattern])
+            seen = look(self.subject.question, self._space, boxes, lines, self._people.valid[pattern])
             proved = (self._alike(seen.alike.guess) + _all(seen.flips.guess)).clamp(max=1.0)
             proved = torch.where(seen.fair | seen.unfair, 1.0, proved)
             scores.append(float(((1 - proved) * share).sum()) * bounder.cost(way) ** COSTLY)
@@ -218,7 +239,7 @@ class _Search:
 
     def _alike(self, above: Tensor) -> Tensor:
         """Return the share decided alike, by the shares above the common lines of signed margins, (n, lines)."""
-        classes = self._subject.question.classes.to(above.device)
+        classes = self.subject.question.classes.to(above.device)
         return _all(above[:, classes]).sum(-1) if len(classes) else above[:, 0]
 
     def _counted(self, boxes: Boxes, seen: Seen, rest: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,9 +33,7 @@ class RateOf:
             return f"{self.of:,} {POPULATIONS[self.population]}"
         if not self.part:
             return "all people of the domain, by proof"
-        return (
-            f"{self.of:,} people drawn uniformly from the {percent(self.part)} of the domain in boxes not wholly proved"
-        )
+        return f"{self.of:,} people drawn uniformly from the {percent(self.part)} in boxes that are not wholly proved"
 
 
 @dataclass(frozen=True)
