@@ -110,10 +110,7 @@ def test_the_verdict_says_what_is_proved():
 def test_nobody_found_and_nobody_there_are_two_things():
     part = RateOf("domain", 0.0, 0.0, 0.0004, 1000, 0, 0.95, part=0.1)
     told = verdict([fair(rates=Rates(domain=part), proved=proved(999))], 1000).text
-    assert (
-        "none of 1,000 people drawn uniformly from the 10 % in boxes that are not wholly proved (so at most"
-        in told
-    )
+    assert "none of 1,000 people drawn uniformly from the 10 % in boxes that are not wholly proved (so at most" in told
     assert "That is no proof that there is nobody. For 99.9 % of all 1,000 people" in told
     whole = RateOf("domain", 0.0, 0.0, 0.0, 0, 0, 0.95, part=0.0)
     told = verdict([fair(rates=Rates(domain=whole), proved=proved(1000))], 1000).text
