@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair import Network
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.chain import Curve, chain_of
 
@@ -120,3 +122,12 @@ class Capped(nn.Module):
 def test_a_cap_that_no_row_reaches_is_seen(raw):
     with pytest.raises(ModelError, match="what follows layer 1 is not an affine map"):
         chain_of(Network(Capped(), raw), raw.sample(9, torch.Generator()))
+
+
+def test_a_very_wide_network_is_refused_before_it_is_tried():
+    values = tuple(f"v{number}" for number in range(10_001))
+    attributes = (Attribute("a", "nominal", values=values, encode="onehot"), Attribute("s", "flag"))
+    domain = TableDomain("wide", attributes, ("s",))
+    network = Network(nn.Linear(10_002, 2), domain, layers=())
+    with pytest.raises(ModelError, match="more than 10,000 numbers"):
+        chain_of(network, domain.sample(4, torch.Generator()))

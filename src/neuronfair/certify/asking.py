@@ -39,24 +39,32 @@ def ask_everybody(subject: Subject, boxes: Boxes, pattern: Tensor) -> tuple[Tens
     groups = ((sizes.cumsum(0) - 1) // per_pass).cpu()
     for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
         if len(part):
-            counts[:, part] = _asked(subject, boxes[part], pattern[part], sizes[part])
+            counts[:, part] = _asked(subject, boxes[part], pattern[part])
     return counts[0], counts[1]
 
 
-def _asked(subject: Subject, boxes: Boxes, pattern: Tensor, sizes: Tensor) -> Tensor:
-    owner = torch.repeat_interleave(torch.arange(len(boxes), device=sizes.device), sizes)
-    number = torch.arange(len(owner), device=sizes.device) - (sizes.cumsum(0) - sizes)[owner]
-    lengths = boxes.high - boxes.low + 1
-    places = torch.empty(len(owner), lengths.shape[1], dtype=torch.int64, device=sizes.device)
-    weight = torch.ones_like(number)
-    for axis in range(lengths.shape[1]):
-        length = lengths[owner, axis]
-        places[:, axis] = boxes.low[owner, axis] + number % length
-        number = number // length
-        if not subject.space.axes[axis].linear:
-            count = subject.space.axes[axis].count.to(sizes.device)[places[:, axis]]
-            weight = weight * torch.where(length > 1, count, 1)
+def members(boxes: Boxes) -> tuple[Tensor, Tensor]:
+    """Return everybody in boxes: the number of their box, and their places."""
+    extent = boxes.high - boxes.low + 1
+    sizes, device = extent.prod(1), extent.device
+    box = torch.arange(len(boxes), device=device).repeat_interleave(sizes)
+    number = torch.arange(len(box), device=device) - (sizes.cumsum(0) - sizes)[box]
+    most = int((extent > 1).sum(1).max()) if len(boxes) else 0
+    extent, axes = extent.topk(most, dim=1)  # the others have one place
+    places = boxes.low[box]
+    for length, axis in zip(extent.T, axes.T, strict=True):
+        places.scatter_add_(1, axis[box, None], (number % length[box])[:, None])
+        number = number // length[box]
+    return box, places
+
+
+def _asked(subject: Subject, boxes: Boxes, pattern: Tensor) -> Tensor:
+    owner, places = members(boxes)
+    weight = torch.ones_like(owner)
+    for axis, _, _ in subject.space.tables:
+        count = subject.space.axes[axis].count.to(owner.device)[places[:, axis]]
+        weight = weight * torch.where((boxes.high > boxes.low)[owner, axis], count, 1)
     margins = subject.margins(places)
     fair, flips = subject.question.asked(margins, subject.slack, subject.people.valid[pattern[owner]])
-    zero = torch.zeros(len(boxes), dtype=torch.int64, device=sizes.device)
+    zero = torch.zeros(len(boxes), dtype=torch.int64, device=owner.device)
     return torch.stack([zero.scatter_add(0, owner, torch.where(some, weight, 0)) for some in (fair, flips)])

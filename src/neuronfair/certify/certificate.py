@@ -25,6 +25,7 @@ from neuronfair.model.chain import Chain
 from neuronfair.model.decision import Decision, DecisionKind
 from neuronfair.model.forest import Forest
 from neuronfair.store.columns import Texts, read_columns, write_columns
+from neuronfair.store.seal import Json
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
     from neuronfair.certify.space import Axis
@@ -145,7 +146,7 @@ def read(path: Path) -> Certificate:
         raise CertificateError(f"{path}: is no certificate, or damaged: {missing}") from None
 
 
-def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: dict[str, Any]) -> Certificate:
+def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) -> Certificate:
     domain = parse_domain(_text(note, "domain"))
     said = note["decision"]
     decision = Decision(said["kind"], float(said["value"]))
@@ -203,13 +204,13 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _text(note: dict[str, Any], name: str) -> str:
+def _text(note: Json, name: str) -> str:
     if not isinstance(note[name], str):
         raise ValueError(f"'{name}' is no text")
     return str(note[name])
 
 
-def _list(note: dict[str, Any], name: str) -> Sequence[Any]:
+def _list(note: Json, name: str) -> Sequence[Any]:
     if not isinstance(note[name], list):
         raise ValueError(f"'{name}' is no list")
     return list(note[name])

@@ -14,6 +14,7 @@ from neuronfair.certify.question import Question
 from neuronfair.certify.rounding import errors_of
 from neuronfair.certify.space import Axis, Space
 from neuronfair.domain.table import TableDomain
+from neuronfair.limits import check_size
 from neuronfair.model.chain import Affine, Chain, Curve
 from neuronfair.model.encoding import Encoding, TableEncoding
 
@@ -108,6 +109,7 @@ def _read(encoding: Encoding, base: Tensor, column: int, classes: Tensor, weight
         else:
             raise Unprovable(f"an attribute has {len(codes):,} values that it reads one by one; {LISTED:,} at most")
     else:
+        check_size(len(codes) * (weight.shape[1] + weight.shape[0]), "the values of an attribute", times=24)
         effects, inverse = torch.unique(added(codes), dim=0, return_inverse=True)
     together, place_of = torch.unique(classes[codes] * len(effects) + inverse, return_inverse=True)
     if len(together) > MOST_PLACES:

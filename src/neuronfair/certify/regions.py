@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neuronfair.certify.asking import members
 from neuronfair.certify.proof import Leaves, Proof
-from neuronfair.certify.rows import members
 from neuronfair.certify.space import Boxes
 from neuronfair.certify.subject import Subject, rows_at
 from neuronfair.certify.where import allowed_codes, condition

@@ -16,15 +16,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from neuronfair.certify.asking import members
 from neuronfair.certify.bounds import Bounder, Unprovable
-from neuronfair.certify.question import Question, look, question_of
+from neuronfair.certify.question import Question, look
 from neuronfair.certify.space import Axis, Boxes, Space
-from neuronfair.certify.subject import MOST_VALUES, rows_at, subject_of
+from neuronfair.certify.subject import MOST_VALUES, answers, rows_at, subject_of
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rows import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.threads import one_thread
 
@@ -32,7 +32,6 @@ SMALL = 128  # places of a box that are asked one by one rather than bounded
 MOST = 10**8  # neighbours of one person that are asked where nothing can be bounded
 PEOPLE = 1 << 12  # that are asked together: what they take in a network fits into the cache of a CPU
 BOUNDED = 16  # people who can be asked in the time that it takes to bound a box, about
-ROUNDING = 1e-9  # how near to the boundary the answer of a network in float64 says nothing
 TOGETHER = {1: 256, 2: 16}  # people whose neighbours are looked at together, by how many attributes change
 
 Progress = Callable[[int, int, int], None]  # how many attributes change, people done, of how many
@@ -172,17 +171,9 @@ class _Asked:
 
     @staticmethod
     def of(model: Model, domain: TableDomain, decision: Decision) -> _Asked:
-        exact, question = model.double(), question_of(decision, model.outputs, "none")
         codes = {c: torch.arange(a.size) for c, a in enumerate(domain.attributes) if c not in domain.sensitive_columns}
         space = Space(tuple(Axis(c, own, own, torch.ones_like(own), True) for c, own in codes.items()))
-
-        def margins(places: Tensor) -> Tensor:
-            rows = rows_at(domain, space, places)
-            scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
-            return question.margins(scores.view(*rows.shape[:2], -1))
-
-        rounding = ROUNDING if isinstance(model, Network) else 0.0  # a black box means what it says
-        return _Asked(domain, space, question, margins, torch.full((len(question.matrix),), rounding).double())
+        return _Asked(domain, space, *answers(model, domain, decision, space))
 
 
 @dataclass(frozen=True)
@@ -215,7 +206,8 @@ class _People:
             part, mine = part[~small], mine[~small]
             if len(part):
                 proved, axis = self._bounded(part)
-                part, mine = _halves(part[~proved], axis[~proved, None]), mine[~proved].repeat(2)
+                part, axis, mine = part[~proved], axis[~proved], mine[~proved].repeat(2)
+                part = self.asked.space.halves(part, axis, self.asked.space.middle(part, axis))
             boxes, owner = Boxes.joined([rest, part]), torch.cat([owner[:-taken], mine])
             boxes, owner = boxes[safe[owner]], owner[safe[owner]]
         return safe, torch.ones_like(safe)
@@ -262,25 +254,3 @@ class _People:
         proved = look(asked.question, asked.space, boxes, lines, every).fair
         reach = asked.space.reach(boxes, lines.low.flatten(1, 2)).amax(1).cpu()
         return proved.cpu(), reach.masked_fill(~wide, -1.0).argmax(1)
-
-
-def _halves(boxes: Boxes, axis: Tensor) -> Boxes:
-    """Return the lower halves of boxes, cut in the middle of an axis (n, 1), then the upper ones."""
-    middle = (boxes.low.gather(1, axis) + boxes.high.gather(1, axis)) // 2
-    upper, lower = boxes.low.scatter(1, axis, middle + 1), boxes.high.scatter(1, axis, middle)
-    return Boxes.joined([Boxes(boxes.low, lower), Boxes(upper, boxes.high)])
-
-
-def members(boxes: Boxes) -> tuple[Tensor, Tensor]:
-    """Return everybody in boxes: the number of their box, and their places."""
-    extent = boxes.high - boxes.low + 1
-    sizes = extent.prod(1)
-    box = torch.arange(len(boxes)).repeat_interleave(sizes)
-    number = torch.arange(len(box)) - (sizes.cumsum(0) - sizes)[box]
-    most = int((extent > 1).sum(1).max()) if len(boxes) else 0
-    extent, axes = extent.topk(most, dim=1)  # the others have one place
-    places = boxes.low[box]
-    for length, axis in zip(extent.T, axes.T, strict=True):
-        places.scatter_add_(1, axis[box, None], (number % length[box])[:, None])
-        number = number // length[box]
-    return box, places

@@ -26,6 +26,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 
 MOST_VALUES = 10_000_000  # of one attribute
+NEAR = 1e-9  # how near to the boundary the answer of a network in float64 says nothing
 MOST_ASKED = 5_000_000  # people of a model of which nothing is known but its answers
 
 
@@ -113,23 +114,7 @@ def _everybody(
     """Return a model of which everybody is asked, or refuse it."""
     space = Space(tuple(_axis(column, classes[column]) for column in _free(domain)))
     people = people_of(domain, space, allowed)
-    question = question_of(decision, model.outputs, "none")
-    exact = model.double()
-    sides = max(2, decision.classes(model.outputs))
-    pairs = question_of(Decision(), sides, "none").matrix
-    values = domain.sensitive_values
-    rows_of = partial(rows_at, domain, space)
-
-    def margins(places: Tensor) -> Tensor:
-        rows = rows_of(places)
-        scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
-        scores = scores.view(len(places), len(values), -1)
-        if decision.kind == "tolerance":
-            return question.margins(scores)
-        chosen = functional.one_hot(decision.chosen(scores), sides).double()  # also where it is a tie
-        return chosen @ pairs.T
-
-    slack = torch.zeros(len(question.matrix), dtype=torch.float64)
+    question, margins, slack = answers(model, domain, decision, space)
     subject = whole(space, people, question, margins, slack, None, "asking everybody")
     if subject.count > MOST_ASKED:
         raise Unprovable(
@@ -137,6 +122,28 @@ def _everybody(
             f"asked ({MOST_ASKED:,}). Ask about a region with --where"
         )
     return subject
+
+
+def answers(
+    model: Model, domain: TableDomain, decision: Decision, space: Space
+) -> tuple[Question, Callable[[Tensor], Tensor], Tensor]:
+    """Return what a decision asks of a model's own scores, these for people at places, and how far they may be off."""
+    question = question_of(decision, model.outputs, "none")
+    exact = model.double()
+    means_it = not isinstance(model, Network) and decision.kind != "tolerance"  # a black box, also where it is a tie
+    sides = max(2, decision.classes(model.outputs))
+    pairs = question_of(Decision(), sides, "none").matrix
+
+    def margins(places: Tensor) -> Tensor:
+        rows = rows_at(domain, space, places)
+        scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
+        scores = scores.view(*rows.shape[:2], -1)
+        if means_it:
+            return functional.one_hot(decision.chosen(scores), sides).double() @ pairs.T
+        return question.margins(scores)
+
+    off = NEAR if isinstance(model, Network) else 0.0
+    return question, margins, torch.full((len(question.matrix),), off, dtype=torch.float64)
 
 
 def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from neuronfair.words import listed, plural
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from neuronfair.store.seal import Json
     from neuronfair.verdict.given import Given
 
 INTERRUPTED, REFUSED = 130, 1
@@ -173,7 +174,7 @@ def _load(
     return given(people, model=source.speaking, sensitive=options.names(sensitive), trust_pickle=source.trust_pickle)
 
 
-def _check(path: Path, source: options.Source, asked: Given | None, console: Console) -> dict[str, Any]:
+def _check(path: Path, source: options.Source, asked: Given | None, console: Console) -> Json:
     """Check a certificate; what is wrong with it is said, and exit status 1."""
     from neuronfair.certify.certificate import CertificateError, read
     from neuronfair.certify.check import check

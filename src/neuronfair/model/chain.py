@@ -26,6 +26,7 @@ from neuronfair.model.network import Network
 TRIED = 16  # random inputs on which each part must be affine
 TOLERANCE = 1e-9  # of the numbers that meet there
 MOST = 1 << 24  # numbers of all matrices
+WIDEST = 10_000  # numbers that a layer takes: as many inputs of as many numbers are tried at once
 FAR = 2.0**60  # so far from 0 that a bias, which is added and taken away again, takes nothing of a weight with it
 EPS = torch.finfo(torch.float64).eps
 
@@ -98,6 +99,8 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     exact = Network(copy.deepcopy(network.module).double(), network.encoding, layers=None if layers else ())
     sites = [*exact.sites.values()]
     widths = [network.encoding.shape[0], *(math.prod(site.shape) for site in sites), network.outputs]
+    if max(widths) > WIDEST:
+        raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
     if sum(a * b for a, b in pairwise(widths)) > MOST:
         raise ModelError(f"its matrices have more than {MOST:,} numbers")
     try:

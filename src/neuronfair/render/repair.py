@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Group as Lines
 from rich.console import RenderableType
@@ -15,6 +14,7 @@ from neuronfair.repair.evaluate import Standing
 from neuronfair.repair.neurons import NeuronRepair
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import Retraining
+from neuronfair.store.seal import Json
 from neuronfair.words import listed, percent, spanned
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
@@ -123,9 +123,9 @@ def _spread(results: tuple[Outcome, ...]) -> str:
     return f"DM-RS {shown}, accuracy {percent(sum(hits) / len(hits))}"
 
 
-def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standing) -> dict[str, Any]:
+def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standing) -> Json:
     """Return a repair as plain values."""
-    result: dict[str, Any] = {"before": _standing(before), "after": _standing(after)}
+    result: Json = {"before": _standing(before), "after": _standing(after)}
     result["rate_drop"] = 1 - after.rate.rate / before.rate.rate if before.rate.found else None
     was = work.without.accuracy if isinstance(work, Retraining) and work.anew else before.accuracy["test"]
     result["accuracy_lost"] = was - after.accuracy["test"]
@@ -151,7 +151,7 @@ def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standi
     return {**result, "repair": figures}
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
+def _standing(standing: Standing) -> Json:
     rate, search = standing.rate, standing.search
     return {
         "rate": rate.rate,
