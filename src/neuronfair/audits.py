@@ -12,6 +12,7 @@ import torch
 
 from neuronfair.atomic import write_text
 from neuronfair.domain.data import Data
+from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Decision
@@ -104,6 +105,7 @@ class Seldom(TypedDict, total=False):
     trust_pickle: bool  # open files that can run a program
     device: str
     checks: Checks | None  # limits, past counterexamples and an earlier audit
+    take_rules: TakeRules  # that the table suggests: "free" of sensitive attributes, or "all"
     prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
 
 
@@ -137,7 +139,9 @@ def audit(
     >>> audit(model, people, sensitive="sex", target="hired", settings=small).report.attributes[0].rates.table.rate
     0.5
     """
-    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name not in ("checks", "prove")}
+    opening: Mapping[str, Any] = {
+        name: value for name, value in seldom.items() if name not in ("checks", "prove", "take_rules")
+    }
     speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
     found = given(
         data,
@@ -148,6 +152,7 @@ def audit(
         decision=seldom.get("decision"),
         opens=lambda data: open_model(model, data.domain, data.rows, **opening),
         trust_pickle=seldom.get("trust_pickle", False),
+        take_rules=seldom.get("take_rules", "none"),
     )
     checks = seldom.get("checks") or Checks()
     table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)

@@ -43,6 +43,7 @@ def audit(
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
     sensitive: options.SensitiveOption = None,
+    take_rules: options.TakeRulesOption = "none",
     encoding: options.EncodingOption = "default",
     out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")] = Path(
         "neuronfair-audit"
@@ -138,7 +139,7 @@ def audit(
     given |= {"seed": seed, "prove": prove, "repair": repair}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    found = options.load_data(data, encoding, domain, sensitive, target, source)
+    found = options.load_data(data, encoding, domain, sensitive, target, source, take_rules)
     table = found.data
     for remark in found.remarks:
         console.print(f"Table: {remark}")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -179,7 +179,7 @@ def _by_order(table: Counts) -> tuple[Mask, float] | None:
     upto = table[:, order].cumsum(0)
     # Between two neighbours, the cut that leaves the fewest people of either on the other's side.
     cuts = [int((upto[-1, i] - upto[:-1, i] + upto[:-1, i + 1]).argmin()) for i in range(k - 1)]
-    if any(left >= right for left, right in zip(cuts, cuts[1:], strict=False)):
+    if any(left >= right for left, right in pairwise(cuts)):
         return None
     owns = np.zeros(table.shape, dtype=np.bool_)
     owns[np.arange(values), order[np.searchsorted(cuts, np.arange(values))]] = True
@@ -205,7 +205,7 @@ def _excluded(a: Column, b: Column, tried: int) -> Iterator[Found]:
             if never.any():
                 expected = np.where(never, expected, 0.0)
                 by_a, by_b = _merged(never, table), _merged(never.T, table.T)
-                if _effort(by_a, len(groups_b)) <= _effort(by_b, len(groups_a)):
+                if _effort(by_a, table) <= _effort(by_b, table.T):
                     yield from _said(a, groups_a, b, groups_b, by_a, expected)
                 else:
                     yield from _said(b, groups_b, a, groups_a, by_b, expected.T)
@@ -224,9 +224,11 @@ def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
     return [(mine, list(others)) for others, mine in found.items()]
 
 
-def _effort(merged: list[tuple[list[int], list[int]]], groups: int) -> tuple[int, int]:
-    """Return what it takes to read such rules: how many there are, and how many values they list."""
-    return len(merged), sum(len(mine) + min(len(others), groups - len(others)) for mine, others in merged)
+def _effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[int, ...]:
+    """Return what it takes to read such rules: how many, the values they list, those they leave; then, for whom."""
+    left = [table.shape[1] - len(others) for _, others in merged]
+    listed = sum(len(mine) + min(len(others), rest) for (mine, others), rest in zip(merged, left, strict=True))
+    return len(merged), listed, sum(left), sum(int(table[mine].sum()) for mine, _ in merged)
 
 
 def _said(

@@ -132,12 +132,12 @@ def draft_domain(
     )
     said = [f"{', '.join(names)}: {remark}" for remark, names in remarks.items()]
     text = head + "\n".join(lines) + "\n"
-    rules, remark = _rules(text, every, take_rules)
-    return Draft(text + rules + _TAIL, tuple(left_out), (*sheet.remarks, *said, *remark))
+    rules, proposed = _rules(text, every, take_rules)
+    return Draft(text + rules + _TAIL, tuple(left_out), (*sheet.remarks, *said, *proposed))
 
 
 def _rules(text: str, every: dict[str, Cells], take: TakeRules) -> tuple[str, list[str]]:
-    """Return the rules that a table suggests for the domain of a text, as the end of that text; and a remark on them."""
+    """Return the rules that a table suggests for the domain of a text, to be added to it, and a remark on them."""
     try:
         domain = parse_domain(text)
     except DomainError:  # which is for the user to correct first

@@ -72,10 +72,10 @@ class Proposals:
         if not every:
             return []
         tied = sum(bool(one.ties) for one in self.proposals)
-        said = f"the table suggests {plural(every, 'rule')}" + (f", {tied} on a sensitive attribute" if tied else "")
-        if taken:
-            return [f"{said}; {taken} taken over, the others are comments at the end of the domain file"]
-        return [f"{said}: comments at the end of the domain file, not used unless --take-rules says free or all"]
+        verb = "rule is" if every == 1 else "rules are"
+        said = f"{every} {verb} suggested" + (f", {tied} on a sensitive attribute" if tied else "")
+        used = f"{taken} taken over" if taken else "not used unless --take-rules says free or all"
+        return [f"{said}: see the end of the domain file; {used}"]
 
     def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
         """Return the lines of a domain file: rules that are not taken over as comments, to be taken out of them."""
