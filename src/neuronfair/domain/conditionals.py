@@ -54,7 +54,7 @@ def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Nu
     y = places[:, target]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
-    x = np.stack([q.scores[places[:, q.column]] for q in asked], 1)
+    x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)
     ways = sum(len(np.unique(q.scores)) - 1 for q in asked)
     cost = np.exp(-(share * np.log(share)).sum()) - 1 + np.log(max(ways, 1))
     learner = DecisionTreeClassifier(
@@ -64,13 +64,13 @@ def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Nu
         min_impurity_decrease=cost / np.log(2) / len(y),
         random_state=0,
     )
-    tree = learner.fit(x, y).tree_
+    tree = learner.fit(x, y, check_input=False).tree_
     column = np.full(tree.node_count, -1)
     children = [np.zeros(0, dtype=np.int64)] * tree.node_count
     for node in np.flatnonzero(tree.children_left >= 0):
         question = asked[tree.feature[node]]
         column[node] = question.column
-        left = question.scores <= tree.threshold[node]
+        left = question.scores.astype(np.float32) <= tree.threshold[node]
         children[node] = np.where(left, tree.children_left[node], tree.children_right[node]).astype(np.int64)
     return column, children
 

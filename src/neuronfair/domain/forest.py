@@ -46,24 +46,33 @@ class Forest:
         return Forest(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def leaves(self, places: Tensor) -> Tensor:
-        """Return in which leaf of each column's tree rows end, numbered within the tree: (n, d)."""
-        padded = torch.cat([places, places.new_zeros(len(places), 1)], 1)
-        nodes = self.roots.expand(len(places), -1)
-        for _ in range(max(self._depths)):
-            nodes = self.children[self.base[nodes] + padded.gather(1, self.asks[nodes])]
-        return nodes - self.roots
+        """Return in which leaf of each column's tree rows end, numbered within the tree: (d, n).
+
+        `places` are (d + 1, n), the last of them 0: what a leaf asks for.
+        """
+        deepest = self._by_depth
+        nodes = self.roots[deepest, None].repeat(1, places.shape[1])
+        for going in self._going:
+            nodes[:going] = self._below(nodes[:going], places)
+        leaves = torch.empty_like(nodes)
+        leaves[deepest] = nodes
+        return leaves - self.roots[:, None]
 
     def log_chances(self, leaves: Tensor, places: Tensor) -> Tensor:
-        """Return the logarithm of the chance of each place in its leaf: (n, d)."""
-        return self._logs[self._starts + leaves * self.widths + places]
+        """Return the logarithm of the chance of each column's place in its leaf: (d, n)."""
+        return taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + places[:-1])
 
     def chances_of(self, column: int, places: Tensor) -> Tensor:
-        """Return the chances of a column's places, given the places of those it asks: (n, places)."""
-        padded = torch.cat([places, places.new_zeros(len(places), 1)], 1)
-        nodes = self.roots[column].expand(len(places))
+        """Return the chances of a column's places, given the places (d + 1, n) of those it asks: (n, places)."""
+        nodes = self.roots[column].repeat(places.shape[1])
         for _ in range(self._depths[column]):
-            nodes = self.children[self.base[nodes] + padded.gather(1, self.asks[nodes][:, None])[:, 0]]
-        return self.table(column)[nodes - self.roots[column]]
+            nodes = self._below(nodes, places)
+        return taken(self.table(column), nodes - self.roots[column])
+
+    def _below(self, nodes: Tensor, places: Tensor) -> Tensor:
+        n = places.shape[1]
+        asked = taken(places.view(-1), taken(self.asks, nodes) * n + torch.arange(n, device=nodes.device))
+        return taken(self.children, taken(self.base, nodes) + asked)
 
     def table(self, column: int) -> Tensor:
         """Return the chances in all nodes of a column's tree: (nodes, places)."""
@@ -86,6 +95,16 @@ class Forest:
         return self.chances.log()
 
     @cached_property
+    def _by_depth(self) -> Tensor:
+        """The columns, those with the deepest trees first: (d,)."""
+        return torch.argsort(self.roots.new_tensor(self._depths), descending=True, stable=True)
+
+    @cached_property
+    def _going(self) -> list[int]:
+        """How many trees go on after 0, 1, … questions."""
+        return [sum(depth > asked for depth in self._depths) for asked in range(max(self._depths))]
+
+    @cached_property
     def _depths(self) -> list[int]:
         """How many questions each tree asks at most."""
         children, base = self.children.tolist(), [*self.base.tolist(), len(self.children)]
@@ -94,3 +113,8 @@ class Forest:
             goes = set(children[base[node] : base[node + 1]]) - {node}
             below[node] = max((below[child] + 1 for child in goes), default=0)
         return [below[root] for root in self.roots.tolist()]
+
+
+def taken(table: Tensor, index: Tensor) -> Tensor:
+    """Return the entries of a table at some places; more than twice as fast as table[index]."""
+    return table.index_select(0, index.reshape(-1)).view(*index.shape, *table.shape[1:])

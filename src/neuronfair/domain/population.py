@@ -13,7 +13,7 @@ from torch import Tensor
 
 from neuronfair.domain.completions import Step, steps
 from neuronfair.domain.conditionals import grow
-from neuronfair.domain.forest import Forest
+from neuronfair.domain.forest import Forest, taken
 from neuronfair.domain.places import Places, most_places
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.structure import information, ordering, questions
@@ -25,6 +25,7 @@ SCORED = 5_000  # people whose scores are enough
 CELLS = 120_000  # of the people that trees are grown with, in all columns together
 LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
 ASKED = 16  # earlier columns that a tree may ask, those that tell most
+AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
 EQUAL = 0.1  # nats: people whose likelihoods differ by less are equally usual
 
 
@@ -70,19 +71,22 @@ class TablePopulation:
 
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the people who stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
-        rows, places = u.new_zeros(u.shape, dtype=torch.int64), u.new_zeros(u.shape, dtype=torch.int64)
-        states = u.new_zeros(len(u), self._groups, dtype=torch.int64)
+        return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
+
+    def _rows_at(self, u: Tensor) -> Tensor:
+        rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
+        places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self._groups, len(u))
         for column in self.order:
             chances = self._chances(column, places, states)
             ends = chances.cumsum(1)
             at = u[:, column, None] * ends[:, -1:]
-            # Only a place with a chance of its own ends beyond the number; rounding may reach the end of the last.
-            last = (chances > 0).cumsum(1).argmax(1, keepdim=True)
+            # Rounding may reach the end; then it is the last place that has a chance.
+            last = (ends < ends[:, -1:]).sum(1, keepdim=True)
             place = torch.minimum(torch.searchsorted(ends, at, right=True), last)
-            begins = ends.gather(1, place) - chances.gather(1, place)
-            share = ((at - begins) / chances.gather(1, place)).clamp(0, 1)[:, 0]
-            places[:, column] = place[:, 0]
-            rows[:, column] = self.places[column].code_at(place[:, 0], share)
+            chance = chances.gather(1, place)
+            share = (at - ends.gather(1, place) + chance) / chance
+            places[column] = place[:, 0]
+            rows[:, column] = self.places[column].code_at(place[:, 0], share[:, 0].clamp(0, 1))
             self._advance(column, places, states)
         return rows
 
@@ -95,12 +99,12 @@ class TablePopulation:
         """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
         places, within = self._placed(rows)
         leaves = self.trees.leaves(places)
-        total = (self.trees.log_chances(leaves, places) + within).sum(1)
-        states = rows.new_zeros(len(rows), self._groups)
+        total = self.trees.log_chances(leaves, places).sum(0) + within
+        states = rows.new_zeros(self._groups, len(rows))
         valid = ((rows >= 0) & (rows < self.domain.sizes)).all(1)
         for column, step in self._steps.items():
-            allowed = step.allowed(states[:, step.group])
-            total -= (self._class_mass[column][leaves[:, column]] * allowed).sum(1).log()
+            mass = taken(self._class_mass[column], leaves[column])
+            total -= (mass * step.allowed(states[step.group])).sum(1).log()
             valid &= self._advance(column, places, states)
         return total.masked_fill(~valid, -torch.inf)
 
@@ -117,7 +121,7 @@ class TablePopulation:
     def conditional(self, column: int, rows: Tensor) -> Tensor:
         """Return the chances of a column's places, given the columns that come earlier in `order`: (n, places)."""
         places, _ = self._placed(rows)
-        states = rows.new_zeros(len(rows), self._groups)
+        states = rows.new_zeros(self._groups, len(rows))
         for earlier in self.order[: self.order.index(column)]:
             self._advance(earlier, places, states)
         chances = self._chances(column, places, states)
@@ -131,29 +135,31 @@ class TablePopulation:
         )
 
     def _placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the place of each code, and the logarithm of its chance there: (n, d) each."""
+        """Return the place of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
         codes = torch.minimum(rows.clamp(min=0), self.domain.sizes - 1)
-        runs = [p.runs_of(codes[:, i]) for i, p in enumerate(self.places)]
-        return (
-            torch.stack([p.place[run] for p, run in zip(self.places, runs, strict=True)], 1),
-            torch.stack([p.chance[run] for p, run in zip(self.places, runs, strict=True)], 1),
-        )
+        places = codes.new_zeros(len(self.places) + 1, len(rows))
+        within = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for i, column in enumerate(self.places):
+            runs = column.runs_of(codes[:, i])
+            places[i] = taken(column.place, runs)
+            within += taken(column.chance, runs)
+        return places, within
 
     def _chances(self, column: int, places: Tensor, states: Tensor) -> Tensor:
         """Return the chances of a column's places, 0 where no valid row goes on: (n, places), not yet adding to 1."""
         chances = self.trees.chances_of(column, places)
         if column in self._steps:
             step = self._steps[column]
-            chances = chances * step.allowed(states[:, step.group])[:, self.places[column].classes]
+            chances = chances * step.allowed(states[step.group])[:, self.places[column].classes]
         return chances
 
-    def _advance(self, column: int, places: Tensor, states: Tensor) -> Tensor:
-        """Go on to the states that a column's places lead to; return for each row whether there is one: bool, (n,)."""
+    def _advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
+        """Go on to the states that a column's places lead to; return for each row whether there is one."""
         if column not in self._steps:
-            return places.new_ones(len(places), dtype=torch.bool)
+            return True
         step = self._steps[column]
-        state = step.follow[states[:, step.group], self.places[column].classes[places[:, column]]]
-        states[:, step.group] = state.clamp(min=0)
+        state = step.follow[states[step.group], taken(self.places[column].classes, places[column])]
+        states[step.group] = state.clamp(min=0)
         return state >= 0
 
     @cached_property
