@@ -25,7 +25,7 @@ class Step:
 
     def allowed(self, states: Tensor) -> Tensor:
         """Return which classes may follow: bool, (n, classes)."""
-        return self.follow[states] >= 0
+        return self.follow.index_select(0, states) >= 0
 
 
 def steps(groups: Sequence[Group], order: Sequence[int], device: torch.device) -> dict[int, Step]:

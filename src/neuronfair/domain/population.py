@@ -196,12 +196,13 @@ def fit_population(
     scores: list[Tensor] = []
     for fold in range(min(FOLDS, len(people))):
         if sum(map(len, scores)) < SCORED:
-            others = _fit(domain, people[parts != fold] if len(people) > 1 else people, seed, first)
+            others = fit_people(domain, people[parts != fold] if len(people) > 1 else people, seed=seed, first=first)
             scores.append(others.log_likelihood(people[parts == fold]))
-    return replace(_fit(domain, people, seed, first), usual=torch.cat(scores).sort().values)
+    return replace(fit_people(domain, people, seed=seed, first=first), usual=torch.cat(scores).sort().values)
 
 
-def _fit(domain: TableDomain, people: Tensor, seed: int, first: Sequence[str]) -> TablePopulation:
+def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
+    """Return a model of valid people that does not know yet how usual they are: it has no plausibility."""
     rows = people.cpu().numpy()
     tied = RuleBook(domain.attributes, domain.rules).tied
     classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
