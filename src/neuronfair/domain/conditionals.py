@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from neuronfair.domain.structure import Floats, Numbers, Question
 
-STRENGTHS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # people whom the parent's chances count for in a node
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # people whom the parent's chances count for in a node
+NATS, CHOICE = 1.0, 1.0
 DEEPEST = 16
 SMALLEST = 5  # people in a leaf
 
@@ -56,7 +57,7 @@ def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Nu
     share = share[share > 0]
     x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)
     ways = sum(len(np.unique(q.scores)) - 1 for q in asked)
-    cost = np.exp(-(share * np.log(share)).sum()) - 1 + np.log(max(ways, 1))
+    cost = NATS * (np.exp(-(share * np.log(share)).sum()) - 1) + CHOICE * np.log(max(ways, 1))
     learner = DecisionTreeClassifier(
         criterion="entropy",  # in bits
         max_depth=DEEPEST,

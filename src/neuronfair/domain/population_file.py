@@ -76,7 +76,8 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
         lengths = trees.widths if name == "classes" else parts["places.runs"]
         columns[name] = parts[f"places.{name}"].split(lengths.tolist())
     places = tuple(Places(*column) for column in zip(*columns.values(), strict=True))
-    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"])
+    tied = RuleBook(domain.attributes, domain.rules).tied
+    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"], tied)
 
 
 def _check(model: TablePopulation) -> None:
@@ -84,7 +85,7 @@ def _check(model: TablePopulation) -> None:
     domain, trees, d = model.domain, model.trees, len(model.domain.attributes)
     class_of = {
         column: classes
-        for group in RuleBook(domain.attributes, domain.rules).tied
+        for group in model.tied
         for column, classes in zip(group.columns, group.class_of, strict=True)
     }
     good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
