@@ -13,7 +13,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 
 MOST = 64  # places of a column, if no rule cuts it further
-PEOPLE = 12  # at least so many in a place, on average
+PEOPLE = 30  # at least so many in a place, on average
 
 Numbers = npt.NDArray[np.int64]
 
