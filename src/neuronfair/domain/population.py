@@ -182,9 +182,7 @@ class TablePopulation:
         return masses
 
 
-def fit_population(
-    domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()
-) -> TablePopulation:
+def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
     """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
 
     The columns named `first` are drawn first, in this order, so that all others may depend on them.
@@ -217,7 +215,9 @@ def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Seq
     ordered = [a.ordered for a in domain.attributes]
     trees = {}
     for i, column in enumerate(order):
-        earlier = sorted(order[:i], key=lambda c, to=column: -shared[c, to])[:ASKED]
+        earlier = np.array(order[:i], dtype=np.int64)[np.argsort(-shared[list(order[:i]), column], kind="stable")][
+            :ASKED
+        ]
         asked = [q for c in earlier for q in questions(places, sizes, c, column, ordered[c])]
         trees[column] = grow(places, column, sizes[column], asked, sample)
     joined = Forest.of([trees[column] for column in range(len(order))])
