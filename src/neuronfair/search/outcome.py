@@ -33,12 +33,18 @@ class Plan:
     seed: int = 0
     decision: Decision = field(default_factory=Decision)
     controls: bool = True
+    plausible: float = 0.0  # the least plausibility of the people searched among; 0: the whole domain
     scale: Scale | None = None  # what the model's scores are, for those who read what was found
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
             if not (getattr(self, name) or 0) >= 0:  # nor NaN
                 raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.plausible < 1:
+            raise NeuronFairError(
+                f"plausible must be 0 or more and below 1, got {self.plausible}: the share of real people who are less "
+                "usual than anybody who is looked at"
+            )
         check_method(self.method)
 
 
