@@ -92,7 +92,7 @@ def test_many_rows_are_asked_about_in_parts(monkeypatch):
 def test_nobody_to_start_from():
     with pytest.raises(NeuronFairError, match=r"planted: 4 of 10 rows of the table .* 0.6 or more, and 5 are needed"):
         plausible(WHOLE, Young(WHOLE), 0.6, TABLE)
-    with pytest.raises(NeuronFairError, match="none of the 5 rows to start from has a plausibility of 0.5 or more"):
+    with pytest.raises(NeuronFairError, match=r"none of the 5 rows to start from has a plausibility of 0\.5 or more"):
         INSIDE.among(TABLE[5:])
     assert INSIDE.among(TABLE[4:]).tolist() == TABLE[4:5].tolist()
     assert INSIDE.among(TABLE[:0]).tolist() == []

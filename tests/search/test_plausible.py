@@ -55,7 +55,9 @@ def test_where_all_the_bias_is_among_the_implausible_nobody_is_found(method):
     assert outcome.random.findings == 0 < outcome.random.tried <= 5 * 10
     assert outcome.random_direction is None or outcome.random_direction.findings == 0
     assert outcome.summary()["plausibility"] is None
-    assert "Nobody was found. Only people than whom 50 % of the table or more is less usual were looked at." in told(outcome)
+    assert "Nobody was found. Only people than whom 50 % of the table or more is less usual were looked at." in told(
+        outcome
+    )
     assert "drawn plausibly" in told(outcome)
 
 

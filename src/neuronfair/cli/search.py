@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.data import Data
+    from neuronfair.domain.table import TableDomain
     from neuronfair.search.outcome import Plan
 
 # Once: typer reads the options of every command four times a call.
@@ -76,7 +77,6 @@ def search(
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.domain.data import read_table
     from neuronfair.domain.plausible import plausible as inside
     from neuronfair.domain.population import fit_population
     from neuronfair.model.weights import save
@@ -112,7 +112,7 @@ def search(
     network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
     check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)
-    people = table.rows if population is None else read_table(population, table.domain).rows
+    people = table.rows if population is None else _people(population, table.domain)
     if model is not None:
         warn_of_feeding(opened, table, console)
     manifest = make_manifest(
@@ -133,7 +133,7 @@ def search(
     with progress_bar("Looking who is usual", quiet=console.quiet):
         usual = run.population or fit_population(table.domain, people)
     if plausible and start == "uniform":
-        starts = uniform_seeds(inside(table.domain, usual, plausible, table.rows), seeds, seed=seed)
+        starts = uniform_seeds(inside(table.domain, usual, plausible, table.domain.clip(table.rows)), seeds, seed=seed)
     with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
 
@@ -215,6 +215,13 @@ def _trained(out: Path) -> str | None:
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
+
+
+def _people(path: Path, domain: TableDomain) -> Tensor:
+    """Return the people of a file who say what is usual; what was decided for them plays no part."""
+    from neuronfair.domain.data import read_table
+
+    return read_table(path, replace(domain, target=None, favourable=None)).rows
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
