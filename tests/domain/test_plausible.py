@@ -43,6 +43,13 @@ def test_moves_go_as_far_as_they_stay_inside():
     assert WHOLE.move(start, goals)[1].tolist() == [7, 3, 2, 1]
 
 
+def test_which_attributes_can_change_alone(monkeypatch):
+    start, goals = rows([2, 2, 2, 1], [4, 0, 0, 0]), rows([4, 9, 10, 0], [5, -1, 0, 1])
+    for at_once in (1, module.AT_ONCE):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        assert INSIDE.can_change(start, goals).tolist() == [[True, True, False, True], [False, False, True, True]]
+
+
 @dataclass(frozen=True)
 class Asked(Young):
     """One number per person: the first code."""

@@ -60,6 +60,18 @@ class Plausible(TableDomain):
             moved[some[good]] = trials[good]
         return moved
 
+    def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return for each attribute whether it alone can take its new code without leading out: bool, (n, d)."""
+        n, width = rows.shape
+        can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
+        size = max(1, AT_ONCE // width)
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            trials = rows[part, None].repeat(1, width, 1)
+            trials.diagonal(dim1=1, dim2=2).copy_(codes[part])
+            can[part] = self.valid(trials.flatten(0, 1)).view(-1, width)
+        return can
+
     def among(self, rows: Tensor) -> Tensor:
         """Return the plausible ones among rows to start from; refuses rows without any."""
         chosen = rows[self.valid(rows)]
