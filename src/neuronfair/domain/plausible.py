@@ -1,0 +1,128 @@
+"""A domain without the people whom nobody will ever meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.population import PopulationModel, TablePopulation
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+
+PLAUSIBLE = 0.01  # whoever is not less usual than 99 of 100 real people is called plausible
+TRIES = 4  # people drawn for one row, of whom the first plausible one is taken
+FEWEST = 5  # plausible rows of the table that a search can start from
+AT_ONCE = 1 << 16  # rows whose plausibility is asked for at a time: memory stays flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plausible(TableDomain):
+    """The people of a domain who are plausible: a share of `least` of real people, or more, is less usual than they.
+
+    For a search nobody else exists: a move that leads out is not taken, or only as far as it stays inside, and random
+    rows are people of the population. Twins need not be plausible, and `clip` and `count` are the whole domain's.
+    """
+
+    population: PopulationModel = field(compare=False, repr=False)
+    least: float
+    people: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
+
+    @property
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes: they must."""
+        return True
+
+    def to(self, device: str | torch.device) -> Plausible:
+        """Return this domain, its population and its people on another device."""
+        population = self.population
+        if isinstance(population, TablePopulation):  # one of the user's own looks after itself
+            population = population.to(device)
+        return replace(self, device=torch.device(device), population=population, people=self.people.to(device))
+
+    def valid(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it exists and is plausible: bool, (n,)."""
+        good = super().valid(rows)
+        chosen = good.nonzero()[:, 0]
+        for start in range(0, len(chosen), AT_ONCE):
+            part = chosen[start : start + AT_ONCE]
+            good[part] = self.population.plausibility(rows[part]) >= self.least
+        return good
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`, as far as these are plausible.
+
+        Where they are not, the attributes are changed one after the other, and those that lead out keep their value.
+        """
+        goals = super().move(rows, codes)
+        good = self.valid(goals)
+        moved = torch.where(good[:, None], goals, rows)
+        left = (~good).nonzero()[:, 0]
+        for column in (goals[left] != rows[left]).any(0).nonzero()[:, 0].tolist():
+            some = left[goals[left, column] != rows[left, column]]
+            trials = moved[some]
+            trials[:, column] = goals[some, column]
+            good = self.valid(trials)
+            moved[some[good]] = trials[good]
+        return moved
+
+    def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return for each attribute whether it alone can take its new code without leading out: bool, (n, d)."""
+        n, width = rows.shape
+        can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
+        size = max(1, AT_ONCE // width)
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            trials = rows[part, None].repeat(1, width, 1)
+            trials.diagonal(dim1=1, dim2=2).copy_(codes[part])
+            can[part] = self.valid(trials.flatten(0, 1)).view(-1, width)
+        return can
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Return the plausible ones among rows to start from; refuses rows without any."""
+        chosen = rows[self.valid(rows)]
+        if len(chosen) == 0 < len(rows):
+            raise NeuronFairError(
+                f"{self.name}: none of the {len(rows):,} rows to start from has a plausibility of {self.least:g} or "
+                "more. Start from others, or ask for less"
+            )
+        return chosen
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return TRIES * self.population.draws_per_row + 1
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the plausible people who stand at random places u: numbers in [0, 1), (n, draws_per_row).
+
+        Each is the first plausible one of a few people drawn from the population; if none of them is, it is a
+        plausible row of the table.
+        """
+        *draws, last = torch.split(u, self.population.draws_per_row, 1)
+        rows = self.people[(last[:, 0] * len(self.people)).long()]
+        left = torch.arange(len(rows), device=rows.device)
+        for draw in draws:
+            if len(left):
+                drawn = self.population.rows_at(draw[left])
+                good = self.valid(drawn)
+                rows[left[good]] = drawn[good]
+                left = left[~good]
+        return rows
+
+
+def plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> Plausible:
+    """Return a domain with those people only who are as usual as `least` says, given the rows of its table.
+
+    Refuses a table with hardly anybody like that.
+    """
+    known = {part.name: getattr(domain, part.name) for part in fields(domain)}
+    inside = Plausible(**known, population=population, least=least, people=rows)
+    people = rows[inside.valid(rows)]
+    if len(people) < FEWEST:
+        raise NeuronFairError(
+            f"{domain.name}: {len(people):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
+            f"more, and {FEWEST} are needed. Ask for less, or take a population that is like the table"
+        )
+    return Plausible(**known, population=population, least=least, people=people)
