@@ -40,7 +40,7 @@ def main() -> None:
         under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
         found = compare(under_test, list(picture_methods()), PictureSettings(walkers=512))
         walks = {name: walk_report(under_test.attribute, one) for name, one in found.items()}
-        shares[reads_cast] = {name: walk.share_of_seeds for name, walk in walks.items()}
+        shares[reads_cast] = {name: walk.share_of_faces for name, walk in walks.items()}
         for name, walk in walks.items():
             print(f"reads the cast: {reads_cast}; {name}: {walk.findings} of {walk.seeds} seeds, GSR {walk.gsr:.2%}")
         if reads_cast:

@@ -66,7 +66,7 @@ def test_an_audit_does_not_go_on_with_something_else(tmp_path):
             audit_pictures(pictures, "cast", settings=settings, folder=run)
     with pytest.raises(RunError, match="begun with another model"):
         audit_pictures(PICTURES, "cast", detector=run / folder.WEIGHTS, settings=replace(QUICK, steps=0), folder=run)
-    with pytest.raises(DataError, match="no shift 'latnet'.*Did you mean 'latent'"):
+    with pytest.raises(DataError, match=r"no shift 'latnet'.*Did you mean 'latent'"):
         audit_pictures(PICTURES, "cast", settings=replace(QUICK, shift="latnet"))
     with pytest.raises(DataError, match="sees pictures of 32 x 32, these are 16 wide"):
         audit_pictures(drawn_pictures(40, 40, side=16), "cast", detector=run / folder.WEIGHTS)

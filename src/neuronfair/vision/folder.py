@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,5 +75,6 @@ def _save(path: Path, search: PictureSearch) -> None:
 def _load(path: Path, domain: ImageDomain) -> PictureSearch:
     lines = load_state(path, domain.device)
     *counts, seeds = lines["counts"].tolist()
-    found = Findings(**{name: lines[name] for name in _TENSORS}, **dict(zip(_COUNTS, counts, strict=True)))
+    held = {name: lines[name] for name in _TENSORS} | dict(zip(_COUNTS, counts, strict=True))
+    found = replace(Findings.empty(domain, lines["scores"].shape[1]), **held)
     return PictureSearch(domain, found, seeds, float(lines["seconds"]))

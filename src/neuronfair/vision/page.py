@@ -82,15 +82,11 @@ def picture_page(audit: PictureAudit) -> str:
     """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
     report, subject = audit.report, audit.subject
     shown = audit.found[HALVING].findings[:SHOWN]
-    strips = {
-        "twins": twins_beside(subject, report.classes, TWINS),
-        "pairs": panels(subject.domain, shown, audit.classes),
-    }
-    encoded = {
-        what: [[(_png(picture), text) for picture, text in row] for row in rows] for what, rows in strips.items()
-    }
+    strips = twins_beside(subject, report.classes, TWINS), panels(subject.domain, shown, audit.classes)
+    twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
+    lines = sentences(report)
     return rendered(
-        "pictures.html", style="page.css", report=report, lines=sentences(report), spanned=spanned, **encoded
+        "pictures.html", style="page.css", report=report, lines=lines, spanned=spanned, twins=twins, pairs=pairs
     )
 
 

@@ -19,7 +19,7 @@ def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
     """Return the figures of one search; the classifier says what the attribute is."""
     found, domain = search.findings, search.domain
     rows, some = found.rows, len(found) > 0
-    share = Rate(len(found.origin.unique()), max(1, search.seeds), "table")
+    share = Rate(len(set(found.origin.tolist())), max(1, search.seeds), "table")
     return WalkReport(
         seeds=search.seeds,
         faces_found=share.found,
