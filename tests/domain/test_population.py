@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+from neuronfair.domain import structure
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.data import load
 from neuronfair.domain.population import EQUAL, fit_people, fit_population
@@ -226,6 +228,28 @@ def test_a_nominal_column_with_very_many_values():
     model = fit_people(domain, torch.stack([torch.randint(2, (1000,), generator=g), zips], 1))
     assert len(model.places[1]) <= 64
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
+
+
+def test_the_column_that_tells_most_comes_first_and_then_the_one_told_most():
+    g = np.random.default_rng(0)
+    hub = g.integers(4, size=400)
+    near, far = np.where(g.random(400) < 0.1, 0, hub), np.where(g.random(400) < 0.6, 0, hub)
+    places = np.stack([g.integers(2, size=400), far, hub, near], 1)
+    after = structure.drawn_after(places, [2, 4, 4, 4])
+    assert list(after) == [2, 3, 1, 0]
+    assert [list(earlier) for earlier in after.values()][:3] == [[], [2], [2, 3]]
+
+
+@pytest.mark.parametrize(("name", "most"), [("PAIRS", 2), ("WIDEST", 2)])
+def test_wide_tables_have_fewer_ties(monkeypatch, name, most):
+    monkeypatch.setattr(structure, name, most)
+    domain = small(*RULES)
+    model = fit_people(domain, people(domain, 200), first=("hours",))
+    assert sorted(model.order) == [0, 1, 2]
+    assert model.order[0] == 2
+    assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
+    if name == "WIDEST":
+        assert len(model.trees.asks) == 3  # leaves only
 
 
 def test_the_same_seed_gives_the_same_population():

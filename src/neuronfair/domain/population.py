@@ -16,7 +16,7 @@ from neuronfair.domain.conditionals import grow
 from neuronfair.domain.forest import Forest, taken
 from neuronfair.domain.places import Places, most_places
 from neuronfair.domain.rules import Group, RuleBook
-from neuronfair.domain.structure import information, ordering, questions
+from neuronfair.domain.structure import drawn_after, questions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 
@@ -24,7 +24,6 @@ FOLDS = 5  # parts of the table, each of which is scored by a model of the other
 SCORED = 5_000  # people whose scores are enough
 CELLS = 400_000  # of the people that trees are grown with, in all columns together
 LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
-ASKED = 12  # earlier columns that a tree may ask, those that tell most
 AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
 EQUAL = 0.1  # nats: people whose likelihoods differ by less are equally usual
 
@@ -210,16 +209,12 @@ def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Seq
     sizes = [len(p) for p in columns]
     most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
     sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
-    shared = information(places[sample], sizes)
-    order = ordering(shared, [domain.column(name) for name in first])
-    ordered = [a.ordered for a in domain.attributes]
+    after = drawn_after(places[sample], sizes, [domain.column(name) for name in first])
     trees = {}
-    for i, column in enumerate(order):
-        earlier = np.array(order[:i], dtype=np.int64)[np.argsort(-shared[list(order[:i]), column], kind="stable")][
-            :ASKED
-        ]
-        asked = [q for c in earlier for q in questions(places, sizes, c, column, ordered[c])]
+    for column, earlier in after.items():
+        kinds = [(int(c), domain.attributes[c].ordered) for c in earlier]
+        asked = [q for c, ordered in kinds for q in questions(places, sizes, c, column, ordered)]
         trees[column] = grow(places, column, sizes[column], asked, sample)
-    joined = Forest.of([trees[column] for column in range(len(order))])
-    model = TablePopulation(domain.to("cpu"), order, columns, joined, torch.zeros(1, dtype=torch.float64), tied)
+    joined = Forest.of([trees[column] for column in range(len(sizes))])
+    model = TablePopulation(domain.to("cpu"), tuple(after), columns, joined, torch.zeros(1, dtype=torch.float64), tied)
     return replace(model.to(domain.device), domain=domain)

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+PAIRS = 40_000  # of columns that are compared; in a wider table, only with so many columns to the left
+WIDEST = 2_000  # columns; in a still wider table none depends on another
+MOST = 12  # earlier columns that a column may ask
+
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -23,7 +27,7 @@ def information(places: Numbers, sizes: Sequence[int]) -> Floats:
     d = len(sizes)
     shared = np.zeros((d, d))
     for a in range(d):
-        for b in range(a):
+        for b in range(max(0, a - max(1, 2 * PAIRS // d)), a):
             table = joint_counts(places, sizes, a, b)
             row, column = table.sum(1, keepdims=True), table.sum(0, keepdims=True)
             expected = row * column / len(places)
@@ -34,17 +38,28 @@ def information(places: Numbers, sizes: Sequence[int]) -> Floats:
     return shared
 
 
-def ordering(shared: Floats, first: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return the columns, `first` ones first, then always the one of which the earlier ones tell most."""
-    order = list(first)
-    if not order:
-        order.append(int(shared.sum(0).argmax()))
-    left = [c for c in range(len(shared)) if c not in order]
-    while left:
-        best = max(left, key=lambda c: shared[order, c].max())
-        order.append(best)
-        left.remove(best)
-    return tuple(order)
+def drawn_after(places: Numbers, sizes: Sequence[int], first: Sequence[int] = ()) -> dict[int, Numbers]:
+    """Return the columns in the order in which they are drawn, each with the earlier ones that tell most about it.
+
+    The `first` ones come first, or else the one that tells most about all; then always the one of which the earlier
+    ones tell most.
+    """
+    d = len(sizes)
+    if d > WIDEST:
+        return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
+    shared = information(places, sizes)
+    order = list(first) or [int(shared.sum(0).argmax())]
+    told = shared[order].max(0)
+    told[order] = -1
+    while len(order) < d:
+        order.append(int(told.argmax()))
+        told = np.where(told < 0, -1, np.maximum(told, shared[order[-1]]))
+        told[order[-1]] = -1
+    return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
+
+
+def _most(earlier: Numbers, shared: Floats) -> Numbers:
+    return earlier[np.argsort(-shared[earlier], kind="stable")][:MOST]
 
 
 @dataclass(frozen=True)
