@@ -12,6 +12,7 @@ from neuronfair.measure.rate import Rate
 from neuronfair.verdict import entries as e
 from neuronfair.verdict import report as r
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf, Rates
 
 MODEL = r.ModelReport(
     source="m.onnx", kind="ONNX", white_box=True, note="White box.", fingerprint="abc", outputs=2,
@@ -27,13 +28,13 @@ CORPUS = r.CorpusReport(
 )  # fmt: skip
 
 
-def rate(found: int, people: int, population: Any = "domain") -> e.RateOf:
+def rate(found: int, people: int, population: Any = "domain") -> RateOf:
     measured = Rate(found, people, "domain")
-    return e.RateOf(population, measured.rate, *measured.interval, people, found, 0.95)
+    return RateOf(population, measured.rate, *measured.interval, people, found, 0.95)
 
 
-def rates(found: int, people: int = 20_000, table: int = 1213) -> e.Rates:
-    return e.Rates(table=rate(table, 20_000, "table"), domain=rate(found, people))
+def rates(found: int, people: int = 20_000, table: int = 1213) -> Rates:
+    return Rates(table=rate(table, 20_000, "table"), domain=rate(found, people))
 
 
 def proved(fair: int, unfair: int = 0, people: int = 1000, name: str = "sex") -> Proved:
@@ -75,7 +76,7 @@ DISPARITY = e.Disparity(
 def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more: Any) -> e.AttributeReport:
     made = e.AttributeReport(
         name=name, sensitive=tuple(name.split("+")), twins=1,
-        rates=e.Rates(table=rate(2, 50, "table"), domain=rate(found, people)),
+        rates=Rates(table=rate(2, 50, "table"), domain=rate(found, people)),
         interpretation=e.Interpretation("l2", (layer("l1", 0.2), layer("l2", 0.4))),
         searches=(search("frontier", 80, 8.0), search("neuronfair")),
         severity=e.Severity(1.0, 2.5, 3.0, e.Histogram((0.0, 1.0, 3.0), (60, 40))),
@@ -87,7 +88,7 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
 def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
     """Nobody was found, and few can be there."""
     nobody = (search("frontier", 0, None), search("neuronfair", 0, None))
-    rates = e.Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
+    rates = Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
     return attribute(name, **{"rates": rates, "searches": nobody, "severity": None, "worst": ()} | more)
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
-from neuronfair.verdict.entries import Note, Rates
+from neuronfair.verdict.entries import Note
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import Rates
 from neuronfair.verdict.report import FeedingReport, Report, Verdict
 from tests import reports
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
-from neuronfair.verdict.entries import Disparity, Gap, Note, RateOf, Rates
+from neuronfair.verdict.entries import Disparity, Gap, Note
 from neuronfair.verdict.expressions import read_expressions
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf, Rates
 from tests.reports import CORPUS, MODEL, attribute, fair, proved, rate, report, search
 
 

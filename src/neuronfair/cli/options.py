@@ -70,6 +70,13 @@ DecisionOption = Annotated[
         help="What counts as another decision: argmax, threshold=0.5 or tolerance=0.1. Default: as the outputs suggest."
     ),
 ]
+PlausibleOption = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Search only among people than whom this share of the table is less usual: 0.05."),
+]
+PopulationOption = Annotated[
+    Path | None, typer.Option(help="A table of people from your own sampler: who is plausible. Default: fit a model.")
+]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; '-' prints them alone.")]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, …")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Throw away the audit or run in --out, and begin anew.")]

@@ -9,7 +9,7 @@ from rich.text import Text
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, measured_populations
+from neuronfair.verdict.entries import AttributeReport, measured_populations, worst_cases
 from neuronfair.verdict.report import Report
 from neuronfair.words import UNKNOWN, spanned, times
 
@@ -33,9 +33,10 @@ def audit_report(report: Report) -> RenderableType:
     lines += _proofs(attributes)
     lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     lines += _groups(attributes)
-    worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
-    for finding in worst[:WORST]:
-        lines.append(f"• {finding.sentence}")
+    if report.data.population is not None:
+        lines.append(report.data.population.text)
+    for finding in worst_cases(attributes, WORST):
+        lines.append(f"• {finding.sentence} {finding.how_usual}".rstrip())
         if finding.replay:
             lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
     lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
@@ -67,7 +68,7 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
         for search in one.searches:
             lift = "" if search.lift is None else times(search.lift)
-            table.add_row(*cells, search.method, f"{search.findings:,}", lift)
+            table.add_row(*cells, search.method, search.how_many, lift)
             cells = [""] * len(cells)
         if not one.searches:
             table.add_row(*cells, "none", "", "")

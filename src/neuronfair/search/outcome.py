@@ -33,6 +33,7 @@ class Plan:
     seed: int = 0
     decision: Decision = field(default_factory=Decision)
     controls: bool = True
+    plausible: float = 0.0  # the least plausibility of the people searched among; 0: the whole domain
     scale: Scale | None = None  # what the model's scores are, for those who read what was found
 
     def __post_init__(self) -> None:

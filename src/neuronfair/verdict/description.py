@@ -28,7 +28,6 @@ from neuronfair.verdict.hurt import direction
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 
 WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
-NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
 LOOK = 20_000  # findings whose gaps, distances and neurons are looked at
 BINS = 30  # of the histogram of gaps
 
@@ -51,8 +50,10 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     unique = found[once]
     scores, others = unique.scores.double(), unique.twin_scores.double()
     gaps = decision.gap(scores, others)
+    usual = case.plausible(rows[once])
     generator = torch.Generator().manual_seed(case.seed)
-    drawn = once[torch.randperm(len(once), generator=generator).to(once.device)]
+    order = torch.randperm(len(once), generator=generator).to(once.device)
+    drawn = once[order]
     inquiry.add(
         severity=_severity(gaps.cpu().numpy()),
         probability_gaps=_probability_gaps(case, scores, others),
@@ -68,11 +69,14 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         methods = [outcomes[i].plan.method for i in method[which].tolist()]
         pairs = map(words.Pair, *_partners(case, people))
         lines = zip(pairs, columns, number[which].tolist(), methods, strict=True)
-        return tuple(_replayed(case, words.finding(domain, decision, *line, case.scale)) for line in lines)
+        known = case.plausibility(people)
+        shares = [None] * len(people) if known is None else known.tolist()
+        told = (words.finding(domain, decision, *line, case.scale) for line in lines)
+        return tuple(_replayed(case, replace(one, plausibility=share)) for one, share in zip(told, shares, strict=True))
 
-    spread = drawn[:SAMPLE]
+    spread = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
     inquiry.add(
-        worst=told(*_worst(case, rows, once, gaps)),
+        worst=told(*_worst(case, rows, once, gaps, usual)),
         findings=told(spread, rows[spread].long(), [[] for _ in spread]),
     )
     if case.folder is not None:
@@ -128,21 +132,38 @@ def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> CoverageReport 
     return CoverageReport(*shares)
 
 
-def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, list[list[int]]]:
-    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns."""
-    domain, decision = case.domain, case.decision
-    wide = once[gaps.topk(min(len(gaps), LOOK)).indices]
-    # Walks leave many near copies: the widest of each region of the domain is a candidate.
-    coarse = case.model.encoding.encode(rows[wide].long()).cpu().numpy()
-    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
-    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
-    goals = _nearest(domain, rows[wide].long(), domain.clip(case.data.rows[:NEAR]))
-    people = shrink(case.exact, domain, rows[wide].long(), goals, decision)
-    order = decision.gap(*_partners(case, people)[2:]).argsort(descending=True, stable=True)
+def _worst(
+    case: Case, rows: Tensor, once: Tensor, gaps: Tensor, usual: Tensor
+) -> tuple[Tensor, Tensor, list[list[int]]]:
+    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
+
+    Plausible people come first, and stay plausible when they are shrunk. Others are looked at only where there are too
+    few of them; some become plausible by it.
+    """
+    domain = case.domain
+    parts = [_shrunk(case, case.near[0], rows, once[usual], gaps[usual])]
+    if not usual.all() and len(torch.unique(domain.key(parts[0][1]))) < WORST:
+        parts.append(_shrunk(case, domain, rows, once[~usual], gaps[~usual]))
+    wide, people, goals = map(torch.cat, zip(*parts, strict=True))
+    order = case.decision.gap(*_partners(case, people)[2:]).argsort(descending=True, stable=True)
+    order = order[(~case.plausible(people[order])).long().argsort(stable=True)]
     _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
     order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
     changed = (people[order] != goals[order]) & domain.free
     return wide[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
+
+
+def _shrunk(
+    case: Case, domain: TableDomain, rows: Tensor, chosen: Tensor, gaps: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the widest of the chosen findings, their rows shrunk within a domain, and the rows they were shrunk to."""
+    wide = chosen[gaps.topk(min(len(gaps), LOOK)).indices]
+    # Walks leave many near copies: the widest of each region of the domain is a candidate.
+    coarse = case.model.encoding.encode(rows[wide].long()).cpu().numpy()
+    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
+    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
+    goals = _nearest(domain, rows[wide].long(), case.near[1])
+    return wide, shrink(case.exact, domain, rows[wide].long(), goals, case.decision), goals
 
 
 def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:

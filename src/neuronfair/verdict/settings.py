@@ -23,7 +23,8 @@ class AuditSettings:
     `methods` are those of `neuronfair search`; None takes two that can search the model. `seconds` limits each search,
     and makes its result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
     of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
-    of sensitive attributes together; 0: for none.
+    of sensitive attributes together; 0: for none. `plausible` keeps the searches among people of at least that
+    plausibility: the share of the people of the table who are less usual.
     """
 
     seeds: int = 200
@@ -35,6 +36,7 @@ class AuditSettings:
     prove: float = 6.0
     repair: bool = True
     seed: int = 0
+    plausible: float = 0.0
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:

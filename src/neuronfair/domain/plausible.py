@@ -1,0 +1,86 @@
+"""A domain without the people whom nobody will ever meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.population import PopulationModel
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+
+TRIES = 4  # people drawn for one row, of whom the first plausible one is taken
+FEWEST = 5  # plausible rows of the table that a search can start from
+AT_ONCE = 1 << 16  # rows whose plausibility is asked for at a time: memory stays flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plausible(TableDomain):
+    """The people of a domain than whom at least the share `least` of real people is less usual. The others do not exist.
+
+    A move that leads out is not taken: the row stays. Random rows are people of the population instead of uniform
+    ones. Twins need not be plausible, and `clip` and `count` are those of the whole domain.
+    """
+
+    population: PopulationModel = field(compare=False, repr=False)
+    least: float
+    people: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
+
+    @property
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes: they must."""
+        return True
+
+    def valid(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it exists and is plausible: bool, (n,)."""
+        good = super().valid(rows)
+        chosen = good.nonzero()[:, 0]
+        for start in range(0, len(chosen), AT_ONCE):
+            part = chosen[start : start + AT_ONCE]
+            good[part] = self.population.plausibility(rows[part]) >= self.least
+        return good
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` that keep the sensitive values of `rows`; implausible ones stay."""
+        moved = super().move(rows, codes)
+        return torch.where(self.valid(moved)[:, None], moved, rows)
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return TRIES * self.population.draws_per_row + 1
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the plausible people who stand at random places u: numbers in [0, 1), (n, draws_per_row).
+
+        Each is the first plausible one of a few people drawn from the population; if none of them is, it is a
+        plausible row of the table.
+        """
+        *draws, last = u.split(self.population.draws_per_row, 1)
+        rows = self.people[(last[:, 0] * len(self.people)).long()]
+        left = torch.arange(len(rows), device=rows.device)
+        for draw in draws:
+            if len(left):
+                drawn = self.population.rows_at(draw[left])
+                good = self.valid(drawn)
+                rows[left[good]] = drawn[good]
+                left = left[~good]
+        return rows
+
+
+def plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> Plausible:
+    """Return a domain with those people only who are as usual as `least` says, given the rows of its table.
+
+    Refuses a table with hardly anybody like that.
+    """
+    known = {part.name: getattr(domain, part.name) for part in fields(domain)}
+    inside = Plausible(**known, population=population, least=least, people=rows)
+    people = rows[inside.valid(rows)]
+    if len(people) < FEWEST:
+        raise NeuronFairError(
+            f"{domain.name}: {len(people):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or more, "
+            f"and {FEWEST} are needed to start from. Ask for less, or take a population that is like the table"
+        )
+    return Plausible(**known, population=population, least=least, people=people)
