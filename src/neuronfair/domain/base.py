@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -56,8 +55,8 @@ class Domain(Protocol):
         """Which codes have an order: bool, (d,)."""
 
     @property
-    def rules(self) -> Sequence[object]:
-        """What rows must keep beyond the bounds of their codes."""
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes: rules, for instance."""
 
     @property
     def draws_per_row(self) -> int:

@@ -20,7 +20,7 @@ AT_ONCE = 1 << 16  # rows whose plausibility is asked for at a time: memory stay
 class Plausible(TableDomain):
     """The people of a domain than whom at least the share `least` of real people is less usual. The others do not exist.
 
-    A move that leads out is not taken: the row stays. Random rows are people of the population instead of uniform
+    A move that leads out is not taken, or only that part of it that does not lead out. Random rows are people of the population instead of uniform
     ones. Twins need not be plausible, and `clip` and `count` are those of the whole domain.
     """
 
@@ -43,9 +43,21 @@ class Plausible(TableDomain):
         return good
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` that keep the sensitive values of `rows`; implausible ones stay."""
-        moved = super().move(rows, codes)
-        return torch.where(self.valid(moved)[:, None], moved, rows)
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`, as far as these are plausible.
+
+        Where they are not, the attributes are changed one after the other, and those that lead out keep their value.
+        """
+        goals = super().move(rows, codes)
+        good = self.valid(goals)
+        moved = torch.where(good[:, None], goals, rows)
+        left = (~good).nonzero()[:, 0]
+        for column in (goals[left] != rows[left]).any(0).nonzero()[:, 0].tolist():
+            some = left[goals[left, column] != rows[left, column]]
+            trials = moved[some]
+            trials[:, column] = goals[some, column]
+            good = self.valid(trials)
+            moved[some[good]] = trials[good]
+        return moved
 
     @property
     def draws_per_row(self) -> int:
@@ -58,7 +70,7 @@ class Plausible(TableDomain):
         Each is the first plausible one of a few people drawn from the population; if none of them is, it is a
         plausible row of the table.
         """
-        *draws, last = u.split(self.population.draws_per_row, 1)
+        *draws, last = torch.split(u, self.population.draws_per_row, 1)
         rows = self.people[(last[:, 0] * len(self.people)).long()]
         left = torch.arange(len(rows), device=rows.device)
         for draw in draws:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +67,22 @@ class TablePopulation:
     def plausibility(self, rows: Tensor) -> Tensor:
         """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,)."""
         return torch.searchsorted(self.usual, self.log_likelihood(rows)).double() / len(self.usual)
+
+    def save(self, path: Path) -> None:
+        """Write the population to a file."""
+        columns = {f"chance_{i}": chance.cpu().numpy() for i, chance in enumerate(self.chances)}
+        with path.open("wb") as file:  # a path would be given another ending
+            np.savez(file, usual=self.usual.cpu().numpy(), **columns)  # type: ignore[arg-type]
+
+    @staticmethod
+    def load(path: Path, domain: TableDomain) -> TablePopulation:
+        """Read a population of this domain back."""
+        with np.load(path, allow_pickle=False) as file:
+            usual, *chances = (
+                torch.from_numpy(file[name]).to(domain.device)
+                for name in ("usual", *(f"chance_{i}" for i in range(len(domain.attributes))))
+            )
+        return TablePopulation(domain, tuple(chances), usual)
 
 
 def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> TablePopulation:

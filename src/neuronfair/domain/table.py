@@ -138,6 +138,11 @@ class TableDomain:
 
     # Which rows exist
 
+    @property
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes."""
+        return bool(self.rules)
+
     def broken(self, rows: Tensor) -> Tensor:
         """Return for each row and each rule whether the row breaks it: bool, (n, rules)."""
         return self._rulebook.broken(rows)
@@ -148,10 +153,9 @@ class TableDomain:
         return inside & ~self.broken(rows).any(1) if self.rules else inside
 
     def clip(self, rows: Tensor) -> Tensor:
-        """Return the nearest valid rows; valid rows stay as they are.
+        """Return the nearest valid rows: codes are moved into their bounds, and valid rows stay as they are.
 
-        Each code is moved into its bounds; then, where a rule is broken, the fewest attributes are changed that mend
-        it, a sensitive one only if nothing else does.
+        Where a rule is broken, the fewest attributes are changed that mend it, a sensitive one if nothing else does.
         """
         rows = torch.minimum(rows.clamp(min=0), self.sizes - 1)
         return self._rulebook.mend(rows, self._mending_weights) if self.rules else rows
@@ -180,10 +184,7 @@ class TableDomain:
         return rows
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` that keep the sensitive values of `rows`.
-
-        Where a rule ties a sensitive attribute so that there is no such row, the row stays.
-        """
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`; where none is, the row stays."""
         columns = list(self.sensitive_columns)
         codes = codes.clone()
         codes[:, columns] = rows[:, columns]
@@ -251,10 +252,8 @@ class TableDomain:
     def key(self, rows: Tensor) -> Tensor:
         """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.
 
-        The key is an exact mixed-radix number where the other attributes have fewer than 2^63 combinations
-        (`keys_are_exact`), and otherwise the sum of code times a fixed random 64-bit coefficient, modulo 2^64: two
-        given rows then share a key with a chance of about 2^-63 per pair, or 3 in a million for ten million rows.
-        Rows must lie within the bounds (`clip`).
+        Exact where the other attributes have fewer than 2^63 combinations (`keys_are_exact`); otherwise two rows share
+        a key with a chance of about 2^-63, or 3 in a million for any of ten million rows. Rows must lie within bounds.
         """
         return (rows * self._key_coefficients).sum(-1)
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
+from neuronfair.domain.plausible import plausible
+from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile, interpret
@@ -35,8 +37,8 @@ NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
 class Recorder(Protocol):
     """Where a campaign leaves what it finds, and finds it again after a kill."""
 
-    def begin(self, seeds: Tensor) -> None:
-        """Keep the rows that the walkers start from."""
+    def begin(self, seeds: Tensor, population: PopulationModel | None) -> None:
+        """Keep the rows that the walkers start from, and the population that says how usual people are."""
 
     def resume(self, phase: str) -> Checkpoint | None:
         """Return where a phase stood, if it was begun."""
@@ -55,6 +57,13 @@ Progress = Callable[[str, int, int, int], None]
 """Called with the phase, the steps done, the steps in all and the findings so far."""
 
 
+class Known(TypedDict, total=False):
+    """What is known of a model and its table already."""
+
+    profile: BiasProfile | None  # what `interpret` says of the network and these rows
+    population: PopulationModel | None  # what `fit_population` says of them, or one of your own
+
+
 def find(
     network: Model,
     domain: TableDomain,
@@ -62,14 +71,16 @@ def find(
     plan: Plan | None = None,
     *,
     seeds: Tensor | None = None,
-    profile: BiasProfile | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
+    **known: Unpack[Known],
 ) -> Outcome:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
     The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
-    `profile` is what `interpret` says of the network and these rows, where that is known already.
+    `profile` is what `interpret` says of the network and these rows, where that is known already, and `population`
+    says how usual each finding is. With `plan.plausible` the search stays among people who are as usual as that; the
+    population is fitted to the rows then if none is given, and seeds who are less usual are left out.
     With a recorder the search can be killed at any time and goes on from there when it is run again.
     """
     plan = plan or Plan()
@@ -77,18 +88,24 @@ def find(
     check_method(plan.method, network, plan.decision)
     if not bool(domain.free.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
-    if profile is None and isinstance(network, Network) and network.layers:
-        profile = interpret(network, domain, rows)
-    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
+    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), **known)
+    if world.profile is None and isinstance(network, Network) and network.layers:
+        world = replace(world, profile=interpret(network, domain, rows))
+    people = rows
+    if plan.plausible:
+        population = world.population or fit_population(domain, rows)
+        domain = inside = plausible(domain, population, plan.plausible, rows)
+        world, people = replace(world, domain=inside, population=population), inside.people
+        seeds = None if seeds is None else seeds[inside.valid(seeds)]
     if seeds is None:
-        seeds = cluster_seeds(network.encoding, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
+        seeds = cluster_seeds(network.encoding, people, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
-        recorder.begin(seeds)
+        recorder.begin(seeds, world.population)
     with _kept(recorder):
         first, local = _both_phases(plan, world, seeds, recorder, progress, "")
-        outcome = Outcome(plan, domain, seeds, profile, first, local, None, None, health)
+        outcome = Outcome(plan, domain, seeds, world.profile, first, local, None, None, health)
         if not plan.controls or "interrupted" in (first.stop, local.stop):
             return outcome
         random = _control("random", lambda: _random(plan, world, outcome.total.judged, progress), recorder)

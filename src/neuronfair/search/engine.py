@@ -13,7 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from neuronfair.domain.population import PopulationModel
 from neuronfair.errors import RunError
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.threads import one_thread
 from neuronfair.search.budget import Budget
 from neuronfair.search.findings import Findings
@@ -204,6 +206,8 @@ class _Tally:
         world = self._world
         recent = Findings.join(self._parts[self._saved :] or [Findings.empty(world.domain, world.network.outputs)])
         recent = recent if self._budget.counts_findings else confirmed(world, recent)
+        if self._keep and world.population is not None:
+            recent = replace(recent, plausibility=_plausibility(world.population, recent.packed))
         keys = torch.cat(self._keys) if self._keys else torch.empty(0, dtype=torch.int64, device=world.domain.device)
         self._parts[self._saved :] = [recent if self._keep else replace(recent[:0], misses=recent.misses[:0])]
         self._saved, self._keys = len(self._parts), []
@@ -223,6 +227,11 @@ def confirmed(world: World, findings: Findings) -> Findings:
         part = findings[start : start + size]
         keep[start : start + size] = _differ_exactly(world, part.rows, part.twins(world.domain))
     return replace(findings[keep], rejected=findings.rejected + int((~keep).sum()))
+
+
+def _plausibility(population: PopulationModel, packed: Tensor) -> Tensor:
+    parts = [population.plausibility(part.long()).float() for part in torch.split(packed, ROWS_PER_PASS)]
+    return torch.cat(parts)
 
 
 def _doubtful(world: World, judgement: Judgement) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,12 @@ class Findings:
     tried: int = 0
     judged: int = 0
     rejected: int = 0
+    plausibility: Tensor = field(default_factory=lambda: torch.empty(0))  # (f,) of each person; NaN: not known
+
+    def __post_init__(self) -> None:
+        if len(self.plausibility) == 0:  # nobody has said
+            unknown = torch.full((len(self.packed),), torch.nan, device=self.packed.device)
+            object.__setattr__(self, "plausibility", unknown)
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -76,4 +82,4 @@ class Findings:
         return Findings(**lines, **counts)
 
 
-_LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step")
+_LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Domain
+from neuronfair.domain.plausible import Plausible
+from neuronfair.domain.population import PopulationModel
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
@@ -32,6 +34,7 @@ class World:
     decision: Decision
     draws: Draws
     profile: BiasProfile | None = None
+    population: PopulationModel | None = None  # says how usual the people are who are found
     blind: bool = False  # the control: random numbers in the place of every gradient
 
     @cached_property
@@ -53,6 +56,16 @@ class World:
             return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
         assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
         return self.network.gradient(rows, objective, layer=layer).flatten(1)
+
+    def anywhere(self, u: Tensor) -> Tensor:
+        """Return a value for every attribute from numbers u in [0, 1): any of them, or that of a plausible person: (…, d).
+
+        Where the search stays among plausible people hardly any row of values that have nothing to do with each other
+        is one; so all of them are then one person's.
+        """
+        if isinstance(self.domain, Plausible):
+            return self.domain.people[(u[..., 0] * len(self.domain.people)).long()]
+        return (u * self.domain.sizes).long()
 
     def no_gradient(self, rows: Tensor) -> Tensor:
         """Return gradients of 0 for so many rows, in the type of the network's: (n, width)."""

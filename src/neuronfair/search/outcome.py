@@ -40,6 +40,11 @@ class Plan:
         for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
             if not (getattr(self, name) or 0) >= 0:  # nor NaN
                 raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.plausible < 1:
+            raise NeuronFairError(
+                f"plausible must be 0 or more and below 1, got {self.plausible}: the share of real people who are less "
+                "usual than anybody who is looked at"
+            )
         check_method(self.method)
 
 

@@ -29,6 +29,7 @@ MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # until it is whole
 FORMAT = 2  # of run folders and of the folders of audits; the first had no checksums
 MAX_OUTPUTS = 100_000
+_BEFORE = {"plausible": 0.0}  # what runs did that are older than the setting
 _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
 
 
@@ -136,12 +137,13 @@ def read_manifest(folder: Path, kind: Kind) -> Json:
 
 def check_same(folder: Path, there: Json, now: Json) -> None:
     """Refuse to go on with a run that was begun on something else."""
-    for key, what in (("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")):
-        if there[key] != now[key]:
+    changed = ("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")
+    for key, what in (*changed, ("population", "another population")):
+        if there.get(key) != now.get(key):
             raise RunError(
                 f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out, or --force"
             )
     for key, value in now["plan"].items():
-        was = there["plan"].get(key)
+        was = there["plan"].get(key, _BEFORE.get(key))
         if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
             raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")

@@ -10,14 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import RunError
 from neuronfair.search.engine import Checkpoint
 from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Count
 from neuronfair.store import files
-from neuronfair.store.journal import PHASES, SEEDS, Journal
+from neuronfair.store.journal import PHASES, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
+from neuronfair.store.population import read_population, written
 from neuronfair.store.seal import Json
 from neuronfair.store.tables import read_findings, write_findings
 
@@ -92,14 +94,21 @@ class Run:
         """The rows that the walkers started from, by the origin of a finding."""
         return files.load_array(self.ledger.path(SEEDS), len(self.domain.attributes)).long().to(self.domain.device)
 
+    @property
+    def population(self) -> PopulationModel | None:
+        """The population that says how usual people are; None where the run has not kept one."""
+        if not self.lines or "population" not in self.lines[0]:
+            return None
+        return read_population(self.ledger.path(POPULATION), self.domain)
+
     # What a campaign asks of a recorder
 
-    def begin(self, seeds: Tensor) -> None:
-        """Keep the rows that the walkers start from."""
+    def begin(self, seeds: Tensor, population: PopulationModel | None = None) -> None:
+        """Keep the rows that the walkers start from, and the population that says how usual people are."""
         # Walkers start within the bounds; a code beyond them may not even fit the compact type.
         seeds = self.domain.clip(seeds).to(self.domain.compact)
         if not self.lines:
-            self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds))})
+            self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population)})
         elif not torch.equal(self.seeds, seeds.long()):
             raise RunError(f"{self.folder}: this run was begun with other rows to start from. Choose another --out")
 

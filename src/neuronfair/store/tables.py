@@ -16,7 +16,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError
 from neuronfair.search.findings import Findings
 
-ORIGIN, STEP = "origin", "step"
+ORIGIN, STEP, PLAUSIBILITY = "origin", "step", "plausibility"
 TWIN = "twin_{}"  # the value of a sensitive attribute in the twin
 SCORE, TWIN_SCORE = "score_{}", "twin_score_{}"
 
@@ -36,6 +36,8 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
     for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
         for i in range(scores.shape[1]):
             columns[ours[name, i]] = pa.array(scores[:, i].cpu().numpy())
+    # What is not known is an empty cell.
+    columns[ours[PLAUSIBILITY]] = pa.array(findings.plausibility.cpu().numpy(), from_pandas=True)
     pq.write_table(pa.table(columns), path, compression="zstd")
 
 
@@ -56,6 +58,7 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
             origin=torch.from_numpy(table[ours[ORIGIN]].to_numpy().copy()).to(domain.device),
             step=torch.from_numpy(table[ours[STEP]].to_numpy().copy()).to(domain.device),
             misses=packed[:0].to(domain.device),
+            plausibility=_plausibility(table, ours[PLAUSIBILITY]).to(domain.device),
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, DomainError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -69,6 +72,7 @@ def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], s
     wanted: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
     wanted |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.sensitive_columns}
     wanted |= {(kind, i): kind.format(i) for kind in (SCORE, TWIN_SCORE) for i in range(outputs)}
+    wanted[PLAUSIBILITY] = PLAUSIBILITY  # last, as it was in no older run: the names of the others stay
     taken = set(domain.names)
     for key, name in wanted.items():
         while name in taken:
@@ -109,6 +113,12 @@ def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
         codes = np.append(codes, attribute.empty)  # the place after the last is for empty cells
     places = encoded.indices.fill_null(len(cells)).to_numpy(zero_copy_only=False).astype(np.int64)
     return torch.from_numpy(codes[places])
+
+
+def _plausibility(table: pa.Table, name: str) -> Tensor:
+    if name not in table.column_names:  # an older run has none
+        return torch.full((len(table),), torch.nan)
+    return torch.from_numpy(table[name].to_numpy().astype(np.float32))
 
 
 def _scores(table: pa.Table, names: list[str]) -> Tensor:

@@ -66,9 +66,9 @@ class ImageDomain:
         return self.codes_per_row
 
     @property
-    def rules(self) -> tuple[object, ...]:
-        """There is none: every combination of pixels is a picture."""
-        return ()
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes: every combination of pixels is a picture."""
+        return False
 
     @cached_property
     def compact(self) -> torch.dtype:

@@ -107,7 +107,7 @@ class Frontier:
         codes = torch.where(steps, old + way, anywhere)
         exists = (codes >= 0) & (codes < sizes) & (codes != old)
         codes = torch.where(exists, codes, old)
-        if domain.rules:
+        if domain.restricted:
             moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
@@ -131,7 +131,7 @@ class Frontier:
         rows = state["rows"]
         u, v = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
         share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
-        return world.domain.move(rows, torch.where(u < share, (v * world.domain.sizes).long(), rows))
+        return world.domain.move(rows, torch.where(u < share, world.anywhere(v), rows))
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""

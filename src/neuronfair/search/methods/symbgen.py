@@ -107,10 +107,11 @@ def _neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
     """Return rows with some attributes drawn anew, the sensitive ones too, from numbers u in [0, 1): (n, s, d).
 
     LIME, which the published program uses, draws from the training table, by default whatever the row is. Here each
-    attribute keeps the row's value with a chance of one half and is uniform otherwise; rules play no part.
+    attribute keeps the row's value with a chance of one half and is uniform otherwise, or a plausible person's where
+    the search stays among those; rules play no part.
     """
     choice, v = u.chunk(2, 2)
-    return torch.where(choice < REDRAWN, (v * world.domain.sizes).long(), rows[:, None])
+    return torch.where(choice < REDRAWN, world.anywhere(v), rows[:, None])
 
 
 def _beyond(world: World, rows: Tensor, path: Path, u: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
