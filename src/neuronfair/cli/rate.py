@@ -78,15 +78,14 @@ def rate(
     if model is not None:
         warn_of_feeding(opened, table, console)
     people = AUDITED if population is None else (population.value,)
-    usual, about = who_is_usual(table, None, seed, measured=False) if "plausible" in people else (None, None)
-    if usual is None and about is not None:
-        if population is not None:
-            raise NeuronFairError(about.text)
-        console.print(about.text)
     rates: dict[str, Rate] = {}
     for name in people:
-        whom = table.rows if name == "table" else usual if name == "plausible" else name
-        if whom is None:
+        try:
+            whom = table.rows if name == "table" else who_is_usual(table, None, seed) if name == "plausible" else name
+        except NeuronFairError as error:
+            if population is not None:
+                raise
+            console.print(f"Nothing is said of plausible people. {error}")
             continue
         with progress_bar(f"Judging {POPULATIONS[name]}", quiet=console.quiet) as show:
             rates[name] = discrimination_rate(

@@ -31,7 +31,7 @@ from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
-from neuronfair.verdict.population import who_is_usual
+from neuronfair.verdict.population import usual_or_nobody
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.report import SCHEMA, Report, Seconds
@@ -90,7 +90,7 @@ def run(
         feeding = check_feeding(opened, data)
         with clock.of("rate"):
             show("Looking who is usual", 0, None)
-            population, usual = who_is_usual(data, people, settings.seed)
+            population, usual = usual_or_nobody(data, people, settings.seed, settings.plausible)
         for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
             case = replace(case, population=population)
             inquiries.append(Inquiry.of(case.domain))

@@ -120,7 +120,7 @@ class SearchReport:
     gsr: float  # findings / tried
     seconds: float
     findings_per_second: float | None
-    random_gsr: float | None  # of as many people drawn uniformly from the domain
+    random_gsr: float | None  # of as many random people: drawn uniformly from where it searched
     lift: float | None  # gsr / random_gsr
     random_direction_gsr: float | None  # of the same walk with random numbers in the place of gradients
     lift_over_random_direction: float | None

@@ -35,12 +35,12 @@ from neuronfair.verdict.given import DRAWN, drawn_from, given
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.kept import keep
-from neuronfair.verdict.population import who_is_usual
+from neuronfair.verdict.population import usual_if_known
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.proving import proof_of
 from neuronfair.verdict.report import Check, CorpusReport
 from neuronfair.verdict.words import importance
-from neuronfair.words import POPULATIONS, Population, listed, percent, plain
+from neuronfair.words import POPULATIONS, listed, percent, plain
 
 SAMPLES = 10_000  # people judged at least
 ALIKE = (
@@ -131,9 +131,8 @@ class Fairness:
         past = _replay(demands.get("corpus"), data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
-        usual = who_is_usual(data, None, seed, measured=False)[0] if isinstance(domain, Data) else None
-        people = ([data.rows] if isinstance(domain, Data) else []) + ([] if usual is None else [usual])
-        rates = _rates(opened, data, samples, settings, [*people, "domain"])
+        usual = usual_if_known(data, seed) if isinstance(domain, Data) else None
+        rates = _rates(opened, data, samples, settings, data.rows if isinstance(domain, Data) else None, usual)
         rate = max(rates, key=lambda one: one.interval[1])
         feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
         problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.level == "wrong" else []
@@ -232,9 +231,10 @@ def _rates(
     data: Data,
     samples: int,
     settings: CheckSettings,
-    populations: Sequence[Population | Tensor | PopulationModel],
+    *people: Tensor | PopulationModel | None,
 ) -> tuple[Rate, ...]:
-    """Return how often the decision flips in each population."""
+    """Return how often the decision flips in each population that there is, and in the whole domain."""
+    populations: tuple[Population | Tensor | PopulationModel | None, ...] = (*people, "domain")
     return tuple(
         discrimination_rate(
             opened.model,
@@ -246,6 +246,7 @@ def _rates(
             seed=settings.seed,
         )
         for population in populations
+        if population is not None
     )
 
 

@@ -206,6 +206,7 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             plan,
             seeds=case.seeds[: plan.seeds],
             profile=inquiry.profile,
+            population=case.population,
             recorder=run,
             progress=note,
         )

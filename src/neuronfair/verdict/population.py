@@ -11,34 +11,49 @@ from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.errors import NeuronFairError
 from neuronfair.verdict.entries import USUAL
 from neuronfair.verdict.report import PopulationReport
+from neuronfair.words import percent
 
 
-def who_is_usual(
-    data: Data, own: Tensor | None, seed: int, *, measured: bool = True
-) -> tuple[PopulationModel | None, PopulationReport]:
-    """Return the population of plausible people, and what is said of it; None where none can be fitted.
+def who_is_usual(data: Data, own: Tensor | None, seed: int) -> PopulationModel:
+    """Return the population of plausible people; refused where nobody of the table is plausible in it.
 
-    `own` are people from a sampler of the user's own, who then stand for all plausible people. `measured`: whether to
-    look how well drawn people can be told from real ones, too.
+    `own` are people from a sampler of the user's own, who then stand for all plausible people.
     """
     rows = data.rows if own is None else own.to(data.rows.device)
+    fit = fit_population if own is None else own_population
+    model: PopulationModel = fit(data.domain, rows, seed=seed)
+    plausible(data.domain, model, USUAL, data.domain.clip(data.rows))
+    return model
+
+
+def usual_or_nobody(
+    data: Data, own: Tensor | None, seed: int, least: float
+) -> tuple[PopulationModel | None, PopulationReport]:
+    """Return the population of an audit, and what is said of it; None where who is usual cannot be known.
+
+    `least` is the plausibility that the searches keep to.
+    """
+    rows = len(data if own is None else own)
     try:
-        fit = fit_population if own is None else own_population
-        model: PopulationModel = fit(data.domain, rows, seed=seed)
-        plausible(data.domain, model, USUAL, data.domain.clip(data.rows))  # or nobody of the table is
+        model = who_is_usual(data, own, seed)
     except NeuronFairError as error:
-        text = f"Nothing is said of plausible people, since who is usual is not known: {error}"
-        return None, PopulationReport("none", len(rows), text)
+        if least:
+            raise
+        return None, PopulationReport("none", rows, f"Nothing is said of plausible people. {error}")
+    kept = (
+        f" The searches kept to people than whom at least {percent(least)} of the table are less usual."
+        if least
+        else ""
+    )
     if own is not None:
-        text = "Plausible people are those of the population that was given."
-        return model, PopulationReport("own", len(rows), text)
-    quality = _quality(data, seed) if measured else (None, None)
-    text = "Plausible people are drawn from a model of the table"
-    if quality[0] is not None:
-        text += f"; a classifier tells them from real ones with an AUC of {quality[0]:.2f} (0.5: not at all)"
-    return model, PopulationReport("table", len(rows), f"{text}.", *quality)
+        text = f"Plausible people are those of the population that was given.{kept}"
+        return model, PopulationReport("own", rows, text, least=least)
+    auc, likelihood = _quality(data, seed)
+    told = "" if auc is None else f"; a classifier tells them from real ones with an AUC of {auc:.2f} (0.5: not at all)"
+    text = f"Plausible people are drawn from a model of the table{told}.{kept}"
+    return model, PopulationReport("table", rows, text, auc, likelihood, least)
 
 
 def _quality(data: Data, seed: int) -> tuple[float | None, float | None]:
-    """Return the AUC of drawn against real people, and the mean log-likelihood of held-out ones, where known."""
+    """Return the AUC of drawn against real people, and the mean log-likelihood of held-out ones; None: not measured."""
     return None, None

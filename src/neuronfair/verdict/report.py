@@ -128,6 +128,7 @@ class PopulationReport:
     text: str
     auc: float | None = None  # with which a classifier tells drawn from real people: 0.5 is not at all; null: not tried
     log_likelihood: float | None = None  # of held-out real people, their mean
+    least: float = 0.0  # plausibility that the searches kept to; 0: they went through the whole domain
 
 
 @dataclass(frozen=True)
