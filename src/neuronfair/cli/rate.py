@@ -82,10 +82,10 @@ def rate(
     for name in people:
         try:
             whom = table.rows if name == "table" else who_is_usual(table, None, seed) if name == "plausible" else name
-        except NeuronFairError as error:
+        except NeuronFairError as why:
             if population is not None:
                 raise
-            console.print(f"Nothing is said of plausible people. {error}")
+            console.print(f"Nothing is said of plausible people. {why}")
             continue
         with progress_bar(f"Judging {POPULATIONS[name]}", quiet=console.quiet) as show:
             rates[name] = discrimination_rate(

@@ -10,8 +10,9 @@ from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, measured_populations, worst_cases
+from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Report
-from neuronfair.words import UNKNOWN, spanned, times
+from neuronfair.words import UNKNOWN, listed, percent, spanned, times
 
 WORST = 3  # findings told
 COLUMNS = 8  # left out and named
@@ -30,11 +31,10 @@ def audit_report(report: Report) -> RenderableType:
     if report.feeding is not None and report.feeding.accuracy is None:
         lines.append(report.feeding.text)
     lines.append(_table(attributes))
+    lines += _usual(report)
     lines += _proofs(attributes)
     lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     lines += _groups(attributes)
-    if report.data.population is not None:
-        lines.append(report.data.population.text)
     for finding in worst_cases(attributes, WORST):
         lines.append(f"• {finding.sentence} {finding.how_usual}".rstrip())
         if finding.replay:
@@ -65,14 +65,31 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
     for one in attributes:
         rates = [getattr(one.rates, population) for population in populations]
-        cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
+        cells = [one.name, *(UNKNOWN if rate is None else _narrow(rate) for rate in rates)]
         for search in one.searches:
             lift = "" if search.lift is None else times(search.lift)
-            table.add_row(*cells, search.method, search.how_many, lift)
+            table.add_row(*cells, search.method, f"{search.findings:,}", lift)
             cells = [""] * len(cells)
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
+
+
+def _narrow(rate: RateOf) -> str:
+    """Return a rate with its interval below it: three of them and a search must fit into 80 columns."""
+    return spanned(rate.rate, rate.low, rate.high).replace(" (", "\n(")
+
+
+def _usual(report: Report) -> list[str]:
+    """Return what plausible people are, and how many of the findings are such."""
+    known = [
+        f"{percent(search.plausible_share)} by {search.method} ({one.name})"
+        for one in report.attributes
+        for search in one.searches
+        if search.plausible_share is not None
+    ]
+    shares = f" Of the findings these are plausible: {listed(known)}." if known else ""
+    return [] if report.data.population is None else [report.data.population.text + shares]
 
 
 def _proofs(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:

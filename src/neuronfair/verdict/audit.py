@@ -26,7 +26,7 @@ from neuronfair.store.seal import Json
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
-from neuronfair.verdict.description import WORST, describe
+from neuronfair.verdict.description import describe
 from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
@@ -38,6 +38,7 @@ from neuronfair.verdict.report import SCHEMA, Report, Seconds
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
+from neuronfair.verdict.worst import WORST
 from neuronfair.words import listed
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget

@@ -12,6 +12,7 @@ from neuronfair.words import Population, percent, unusual
 
 Cell = str | int | float
 NOT_READ = "not-read"  # the name of a note about attributes that the model does not read
+TABLE = "table"  # in the place of a method: the person was not searched for
 USUAL = 0.01  # plausible is who is not less usual than 99 of 100 people of the table
 
 
@@ -174,8 +175,8 @@ class Change:
 class Finding:
     """An individual discriminatory instance: a person, and the twin for whom the decision flips."""
 
-    number: int  # in its run folder
-    method: str  # the search that found it
+    number: int  # in its run folder; or of the row of the table, from 0
+    method: str  # the search that found it; "table": nobody searched, it is a row of the table
     row: Mapping[str, Cell]  # the person
     changed: tuple[Change, ...]
     decision: str
@@ -189,6 +190,13 @@ class Finding:
     twin_probability: float | None = None  # and for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
     plausibility: float | None = None  # share of the people of the table who are less usual; null where not known
+
+    @property
+    def place(self) -> str:
+        """Where the person was found."""
+        if self.method == TABLE:
+            return f"row {self.number + 1:,} of the table"
+        return f"finding {self.number:,} of {self.method}"
 
     @property
     def is_plausible(self) -> bool:

@@ -40,7 +40,7 @@ from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.proving import proof_of
 from neuronfair.verdict.report import Check, CorpusReport
 from neuronfair.verdict.words import importance
-from neuronfair.words import POPULATIONS, listed, percent, plain
+from neuronfair.words import POPULATIONS, Population, listed, percent, plain
 
 SAMPLES = 10_000  # people judged at least
 ALIKE = (

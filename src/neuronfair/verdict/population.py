@@ -26,6 +26,14 @@ def who_is_usual(data: Data, own: Tensor | None, seed: int) -> PopulationModel:
     return model
 
 
+def usual_if_known(data: Data, seed: int) -> PopulationModel | None:
+    """Return the population of a table; None where nobody in it is plausible, such as in one of a few rows."""
+    try:
+        return who_is_usual(data, None, seed)
+    except NeuronFairError:
+        return None
+
+
 def usual_or_nobody(
     data: Data, own: Tensor | None, seed: int, least: float
 ) -> tuple[PopulationModel | None, PopulationReport]:
@@ -40,11 +48,7 @@ def usual_or_nobody(
         if least:
             raise
         return None, PopulationReport("none", rows, f"Nothing is said of plausible people. {error}")
-    kept = (
-        f" The searches kept to people than whom at least {percent(least)} of the table are less usual."
-        if least
-        else ""
-    )
+    kept = f" The searches kept to those than whom {percent(least)} of the table are less usual." if least else ""
     if own is not None:
         text = f"Plausible people are those of the population that was given.{kept}"
         return model, PopulationReport("own", rows, text, least=least)
