@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -10,7 +11,6 @@ from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, measured_populations, worst_cases
-from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Report
 from neuronfair.words import UNKNOWN, listed, percent, spanned, times
 
@@ -59,13 +59,15 @@ def _left_out(report: Report) -> list[str]:
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
-    table = Table(title="How often the decision flips")
+    # Three rates and a search must fit into 80 columns, each with its interval at most below it.
+    table = Table(title="How often the decision flips", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     populations = measured_populations(attributes)
     for heading in ("attribute", *populations, "search", "findings", "lift"):
-        table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
+        justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"
+        table.add_column(heading, justify=justify, min_width=len("(3.07–3.57)") if heading in populations else None)
     for one in attributes:
         rates = [getattr(one.rates, population) for population in populations]
-        cells = [one.name, *(UNKNOWN if rate is None else _narrow(rate) for rate in rates)]
+        cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
         for search in one.searches:
             lift = "" if search.lift is None else times(search.lift)
             table.add_row(*cells, search.method, f"{search.findings:,}", lift)
@@ -73,11 +75,6 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
-
-
-def _narrow(rate: RateOf) -> str:
-    """Return a rate with its interval below it: three of them and a search must fit into 80 columns."""
-    return spanned(rate.rate, rate.low, rate.high).replace(" (", "\n(")
 
 
 def _usual(report: Report) -> list[str]:
