@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neuronfair import cli
+from neuronfair.domain import population
 from neuronfair.model import open as bridges
 from neuronfair.model.zoo import fully_connected
 from neuronfair.search import engine
@@ -27,7 +28,7 @@ from tests.conftest import Result
 
 KEYS = {
     *("method", "findings", "findings_global", "findings_local", "tried", "gsr", "random", "lift", "random_direction"),
-    *("violations", "rejected_on_recheck", "seconds", "seconds_per_1000", "rows_judged"),
+    *("violations", "plausibility", "rejected_on_recheck", "seconds", "seconds_per_1000", "rows_judged"),
 }
 SMALL = ("--seeds", 20, "--steps", 20, "--out", "run")
 UNTIMED = ("seconds", "seconds_per_1000")
@@ -196,6 +197,9 @@ def test_the_published_adult_classifier(run, shared_models):
         (("--out", "."), ("exists and is not a run folder",)),
         (("--out", "table.csv/run"), ("table.csv/run",)),
         (("--device", "nonsense"), ("--device nonsense",)),
+        (("--plausible", 1.5), ("plausible must be 0 or more and below 1, got 1.5",)),
+        (("--plausible", "nan"), ("plausible must be 0 or more and below 1, got nan",)),
+        (("--population", "nobody.csv"), ("nobody.csv",)),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
@@ -259,6 +263,57 @@ def test_a_run_of_something_else(run, refused):
     rule = '[[rules]]\nname = "no old smiths"\nforbid = { age = { min = 70 }, job = ["smith"] }'
     write("ruled.toml", text, rule)
     refused(*SEARCH, *SMALL, "--domain", "ruled.toml", says=("another domain",))
+
+
+# Plausible people
+
+
+def test_a_search_among_plausible_people(run, refused):
+    words = (*SEARCH, *SMALL, "--plausible", 0.2)
+    found = figures(run(*words, "--json", "-"))
+    assert found["findings"] > 0 == found["violations"]
+    assert found["plausibility"]["share"] == 1.0
+    assert found["plausibility"]["median"] >= 0.2
+    assert (Run.open(Path("run")).findings().plausibility >= 0.2).all()
+    told = " ".join(run("replay", "run", 0).out.split())
+    assert re.search(r"This person is as (un)?usual as .* people of the table\.", told)
+    told = " ".join(run(*words).out.split())  # from the run folder
+    assert "Only people than whom 20 % of the table or more is less usual were looked at." in told
+    refused(*words, "--plausible", 0.1, says=("begun with plausible = 0.2, not 0.1",))
+    assert figures(run(*words, "--start", "uniform", "--out", "other", "--json", "-"))["violations"] == 0
+
+
+def test_how_usual_the_findings_are_is_always_said(run):
+    found = figures(run(*SEARCH, *SMALL, "--json", "-"))
+    there = Run.open(Path("run"))
+    plausibility = there.population.plausibility(there.findings().rows).float()
+    assert torch.equal(there.findings().plausibility, plausibility)
+    assert found["plausibility"]["share"] == pytest.approx(float((plausibility >= 0.01).double().mean()))
+    assert found["plausibility"]["median"] == float(plausibility.median())
+
+
+def test_a_run_goes_on_with_its_own_population(run, monkeypatch):
+    found = figures(run(*SEARCH, *SMALL, "--plausible", 0.1, "--json", "-"))
+    monkeypatch.setattr(population, "fit_population", None)
+    assert untimed(figures(run(*SEARCH, *SMALL, "--plausible", 0.1, "--json", "-"))) == untimed(found)
+
+
+def test_a_population_of_ones_own(run, refused):
+    lines = Path("table.csv").read_text(encoding="utf-8").splitlines()
+    write("others.csv", HEADER, *(line for line in lines[1:] if "smith" in line))
+    words = (*SEARCH, *SMALL, "--population")
+    found = figures(run(*words, "others.csv", "--plausible", 0.3, "--json", "-"))
+    assert found["findings"] > 0
+    there = Run.open(Path("run"))
+    assert set(there.domain.to_table(there.findings().rows)["job"]) == {"smith"}
+    refused(*words, "table.csv", "--plausible", 0.3, says=("begun with another population",))
+    refused(*SEARCH, *SMALL, "--plausible", 0.3, says=("begun with another population",))
+    write("empty.csv", HEADER)
+    write("odd.csv", lines[0], lines[1].replace(lines[1].split(",")[3], "wizard"))
+    write("short.csv", *(",".join(line.split(",")[1:]) for line in lines))
+    refused(*words, "empty.csv", says=("empty.csv",))
+    refused(*words, "odd.csv", says=("odd.csv", "wizard"))
+    refused(*words, "short.csv", says=("short.csv: column", "is missing"))
 
 
 # Ctrl-C

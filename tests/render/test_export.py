@@ -49,7 +49,9 @@ def run(folder, domain: TableDomain = DOMAIN, decision: Decision | None = None, 
     columns = list(domain.sensitive_columns)
     number = torch.arange(3)
     found = Findings(
-        PEOPLE.to(domain.compact), 1 - PEOPLE[:, columns], SCORES, TWINS, number, number, PEOPLE[:0].to(domain.compact)
+        *(PEOPLE.to(domain.compact), 1 - PEOPLE[:, columns], SCORES, TWINS, number, number),
+        misses=PEOPLE[:0].to(domain.compact),
+        plausibility=torch.tensor([0.25, 0.5, torch.nan]),
     )
     made.checkpoint("global", Checkpoint(1, {}, found, number))
     return made
@@ -68,6 +70,7 @@ def audit(tmp_path):
 HEADS = [
     *("sensitive", "method", "number", "=cmd", "gap", "sex", "race", "twin_sex", "twin_race"),
     *("decision", "twin_decision", "outcome", "probability", "twin_probability", "score", "twin_score", "gap_"),
+    "plausibility",
 ]  # fmt: skip
 
 
@@ -88,7 +91,8 @@ def test_csv_holds_all_pairs_side_by_side(audit, tmp_path, monkeypatch):
     ]
     assert rows[0][9:12] == ["no", "yes", "yes"]
     # The probability of the favourable class; the lead of the person's own class, and how far that moves.
-    assert [float(cell) for cell in rows[0][12:]] == pytest.approx([0.4, 0.8, 0.2, -0.6, 0.8], abs=1e-6)
+    assert [float(cell) for cell in rows[0][12:]] == pytest.approx([0.4, 0.8, 0.2, -0.6, 0.8, 0.25], abs=1e-6)
+    assert [row[-1] for row in rows] == ["0.25", "0.5", ""] * 2  # an empty cell: not known
 
 
 def test_excel_and_parquet_hold_the_same(audit, tmp_path):
@@ -101,6 +105,7 @@ def test_excel_and_parquet_hold_the_same(audit, tmp_path):
     table = pq.read_table(tmp_path / "findings.parquet")
     assert table.column_names == HEADS
     assert table["=cmd"].to_pylist() == ["=1+1", "-3.5", "\tx"] * 2  # as it is: nobody opens it in a spreadsheet
+    assert [row[-1].value for row in rows] == table["plausibility"].to_pylist() == [0.25, 0.5, None] * 2
     assert [row[12].value for row in rows] == pytest.approx(table["probability"].to_pylist())
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import Target
 from neuronfair.domain.toml import format_domain, parse_domain, read_domain
@@ -24,10 +25,12 @@ from neuronfair.errors import RunError
 from neuronfair.search import campaign, engine
 from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Plan
-from neuronfair.store.journal import JOURNAL, SEEDS, Journal
+from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import DOMAIN
+from neuronfair.store.population import read_population
 from neuronfair.store.run import Run
+from neuronfair.testing.cases import Young
 from tests.conftest import PEOPLE
 from tests.store.runs import (
     DOMAIN_OF_RUN,
@@ -35,12 +38,14 @@ from tests.store.runs import (
     PLANS,
     ROWS,
     Killed,
+    Killer,
     assert_beginning,
     assert_same_run,
     contents,
     killed_at,
     listing,
     make_manifest,
+    planted,
     search,
     untimed,
 )
@@ -231,6 +236,7 @@ def test_seeds_beyond_the_bounds_are_kept_as_the_walkers_start(tmp_path):
         ({"weights": "x"}, "other weights"),
         ({"domain": "x"}, "another domain"),
         ({"rows": "x"}, "another table"),
+        ({"population": "x"}, "another population"),
     ],
 )
 def test_a_run_of_another_model_domain_or_table(halfway, other, says):
@@ -242,13 +248,83 @@ def test_a_run_of_another_model_domain_or_table(halfway, other, says):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("method", "uniform"), ("seeds", 7), ("steps", 1), ("global_steps", 9), ("seconds", 3.5), ("seed", 1)],
+    [
+        ("method", "uniform"),
+        ("seeds", 7),
+        ("steps", 1),
+        ("global_steps", 9),
+        ("seconds", 3.5),
+        ("seed", 1),
+        ("plausible", 0.1),
+    ],
 )
 def test_a_run_with_another_option(halfway, option, value):
     other = make_manifest(dataclasses.replace(PLAN, **{option: value}))
     was = getattr(PLAN, option)
     with pytest.raises(RunError, match=f"begun with {option} = {was}, not {value}"):
         Run.create_or_open(halfway, other, DOMAIN_OF_RUN, 2)
+
+
+def test_a_run_that_is_older_than_a_setting_goes_on_without_it(tmp_path):
+    old = make_manifest(PLAN)
+    del old["plan"]["plausible"]
+    Run.create_or_open(tmp_path / "run", old, DOMAIN_OF_RUN, 2)
+    assert Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2).population is None
+    other = make_manifest(dataclasses.replace(PLAN, plausible=0.1))
+    with pytest.raises(RunError, match=r"begun with plausible = 0\.0, not 0\.1"):
+        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
+
+
+def test_the_population_is_kept_with_the_run(tmp_path):
+    population = fit_population(DOMAIN_OF_RUN, ROWS)
+    made = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    made.begin(ROWS[:3], population)
+    again = Run.open(tmp_path / "run").population
+    assert again is not None
+    assert torch.equal(again.plausibility(ROWS), population.plausibility(ROWS))
+    u = torch.rand(20, population.draws_per_row, dtype=torch.float64)
+    assert torch.equal(again.rows_at(u), population.rows_at(u))
+    content = (tmp_path / "run" / POPULATION).read_bytes()
+    (tmp_path / "run" / POPULATION).write_bytes(content[:-1])
+    with pytest.raises(RunError, match=f"{POPULATION}: damaged: it is not as it was written"):
+        Run.open(tmp_path / "run")
+    with pytest.raises(RunError, match=r"bad\.npz: damaged or gone"):
+        read_population(tmp_path / "bad.npz", DOMAIN_OF_RUN)
+
+
+def test_a_population_of_ones_own_is_not_kept(tmp_path):
+    made = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    made.begin(ROWS[:3], Young(DOMAIN_OF_RUN))
+    assert Run.open(tmp_path / "run").population is None
+
+
+def test_a_plausible_search_that_is_killed_again_and_again_finds_the_same(tmp_path):
+    plan = dataclasses.replace(PLAN, plausible=0.3)
+
+    def searched(folder: Path, usual: PopulationModel | None) -> None:
+        run = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
+        known = {"population": run.population or usual}
+        run.finish(campaign.find(planted(), DOMAIN_OF_RUN, ROWS, plan, recorder=run, **known).summary())
+
+    def killed(usual: PopulationModel | None) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            Killer(patch, after=14)
+            try:
+                searched(tmp_path / "run", usual)
+            except Killed:
+                return True
+        return False
+
+    usual = fit_population(DOMAIN_OF_RUN, ROWS)
+    searched(tmp_path / "whole", usual)
+    assert killed(usual)
+    other = fit_population(DOMAIN_OF_RUN, ROWS[:20])  # is not looked at: the run has its own
+    kills = sum(1 for _ in iter(lambda: killed(other), False))
+    assert kills > 2
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    found = Run.open(tmp_path / "run").findings()
+    assert len(found) > 0
+    assert (found.plausibility >= 0.3).all()
 
 
 def test_a_run_with_other_sensitive_attributes(halfway):

@@ -43,7 +43,9 @@ def findings(domain: TableDomain, count: int = 40, outputs: int = 2, *, seed: in
     scores = torch.randn(2, count, outputs, generator=generator)
     number = torch.randint(2**40, (2, count), generator=generator)
     packed = rows.to(domain.compact)
-    return Findings(packed, twins, *scores, *number, misses=packed[:0])
+    usual = torch.rand(count, generator=generator)
+    usual[::5] = torch.nan  # not known
+    return Findings(packed, twins, *scores, *number, misses=packed[:0], plausibility=usual)
 
 
 def assert_same(one: Findings, other: Findings, *, without: tuple[str, ...] = ()) -> None:
@@ -54,7 +56,8 @@ def assert_same(one: Findings, other: Findings, *, without: tuple[str, ...] = ()
             continue
         if isinstance(x, torch.Tensor):
             assert x.dtype == y.dtype, field.name
-            assert torch.equal(x, y), field.name
+            assert torch.equal(x.isnan(), y.isnan()), field.name
+            assert torch.equal(x.nan_to_num(), y.nan_to_num()), field.name
         else:
             assert x == y, field.name
 
@@ -111,7 +114,18 @@ def test_people_can_read_the_cells(tmp_path, mixed):
     words = {"age": 39, "height": 0.3, "debt": -3, "member": 1, "sex": "F", "race": "C", "rank": "middle"}
     words |= {"city": "Zürich 中", "twin_sex": "M", "twin_race": "A"}
     assert {name: first[name] for name in words} == words
-    assert table.column_names[-4:] == ["score_0", "score_1", "twin_score_0", "twin_score_1"]
+    assert table.column_names[-5:] == ["score_0", "score_1", "twin_score_0", "twin_score_1", "plausibility"]
+    assert table["plausibility"].to_pylist() == [None, *there.plausibility[1:].tolist()]
+
+
+def test_a_part_of_an_older_run_says_nothing_of_plausibility(tmp_path, mixed):
+    there = findings(mixed)
+    write_findings(tmp_path / "a.parquet", there, mixed)
+    pq.write_table(pq.read_table(tmp_path / "a.parquet").drop_columns("plausibility"), tmp_path / "old.parquet")
+    old = read_findings(tmp_path / "old.parquet", mixed, 2)
+    assert_same(old, there, without=("plausibility",))
+    assert old.plausibility.dtype == torch.float32
+    assert old.plausibility.isnan().all()
 
 
 def test_all_parts_of_a_run_have_one_schema(tmp_path, mixed):
@@ -125,7 +139,7 @@ def test_all_parts_of_a_run_have_one_schema(tmp_path, mixed):
 
 
 def test_attributes_may_be_called_like_our_own_columns(tmp_path):
-    names = ("origin", "step", "score_0", "twin_sex", "twin_sex_", "twin_score_1")
+    names = ("origin", "step", "score_0", "twin_sex", "twin_sex_", "twin_score_1", "plausibility")
     columns = tuple(Attribute(name, "ordinal", low=0, high=9) for name in names)
     domain = TableDomain("odd", (*columns, Attribute("sex", "flag")), ("sex",))
     there = findings(domain)

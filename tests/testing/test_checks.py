@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair import NeuronFairError
+from neuronfair.domain.table import TableDomain
 from neuronfair.methods import METHODS, Entry, Judgement, Phases, State, World, choose
 from neuronfair.testing import CHECKS, check_method
 from neuronfair.testing.asking import full_search
@@ -78,6 +79,13 @@ class Changed(Roamer):
         return torch.where(world.domain.valid(rows)[:, None], rows, state["rows"])
 
 
+class Careless(Roamer):
+    """Goes where nobody is plausible."""
+
+    def tell(self, world, state, rows, judgement, t):
+        return state | {"rows": TableDomain.move(world.domain, rows, self.step(world, state, rows, t))}
+
+
 class Chancy(Roamer):
     """Takes random numbers from elsewhere."""
 
@@ -122,6 +130,7 @@ class Meddling(Roamer):
 BROKEN = {
     Lawless: "rows_exist_and_keep_the_sensitive_values_of_their_seed-people-local",
     Changed: "rows_exist_and_keep_the_sensitive_values_of_their_seed-people-local",
+    Careless: "rows_exist_and_keep_the_sensitive_values_of_their_seed-plausible-local",
     Chancy: "the_same_seed_finds_the_same_and_another_one_others",
     Social: "batches_change_no_path-local",
     Private: "a_killed_phase_goes_on_from_every_checkpoint-local",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.data import Data
+    from neuronfair.domain.table import TableDomain
     from neuronfair.search.outcome import Plan
 
 # Once: typer reads the options of every command four times a call.
@@ -54,6 +55,12 @@ def search(
         int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = 1000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
+    plausible: Annotated[
+        float, typer.Option(help="Search among people only than whom this share of the table is less usual: 0.05.")
+    ] = 0.0,
+    population: Annotated[
+        Path | None, typer.Option(help="People who say what is usual (CSV, Parquet). Default: those of the table.")
+    ] = None,
     controls: Annotated[
         bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
     ] = True,
@@ -70,15 +77,18 @@ def search(
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
+    from neuronfair.domain.plausible import plausible as inside
+    from neuronfair.domain.population import fit_population
     from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
     from neuronfair.search.campaign import find
     from neuronfair.search.methods import check_method
     from neuronfair.search.outcome import Plan
+    from neuronfair.search.seeds import uniform_seeds
     from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.ledger import check_folder
-    from neuronfair.store.manifest import make_manifest, where
+    from neuronfair.store.manifest import make_manifest, rows_digest, where
     from neuronfair.store.run import Run
     from neuronfair.verdict.about import Origin, replay_options, score_scale
     from neuronfair.verdict.folder import check_writable, refuse_links
@@ -86,13 +96,15 @@ def search(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     if force:
-        check_discardable(out, (data, model, weights, domain))
+        check_discardable(out, (data, model, weights, domain, population))
     else:
         check_folder(out)
         refuse_links(out)
     check_writable(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    plan = Plan(method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls)
+    plan = Plan(
+        method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls, plausible=plausible
+    )
     if model is None and not force:
         source = replace(source, model=_trained(out))
     table = options.load_data(data, encoding, domain, sensitive, target, source).data
@@ -100,6 +112,7 @@ def search(
     network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
     check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)
+    people = table.rows if population is None else _people(population, table.domain)
     if model is not None:
         warn_of_feeding(opened, table, console)
     manifest = make_manifest(
@@ -111,11 +124,16 @@ def search(
         extra_weights=None if weights is None else str(weights.absolute()),
     )
     manifest["plan"]["start"] = start
+    manifest["population"] = None if population is None else rows_digest(people)
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
     if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
         save(out / WEIGHTS, opened.module, card)
+    with progress_bar("Looking who is usual", quiet=console.quiet):
+        usual = run.population or fit_population(table.domain, people)
+    if plausible and start == "uniform":
+        starts = uniform_seeds(inside(table.domain, usual, plausible, table.domain.clip(table.rows)), seeds, seed=seed)
     with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
 
@@ -123,7 +141,9 @@ def search(
             rate = found / max(1e-9, time.perf_counter() - begun)
             show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
 
-        outcome = find(network, table.domain, table.rows, plan, seeds=starts, recorder=run, progress=note)
+        outcome = find(
+            network, table.domain, table.rows, plan, seeds=starts, recorder=run, progress=note, population=usual
+        )
     result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
     result |= outcome.summary()
     if not outcome.interrupted:
@@ -195,6 +215,13 @@ def _trained(out: Path) -> str | None:
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
+
+
+def _people(path: Path, domain: TableDomain) -> Tensor:
+    """Return the people of a file who say what is usual; what was decided for them plays no part."""
+    from neuronfair.domain.data import read_table
+
+    return read_table(path, replace(domain, target=None, favourable=None)).rows
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:

@@ -11,6 +11,7 @@ from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 
+PLAUSIBLE = 0.01  # whoever is not less usual than 99 of 100 real people is called plausible
 TRIES = 4  # people drawn for one row, of whom the first plausible one is taken
 FEWEST = 5  # plausible rows of the table that a search can start from
 AT_ONCE = 1 << 16  # rows whose plausibility is asked for at a time: memory stays flat
@@ -18,10 +19,10 @@ AT_ONCE = 1 << 16  # rows whose plausibility is asked for at a time: memory stay
 
 @dataclass(frozen=True, kw_only=True)
 class Plausible(TableDomain):
-    """The people of a domain than whom at least the share `least` of real people is less usual. The others do not exist.
+    """The people of a domain who are plausible: a share of `least` of real people, or more, is less usual than they.
 
-    A move that leads out is not taken, or only that part of it that does not lead out. Random rows are people of the population instead of uniform
-    ones. Twins need not be plausible, and `clip` and `count` are those of the whole domain.
+    For a search nobody else exists: a move that leads out is not taken, or only as far as it stays inside, and random
+    rows are people of the population. Twins need not be plausible, and `clip` and `count` are the whole domain's.
     """
 
     population: PopulationModel = field(compare=False, repr=False)
@@ -59,6 +60,28 @@ class Plausible(TableDomain):
             moved[some[good]] = trials[good]
         return moved
 
+    def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return for each attribute whether it alone can take its new code without leading out: bool, (n, d)."""
+        n, width = rows.shape
+        can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
+        size = max(1, AT_ONCE // width)
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            trials = rows[part, None].repeat(1, width, 1)
+            trials.diagonal(dim1=1, dim2=2).copy_(codes[part])
+            can[part] = self.valid(trials.flatten(0, 1)).view(-1, width)
+        return can
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Return the plausible ones among rows to start from; refuses rows without any."""
+        chosen = rows[self.valid(rows)]
+        if len(chosen) == 0 < len(rows):
+            raise NeuronFairError(
+                f"{self.name}: none of the {len(rows):,} rows to start from has a plausibility of {self.least:g} or "
+                "more. Start from others, or ask for less"
+            )
+        return chosen
+
     @property
     def draws_per_row(self) -> int:
         """How many random numbers `rows_at` takes for one row."""
@@ -92,7 +115,7 @@ def plausible(domain: TableDomain, population: PopulationModel, least: float, ro
     people = rows[inside.valid(rows)]
     if len(people) < FEWEST:
         raise NeuronFairError(
-            f"{domain.name}: {len(people):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or more, "
-            f"and {FEWEST} are needed to start from. Ask for less, or take a population that is like the table"
+            f"{domain.name}: {len(people):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
+            f"more, and {FEWEST} are needed. Ask for less, or take a population that is like the table"
         )
     return Plausible(**known, population=population, least=least, people=people)

@@ -184,7 +184,7 @@ class TableDomain:
         return rows
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` with the sensitive values of `rows`; where none is, the row stays."""
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`; if none is, the row stays."""
         columns = list(self.sensitive_columns)
         codes = codes.clone()
         codes[:, columns] = rows[:, columns]

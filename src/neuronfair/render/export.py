@@ -30,7 +30,17 @@ FORMATS = (".csv", ".xlsx", ".parquet")
 SHEET = (1_048_576, 16_384)  # rows and columns that a sheet of Excel holds
 AT_ONCE = 65_536  # findings that are turned into words at a time
 FIRST = ("sensitive", "method", "number")
-LAST = ("decision", "twin_decision", "outcome", "probability", "twin_probability", "score", "twin_score", "gap")
+LAST = (
+    "decision",
+    "twin_decision",
+    "outcome",
+    "probability",
+    "twin_probability",
+    "score",
+    "twin_score",
+    "gap",
+    "plausibility",
+)
 _FORMULA, _NUMBER = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]"), re.compile(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
@@ -38,8 +48,8 @@ def export_findings(folder: Path, out: Path) -> int:
     """Write everything that an audit or a search found to a table, and return how many pairs these are.
 
     `out` ends in .csv, .xlsx or .parquet. A line holds the person's attributes, the twin's sensitive values, both
-    decisions, how probable one class is for both, and the scores. In CSV and Excel a text that a spreadsheet would take
-    for a formula begins with an apostrophe.
+    decisions, how probable one class is for both, the scores, and how usual the person is. In CSV and Excel a text
+    that a spreadsheet would take for a formula begins with an apostrophe.
     """
     if out.suffix.lower() == ".xlsx":
         needs("openpyxl", "excel", "writing .xlsx", NeuronFairError)
@@ -143,6 +153,7 @@ def columns(
         *([nothing, nothing] if likely is None else (pa.array(p.numpy()) for p in (likely.own, likely.twin))),
         *(pa.array(score.numpy()) for score in lead(decision, scores, twin_scores)),
         pa.array(decision.gap(scores, twin_scores).numpy()),
+        pa.array(found.plausibility.double().cpu().numpy(), from_pandas=True),  # an empty cell: not known
     ]
 
 

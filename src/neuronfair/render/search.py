@@ -21,7 +21,7 @@ from neuronfair.search.outcome import Outcome
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
 from neuronfair.verdict.replay import holds, replayed
-from neuronfair.words import apart, listed, percent, shift, times
+from neuronfair.words import apart, listed, percent, shift, times, unusual
 
 EXAMPLES = 3
 
@@ -37,7 +37,7 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.plan.method, *_cells(figures), "", style="bold")
     for name, lift, label in (
-        ("random", "lift", "drawn uniformly"),
+        ("random", "lift", "drawn plausibly" if outcome.plan.plausible else "drawn uniformly"),
         ("random_direction", "lift_over_random_direction", "random directions"),
     ):
         if figures[name] is not None:
@@ -52,6 +52,7 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
         f"{figures['violations']:,} findings break a rule or a bound; {figures['rejected_on_recheck']:,} did not stand "
         "the second judgement in float64 and were dropped.",
     ]
+    lines += _usual(outcome, figures["plausibility"])
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command goes on from here.")
     lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health]
@@ -59,6 +60,20 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
     again = shlex.join(["neuronfair", "replay", str(folder), "0", *replay])
     lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")
     return Group(table, *lines)
+
+
+def _usual(outcome: Outcome, figures: dict[str, float] | None) -> list[str]:
+    """Return how usual the people are who were found, and among whom they were searched for."""
+    least, lines = outcome.plan.plausible, []
+    if least:
+        found = "Only" if figures else "Nobody was found. Only"
+        lines.append(f"{found} people than whom {percent(least)} of the table or more is less usual were looked at.")
+    if figures:
+        lines.append(
+            f"{percent(figures['share'])} of the findings are plausible: not less usual than 99 of 100 people of the "
+            f"table. Half of them are {unusual(figures['median'])}, or more usual."
+        )
+    return lines
 
 
 def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
@@ -124,6 +139,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
         f"Finding {number} of {run.folder}: {where}, step {again.step}.",
         *_told(domain, decision, scale, again.found),
         origin,
+        *([] if again.plausibility is None else [f"This person is {unusual(again.plausibility)}."]),
         f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
     if again.shrunk is not None:

@@ -94,9 +94,10 @@ def find(
     people = rows
     if plan.plausible:
         population = world.population or fit_population(domain, rows)
-        domain = inside = plausible(domain, population, plan.plausible, rows)
+        seeds = None if seeds is None else domain.clip(seeds)  # as the engine does with all rows to start from
+        domain = inside = plausible(domain, population, plan.plausible, domain.clip(rows))
         world, people = replace(world, domain=inside, population=population), inside.people
-        seeds = None if seeds is None else seeds[inside.valid(seeds)]
+        seeds = None if seeds is None else inside.among(seeds)
     if seeds is None:
         seeds = cluster_seeds(network.encoding, people, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()

@@ -58,10 +58,10 @@ class World:
         return self.network.gradient(rows, objective, layer=layer).flatten(1)
 
     def anywhere(self, u: Tensor) -> Tensor:
-        """Return a value for every attribute from numbers u in [0, 1): any of them, or that of a plausible person: (…, d).
+        """Return values to draw attributes anew from, by numbers u in [0, 1): (…, d) each.
 
-        Where the search stays among plausible people hardly any row of values that have nothing to do with each other
-        is one; so all of them are then one person's.
+        They are uniform, one by one; where the search stays among plausible people, who are rare among such rows, they
+        are all those of one plausible row of the table.
         """
         if isinstance(self.domain, Plausible):
             return self.domain.people[(u[..., 0] * len(self.domain.people)).long()]

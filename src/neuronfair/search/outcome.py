@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neuronfair.domain.plausible import PLAUSIBLE
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
@@ -94,6 +95,15 @@ class Outcome:
         missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
         return missing or "interrupted" in (self.first.stop, self.local.stop)
 
+    def _plausibility(self) -> dict[str, float] | None:
+        """Return how usual the people are who were found; None where nobody was, or nothing is known of it."""
+        both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
+        known = both[~both.isnan()]
+        if len(known) == 0:
+            return None
+        share = float((known >= PLAUSIBLE).double().mean())
+        return {"least": PLAUSIBLE, "share": share, "median": float(known.median())}
+
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
         first, local, total = self.first.findings, self.local.findings, self.total
@@ -115,6 +125,7 @@ class Outcome:
             "random_direction": None,
             "lift_over_random_direction": None,
             "violations": invalid,
+            "plausibility": self._plausibility(),
             "rejected_on_recheck": first.rejected + local.rejected,
             "seconds": seconds,
             "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from neuronfair.domain.plausible import Plausible
 from neuronfair.model.decision import Decision
 from neuronfair.search.method import State, World
 
@@ -40,7 +41,12 @@ def choose(world: World, state: State, weights: Tensor, t: int) -> Tensor:
 
 
 def one_attribute(world: World, state: State, base: Tensor, codes: Tensor, weights: Tensor, t: int) -> Tensor:
-    """Return the rows with one attribute taken to its new code, drawn with probability in proportion to `weights`."""
+    """Return the rows with one attribute taken to its new code, drawn with probability in proportion to `weights`.
+
+    Where the search stays among plausible people, those that would lead out are not drawn: often they weigh the most.
+    """
+    if isinstance(world.domain, Plausible):
+        weights = weights * world.domain.can_change(base, codes)
     chosen = choose(world, state, weights, t)
     return base.scatter(1, chosen, codes.gather(1, chosen))
 

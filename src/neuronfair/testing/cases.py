@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.plausible import plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.interpretation.profile import BiasProfile, interpret
@@ -21,6 +22,7 @@ from neuronfair.search.method import World
 
 WALKERS = 8
 CASES = ("plain", "people", "pair", "score")
+PLAUSIBLE = "plausible"  # people, but young ones only
 PEOPLE = """
 name = "people"
 sensitive = ["sex"]
@@ -44,6 +46,34 @@ then = { marital = ["Married", "AF"] }
 name = "gain and loss are not both positive"
 forbid = { gain = { min = 0.5 }, loss = { min = 1 } }
 """
+
+
+@dataclass(frozen=True)
+class Young:
+    """A population in which people are the less usual the older they are; the first attribute says how old."""
+
+    domain: TableDomain
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return self.domain.draws_per_row
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the people who stand at random places u: anybody."""
+        return self.domain.rows_at(u)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n people."""
+        return self.domain.sample(n, generator)
+
+    def log_likelihood(self, rows: Tensor) -> Tensor:
+        """Return the logarithm of how usual each person is."""
+        return self.plausibility(rows).log()
+
+    def plausibility(self, rows: Tensor) -> Tensor:
+        """Return 1 for the youngest and 0 for the oldest: float64, (n,)."""
+        return 1 - rows[:, 0].double() / (self.domain.attributes[0].size - 1)
 
 
 @dataclass(frozen=True)
@@ -87,7 +117,7 @@ class Case:
 
 @cache
 def case(name: str) -> Case:
-    """Return one of the cases: a boundary by hand, many kinds of attributes with rules, two attributes, a score."""
+    """Return a case: a boundary by hand, many attributes with rules, two sensitive ones, a score, plausible people."""
     people = parse_domain(PEOPLE)
     if name == "plain":
         return Case(one_biased_neuron(), domain())
@@ -95,6 +125,8 @@ def case(name: str) -> Case:
         return Case(random_module(people, seed=1), people)
     if name == "score":
         return Case(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
+    if name == PLAUSIBLE:
+        return Case(random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100)))
     pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
     return Case(random_module(pair, 3, seed=2), pair)
 

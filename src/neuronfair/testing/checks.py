@@ -20,12 +20,12 @@ from neuronfair.search.methods import METHODS
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.testing.asking import LINES, PHASES, STEPS, check, digest, explore, full_search, kept, kept_search
-from neuronfair.testing.cases import CASES, WALKERS, case, linear, network
+from neuronfair.testing.cases import CASES, PLAUSIBLE, WALKERS, case, linear, network
 
 # Who may be asked for, and who is found
 
 
-@check(where=CASES, phase=PHASES)
+@check(where=(*CASES, PLAUSIBLE), phase=PHASES)
 def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str, phase: str) -> None:
     """Every row asked for is valid, and has the sensitive values of its seed, which itself comes first."""
     domain, (_, spy) = case(where).domain, kept(name, where, phase)

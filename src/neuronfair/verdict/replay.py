@@ -24,6 +24,7 @@ class Replay:
     step: int
     origin: int | None  # the number of the seed; None for one of the pilot, which starts from random rows
     seed: Tensor | None  # its row of the table
+    plausibility: float | None  # None: not known
     shrunk: Pair | None  # as an audit shows it, nearer to that row; None where no audit does
 
 
@@ -37,6 +38,7 @@ def replayed(run: Run, network: Model, number: int) -> Replay:
         step=int(one.step),
         origin=origin,
         seed=None if origin is None else run.domain.clip(run.seeds[one.origin])[0],
+        plausibility=None if bool(one.plausibility.isnan()) else float(one.plausibility),
         shrunk=None if nearer is None else _asked(network, *nearer),
     )
 
