@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from neuronfair.domain.plausible import PLAUSIBLE
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import AUDITED, RateOf, Rates
 from neuronfair.words import Population, percent, unusual
@@ -13,7 +14,6 @@ from neuronfair.words import Population, percent, unusual
 Cell = str | int | float
 NOT_READ = "not-read"  # the name of a note about attributes that the model does not read
 TABLE = "table"  # in the place of a method: the person was not searched for
-USUAL = 0.01  # plausible is who is not less usual than 99 of 100 people of the table
 
 
 def worst_cases(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
@@ -201,7 +201,7 @@ class Finding:
     @property
     def is_plausible(self) -> bool:
         """Whether the person is not less usual than 99 of 100 people of the table, as far as is known."""
-        return self.plausibility is None or self.plausibility >= USUAL
+        return self.plausibility is None or self.plausibility >= PLAUSIBLE
 
     @property
     def how_usual(self) -> str:

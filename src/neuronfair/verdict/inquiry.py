@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.data import Data
-from neuronfair.domain.plausible import plausible
+from neuronfair.domain.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -31,7 +31,7 @@ from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import USUAL, AttributeReport, Interpretation, LayerReport, Note, SearchReport
+from neuronfair.verdict.entries import AttributeReport, Interpretation, LayerReport, Note, SearchReport
 from neuronfair.verdict.folder import NEARER
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.hurt import direction
@@ -78,7 +78,7 @@ class Case:
         rows = self.domain.clip(self.data.rows[:NEAR])
         if self.population is None:
             return self.domain, rows
-        inside = plausible(self.domain, self.population, USUAL, rows)
+        inside = plausible(self.domain, self.population, PLAUSIBLE, rows)
         return inside, inside.people
 
     def plausibility(self, rows: Tensor) -> Tensor | None:
@@ -90,7 +90,7 @@ class Case:
     def plausible(self, rows: Tensor) -> Tensor:
         """Return for each row whether it is a plausible person: bool, (n,); all are where nobody is known as usual."""
         known = self.plausibility(rows)
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= USUAL
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= PLAUSIBLE
 
     @cached_property
     def looked_at(self) -> Tensor:
@@ -214,17 +214,15 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         figures = outcome.summary()
         if run is not None and not outcome.interrupted:
             run.finish({"data": case.data.name, "sensitive": list(case.domain.sensitive), **figures})
-        found = outcome.findings.packed
-        known = len(found) and case.population is not None
-        share = float(case.plausible(found).double().mean()) if known else None
-        inquiry.add(searches=(*inquiry.report.searches, _search(figures, place, share)))
+        inquiry.add(searches=(*inquiry.report.searches, _search(figures, place)))
         inquiry.note(*(Note(note.name, note.seen, note.remedy) for note in outcome.health))
         if outcome.interrupted:
             raise KeyboardInterrupt
 
 
-def _search(figures: dict[str, Any], place: str | None, plausible: float | None) -> SearchReport:
+def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
     random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
+    usual = figures["plausibility"]
     return SearchReport(
         method=figures["method"],
         folder=place,
@@ -239,7 +237,7 @@ def _search(figures: dict[str, Any], place: str | None, plausible: float | None)
         lift_over_random_direction=figures["lift_over_random_direction"],
         violations=figures["violations"],
         stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
-        plausible_share=plausible,
+        plausible_share=usual and usual["share"],
     )
 
 

@@ -6,10 +6,9 @@ from torch import Tensor
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.own_population import own_population
-from neuronfair.domain.plausible import plausible
+from neuronfair.domain.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.errors import NeuronFairError
-from neuronfair.verdict.entries import USUAL
 from neuronfair.verdict.report import PopulationReport
 from neuronfair.words import percent
 
@@ -22,7 +21,7 @@ def who_is_usual(data: Data, own: Tensor | None, seed: int) -> PopulationModel:
     rows = data.rows if own is None else own.to(data.rows.device)
     fit = fit_population if own is None else own_population
     model: PopulationModel = fit(data.domain, rows, seed=seed)
-    plausible(data.domain, model, USUAL, data.domain.clip(data.rows))
+    plausible(data.domain, model, PLAUSIBLE, data.domain.clip(data.rows))
     return model
 
 
