@@ -30,10 +30,9 @@ from neuronfair.verdict.given import given
 from neuronfair.verdict.inquiry import Progress, silent
 from neuronfair.verdict.report import Report
 from neuronfair.verdict.settings import AuditSettings
-from neuronfair.words import percent, plural
+from neuronfair.words import OF, percent, plural
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-_OF = {"table": "of the table", "plausible": "of plausible people", "domain": "of the domain"}
 _NOT_OPENING = ("checks", "prove", "population", "plausible")  # what `audit` is told besides how to open the model
 
 
@@ -85,7 +84,7 @@ class Audit:
         data = self.report.data
         lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
         for one in self.report.attributes:
-            shares = [f"{percent(rate.rate)} {_OF[rate.population]}" for rate in one.rates.measured]
+            shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
             proved = [f"{percent(part.share)} {name}" for name, part in one.proved.parts] if one.proved else []
             lines.append(
                 f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}"

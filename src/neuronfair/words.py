@@ -16,6 +16,12 @@ POPULATIONS: dict[Population, str] = {  # who the people of a rate are
     "domain": "people drawn uniformly from the domain",
     "combinations": "combinations of values drawn uniformly, rules ignored",
 }
+OF: dict[Population, str] = {  # the same behind a share, where there is little room
+    "table": "of the table",
+    "plausible": "of plausible people",
+    "domain": "of the domain",
+    "combinations": "of all combinations",
+}
 
 
 def percent(share: float | None) -> str:

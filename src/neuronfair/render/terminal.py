@@ -60,7 +60,7 @@ def _left_out(report: Report) -> list[str]:
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
     # Three rates and a search must fit into 80 columns, each with its interval at most below it.
-    table = Table(title="How often the decision flips", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
     populations = measured_populations(attributes)
     for heading in ("attribute", *populations, "search", "findings", "lift"):
         justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"

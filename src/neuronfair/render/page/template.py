@@ -178,6 +178,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "AMONG": AMONG,
+        "OF": words.OF,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,
         "ticks": charts.ticks,
