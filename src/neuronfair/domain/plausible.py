@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
-from neuronfair.domain.population import PopulationModel
+from neuronfair.domain.population import PopulationModel, TablePopulation
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 
@@ -33,6 +33,13 @@ class Plausible(TableDomain):
     def restricted(self) -> bool:
         """Whether rows must keep more than the bounds of their codes: they must."""
         return True
+
+    def to(self, device: str | torch.device) -> Plausible:
+        """Return this domain, its population and its people on another device."""
+        population = self.population
+        if isinstance(population, TablePopulation):  # one of the user's own looks after itself
+            population = population.to(device)
+        return replace(self, device=torch.device(device), population=population, people=self.people.to(device))
 
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it exists and is plausible: bool, (n,)."""

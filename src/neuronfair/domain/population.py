@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.completions import Step, steps
+from neuronfair.domain.conditionals import grow
+from neuronfair.domain.forest import Forest, taken
+from neuronfair.domain.places import Places, most_places
+from neuronfair.domain.rules import RuleBook
+from neuronfair.domain.structure import information, ordering, questions
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
+
+FOLDS = 5  # parts of the table, each of which is scored by a model of the others
+SCORED = 5_000  # people whose scores are enough
+CELLS = 120_000  # of the people that trees are grown with, in all columns together
+LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
+ASKED = 16  # earlier columns that a tree may ask, those that tell most
+AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
+EQUAL = 0.1  # nats: people whose likelihoods differ by less are equally usual
 
 
 class PopulationModel(Protocol):
@@ -35,24 +51,44 @@ class PopulationModel(Protocol):
 
 @dataclass(frozen=True)
 class TablePopulation:
-    """A population fitted to the rows of a table."""
+    """A population fitted to the rows of a table, drawn column by column.
+
+    Each column depends on earlier ones through a small classification tree over its places. Values that no valid row
+    goes on from get no chance, and the others share it: every row that is drawn is valid, and every valid row has a
+    positive chance.
+    """
 
     domain: TableDomain
-    chances: tuple[Tensor, ...]  # per column
-    usual: Tensor  # sorted log-likelihoods of real people
+    order: tuple[int, ...]  # the columns as they are drawn
+    places: tuple[Places, ...]  # per column
+    trees: Forest
+    usual: Tensor  # sorted log-likelihoods of real people, by models that have not seen them
 
     @property
     def draws_per_row(self) -> int:
         """How many random numbers `rows_at` takes for one row."""
-        return len(self.chances)
+        return len(self.places)
 
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the people who stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
-        columns = [
-            torch.searchsorted(chance.cumsum(0), u[:, i].contiguous()).clamp(max=len(chance) - 1)
-            for i, chance in enumerate(self.chances)
-        ]
-        return self.domain.clip(torch.stack(columns, 1))
+        return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
+
+    def _rows_at(self, u: Tensor) -> Tensor:
+        rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
+        places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self._groups, len(u))
+        for column in self.order:
+            chances = self._chances(column, places, states)
+            ends = chances.cumsum(1)
+            at = u[:, column, None] * ends[:, -1:]
+            # Rounding may reach the end; then it is the last place that has a chance.
+            last = (ends < ends[:, -1:]).sum(1, keepdim=True)
+            place = torch.minimum(torch.searchsorted(ends, at, right=True), last)
+            chance = chances.gather(1, place)
+            share = (at - ends.gather(1, place) + chance) / chance
+            places[column] = place[:, 0]
+            rows[:, column] = self.places[column].code_at(place[:, 0], share[:, 0].clamp(0, 1))
+            self._advance(column, places, states)
+        return rows
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n people, with a generator on the CPU; all of them are valid."""
@@ -61,38 +97,129 @@ class TablePopulation:
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
         """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
-        parts = [chance.log()[rows[:, i].clamp(0, len(chance) - 1)] for i, chance in enumerate(self.chances)]
-        return torch.stack(parts, 1).sum(1).masked_fill(~self.domain.valid(rows), -torch.inf)
+        places, within = self._placed(rows)
+        leaves = self.trees.leaves(places)
+        total = self.trees.log_chances(leaves, places).sum(0) + within
+        states = rows.new_zeros(self._groups, len(rows))
+        valid = ((rows >= 0) & (rows < self.domain.sizes)).all(1)
+        for column, step in self._steps.items():
+            mass = taken(self._class_mass[column], leaves[column])
+            total -= (mass * step.allowed(states[step.group])).sum(1).log()
+            valid &= self._advance(column, places, states)
+        return total.masked_fill(~valid, -torch.inf)
 
     def plausibility(self, rows: Tensor) -> Tensor:
-        """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,)."""
-        return torch.searchsorted(self.usual, self.log_likelihood(rows)).double() / len(self.usual)
+        """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,).
 
-    def save(self, path: Path) -> None:
-        """Write the population to a file."""
-        columns = {f"chance_{i}": chance.cpu().numpy() for i, chance in enumerate(self.chances)}
-        with path.open("wb") as file:  # a path would be given another ending
-            np.savez(file, usual=self.usual.cpu().numpy(), **columns)  # type: ignore[arg-type]
+        Those who are as usual count half, so that it is uniform for a real person whom the model has not seen.
+        """
+        score = self.log_likelihood(rows)
+        less = torch.searchsorted(self.usual, score - EQUAL)
+        more = torch.searchsorted(self.usual, score + EQUAL, right=True)
+        return (less + more).double() / (2 * len(self.usual))
 
-    @staticmethod
-    def load(path: Path, domain: TableDomain) -> TablePopulation:
-        """Read a population of this domain back."""
-        with np.load(path, allow_pickle=False) as file:
-            usual, *chances = (
-                torch.from_numpy(file[name]).to(domain.device)
-                for name in ("usual", *(f"chance_{i}" for i in range(len(domain.attributes))))
-            )
-        return TablePopulation(domain, tuple(chances), usual)
+    def conditional(self, column: int, rows: Tensor) -> Tensor:
+        """Return the chances of a column's places, given the columns that come earlier in `order`: (n, places)."""
+        places, _ = self._placed(rows)
+        states = rows.new_zeros(self._groups, len(rows))
+        for earlier in self.order[: self.order.index(column)]:
+            self._advance(earlier, places, states)
+        chances = self._chances(column, places, states)
+        return chances / chances.sum(1, keepdim=True)
+
+    def to(self, device: str | torch.device) -> TablePopulation:
+        """Return this population with its tables on another device."""
+        places = tuple(p.to(device) for p in self.places)
+        return replace(
+            self, domain=self.domain.to(device), places=places, trees=self.trees.to(device), usual=self.usual.to(device)
+        )
+
+    def _placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the place of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
+        codes = torch.minimum(rows.clamp(min=0), self.domain.sizes - 1)
+        places = codes.new_zeros(len(self.places) + 1, len(rows))
+        within = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for i, column in enumerate(self.places):
+            runs = column.runs_of(codes[:, i])
+            places[i] = taken(column.place, runs)
+            within += taken(column.chance, runs)
+        return places, within
+
+    def _chances(self, column: int, places: Tensor, states: Tensor) -> Tensor:
+        """Return the chances of a column's places, 0 where no valid row goes on: (n, places), not yet adding to 1."""
+        chances = self.trees.chances_of(column, places)
+        if column in self._steps:
+            step = self._steps[column]
+            chances = chances * step.allowed(states[step.group])[:, self.places[column].classes]
+        return chances
+
+    def _advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
+        """Go on to the states that a column's places lead to; return for each row whether there is one."""
+        if column not in self._steps:
+            return True
+        step = self._steps[column]
+        state = step.follow[states[step.group], taken(self.places[column].classes, places[column])]
+        states[step.group] = state.clamp(min=0)
+        return state >= 0
+
+    @cached_property
+    def _groups(self) -> int:
+        return 1 + max((step.group for step in self._steps.values()), default=-1)
+
+    @cached_property
+    def _steps(self) -> dict[int, Step]:
+        tied = RuleBook(self.domain.attributes, self.domain.rules).tied
+        return steps(tied, self.order, self.domain.device)
+
+    @cached_property
+    def _class_mass(self) -> dict[int, Tensor]:
+        """For each column that rules name, the chance of each class in each node: (nodes, classes)."""
+        masses = {}
+        for column, step in self._steps.items():
+            table = self.trees.table(column)
+            mass = table.new_zeros(len(table), step.follow.shape[1])
+            masses[column] = mass.index_add_(1, self.places[column].classes, table)
+        return masses
 
 
-def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> TablePopulation:
-    """Return a model of the people of a table."""
-    chances = []
-    for i, attribute in enumerate(domain.attributes):
-        codes = rows[:, i].clamp(0, attribute.size - 1)
-        counts = torch.bincount(codes, minlength=attribute.size).double() + 1 / attribute.size
-        chances.append(counts / counts.sum())
-    model = TablePopulation(domain, tuple(chances), torch.zeros(1, dtype=torch.float64, device=domain.device))
-    valid = rows[domain.valid(rows)]
-    usual = model.log_likelihood(valid if len(valid) else domain.clip(rows)).sort().values
-    return TablePopulation(domain, tuple(chances), usual)
+def fit_population(
+    domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()
+) -> TablePopulation:
+    """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
+
+    The columns named `first` are drawn first, in this order, so that all others may depend on them.
+    """
+    if len(rows) == 0:
+        raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
+    people = domain.clip(rows)
+    parts = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed)).to(rows.device) % FOLDS
+    scores: list[Tensor] = []
+    for fold in range(min(FOLDS, len(people))):
+        if sum(map(len, scores)) < SCORED:
+            others = fit_people(domain, people[parts != fold] if len(people) > 1 else people, seed=seed, first=first)
+            scores.append(others.log_likelihood(people[parts == fold]))
+    return replace(fit_people(domain, people, seed=seed, first=first), usual=torch.cat(scores).sort().values)
+
+
+def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
+    """Return a model of valid people that does not know yet how usual they are: it has no plausibility."""
+    rows = people.cpu().numpy()
+    tied = RuleBook(domain.attributes, domain.rules).tied
+    classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
+    most = most_places(len(rows))
+    columns = tuple(Places.of(a, rows[:, i], classes.get(i), most) for i, a in enumerate(domain.attributes))
+    places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
+    sizes = [len(p) for p in columns]
+    most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
+    sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
+    shared = information(places[sample], sizes)
+    order = ordering(shared, [domain.column(name) for name in first])
+    ordered = [a.ordered for a in domain.attributes]
+    trees = {}
+    for i, column in enumerate(order):
+        earlier = sorted(order[:i], key=lambda c, to=column: -shared[c, to])[:ASKED]
+        asked = [q for c in earlier for q in questions(places, sizes, c, column, ordered[c])]
+        trees[column] = grow(places, column, sizes[column], asked, sample)
+    joined = Forest.of([trees[column] for column in range(len(order))])
+    model = TablePopulation(domain.to("cpu"), order, columns, joined, torch.zeros(1, dtype=torch.float64))
+    return replace(model.to(domain.device), domain=domain)

@@ -48,7 +48,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Attributes that rules tie together, and the combinations of their classes that are allowed."""
 
     columns: tuple[int, ...]
@@ -121,7 +121,7 @@ class RuleBook:
             groups = [g for g in groups if not g & named] + [joined]
         return [tuple(sorted(g)) for g in groups]
 
-    def _compile(self, columns: tuple[int, ...]) -> _Group:
+    def _compile(self, columns: tuple[int, ...]) -> Group:
         class_of = []
         for column in columns:
             tables = [t for part in (*self._when, *self._then) for c, t in part if c == column]
@@ -161,7 +161,7 @@ class RuleBook:
         rows_of = [math.prod(int(n) for n in row) for row in cells]  # exact: Python integers do not overflow
         total = sum(rows_of)
         weights = torch.tensor([n / total for n in rows_of], dtype=torch.float64)
-        return _Group(columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights)
+        return Group(columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights)
 
     def _newly_broken(self, rows: Tensor, column: int, known: set[int]) -> Tensor:
         """Return which rows break a rule that names a column, whatever the columns that are not yet known hold."""
@@ -191,6 +191,11 @@ class RuleBook:
     def groups(self) -> int:
         """How many groups of attributes the rules tie together."""
         return len(self._groups)
+
+    @property
+    def tied(self) -> tuple[Group, ...]:
+        """The groups of attributes that the rules tie together."""
+        return tuple(self._groups)
 
     def sample_into(self, rows: Tensor, u: Tensor, v: Tensor) -> None:
         """Overwrite the columns that rules name with rows drawn uniformly from the allowed combinations.
@@ -222,7 +227,7 @@ class RuleBook:
                 rows[part] = self._mend_group(rows[part], group, weights)
         return rows
 
-    def _mend_group(self, rows: Tensor, group: _Group, weights: Tensor) -> Tensor:
+    def _mend_group(self, rows: Tensor, group: Group, weights: Tensor) -> Tensor:
         allowed = group.allowed.to(rows.device)
         cost = torch.zeros(len(rows), len(allowed), dtype=torch.float64, device=rows.device)
         nearest = []

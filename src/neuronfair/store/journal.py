@@ -20,7 +20,7 @@ from neuronfair.search.outcome import Count
 from neuronfair.store.files import read_text
 from neuronfair.store.seal import Json
 
-JOURNAL, SEEDS, POPULATION = "journal.jsonl", "seeds.npy", "population.npz"
+JOURNAL, SEEDS, POPULATION = "journal.jsonl", "seeds.npy", "population.safetensors"
 PHASES = ("pilot", "global", "local")
 PROOF = "proof"  # the only phase of one
 Kind = Literal["search", "proof"]  # of what a journal is

@@ -1,0 +1,134 @@
+"""A population in a file: plain tensors, so that reading one runs no code."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from neuronfair.atomic import replacing
+from neuronfair.domain.forest import Forest
+from neuronfair.domain.places import Places
+from neuronfair.domain.population import TablePopulation
+from neuronfair.domain.rules import RuleBook
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DataError, one_line
+from neuronfair.limits import TooLarge, read_bytes
+
+_PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Places, Forest))
+_FLOATS = {"chance", "chances", "usual"}
+
+
+def save_population(model: TablePopulation, path: Path) -> None:
+    """Write a population, whole or not at all."""
+    parts = {f"trees.{name}": getattr(model.trees, name) for name in _FOREST}
+    for name in _PLACES:
+        parts[f"places.{name}"] = torch.cat([getattr(column, name) for column in model.places])
+    parts["places.runs"] = torch.tensor([len(column.starts) for column in model.places])
+    parts |= {"order": torch.tensor(model.order), "usual": model.usual}
+    parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
+    seal = {"domain": _bytes(model.domain.fingerprint), "digest": _bytes(_digest(parts))}
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(parts | seal))
+
+
+def load_population(path: Path, domain: TableDomain) -> TablePopulation:
+    """Read the population of a domain; a file that is damaged, or of another domain, is refused."""
+    try:
+        parts = load(read_bytes(path, times=3))
+        said, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
+        if digest != _digest(parts):
+            raise ValueError("its content is not what was written")
+        if said != domain.fingerprint:
+            raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
+        model = _made(parts, domain)
+        _check(model)
+        return model.to(domain.device)
+    except TooLarge:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise DataError(f"{path}: not a population that can be read ({one_line(error)}). Fit it again") from None
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _digest(parts: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(parts):
+        found.update(f"{name} {parts[name].dtype} {tuple(parts[name].shape)}\n".encode())
+        found.update(parts[name].numpy().tobytes())
+    return found.hexdigest()
+
+
+def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
+    for name, part in parts.items():
+        if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
+            raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
+    trees = Forest(*(parts[f"trees.{name}"] for name in _FOREST))
+    columns = {}
+    for name in _PLACES:
+        lengths = trees.widths if name == "classes" else parts["places.runs"]
+        columns[name] = parts[f"places.{name}"].split(lengths.tolist())
+    places = tuple(Places(*column) for column in zip(*columns.values(), strict=True))
+    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"])
+
+
+def _check(model: TablePopulation) -> None:
+    """Refuse what would lead out of its tables, or be no distribution over the valid rows."""
+    domain, trees, d = model.domain, model.trees, len(model.domain.attributes)
+    class_of = {
+        column: classes
+        for group in RuleBook(domain.attributes, domain.rules).tied
+        for column, classes in zip(group.columns, group.class_of, strict=True)
+    }
+    good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
+    good = good and len(model.usual) > 0 and not bool(model.usual.isnan().any())
+    good = good and all(_fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
+    if not (good and _is_forest(trees, d, [len(column) for column in model.places], model.order)):
+        raise ValueError("its parts do not fit together")
+
+
+def _fits(places: Places, size: int, class_of: Tensor | None) -> bool:
+    """Whether runs cover a column's codes, and each place is of one class."""
+    starts, ends = places.starts, places.starts + places.lengths
+    if int(starts[0]) or int(ends[-1]) != size or bool((ends[:-1] != starts[1:]).any()) or bool((places.lengths < 1).any()):
+        return False
+    if int(places.place.min()) < 0 or places.place.unique().numel() != len(places) or int(places.place.max()) >= len(places):
+        return False
+    mass = torch.zeros(len(places), dtype=torch.float64).index_add_(0, places.place, places.chance.exp() * places.lengths)
+    if not torch.allclose(mass, torch.ones_like(mass)):
+        return False
+    if class_of is None:
+        return not bool(places.classes.any())
+    cuts = torch.diff(class_of).nonzero()[:, 0] + 1
+    return bool(torch.isin(cuts, starts).all()) and bool((class_of[starts] == places.classes[places.place]).all())
+
+
+def _is_forest(trees: Forest, d: int, widths: list[int], order: tuple[int, ...]) -> bool:
+    """Whether every node leads to later ones of its tree, asks an earlier column, and has chances that add up to 1."""
+    count = torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
+    if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
+        return False
+    of = torch.arange(d).repeat_interleave(count)
+    rank = torch.empty(d + 1, dtype=torch.int64)
+    rank[torch.tensor([d, *order])] = torch.arange(-1, d)
+    if len(trees.base) != len(of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) > d:
+        return False
+    lengths = torch.tensor([*widths, 1])[trees.asks]
+    if bool((rank[trees.asks] >= rank[of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
+        return False
+    node = torch.arange(len(of)).repeat_interleave(lengths)
+    if len(node) != len(trees.children) or bool(((trees.children < 0) | (trees.children >= len(of))).any()):
+        return False
+    leads = torch.where(trees.asks[node] == d, trees.children == node, trees.children > node)
+    if not bool((leads & (of[trees.children] == of[node])).all()):
+        return False
+    if len(trees.chances) != int((count * trees.widths).sum()) or not bool((trees.chances > 0).all()):
+        return False
+    return all(torch.allclose(t.sum(1), t.new_ones(len(t))) for t in map(trees.table, range(d)))
