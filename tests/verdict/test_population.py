@@ -30,9 +30,9 @@ def domain() -> TableDomain:
 
 
 def people(n: int = 400) -> Data:
-    """Nine of ten have no gain, and nobody one above 3,000."""
+    """Nine of ten have no gain, the others one of three, and nobody one above 3,000."""
     dice = np.random.default_rng(0)
-    gain = np.where(dice.random(n) < 0.9, 0, dice.integers(1, MOST // 100 + 1, n))
+    gain = np.where(dice.random(n) < 0.9, 0, dice.choice([10, 20, MOST // 100], n))
     columns = (dice.integers(0, 50, n), gain, dice.integers(0, 60, n), dice.integers(0, 2, n))
     return Data("people", domain(), torch.from_numpy(np.stack(columns, 1)), torch.full((n,), -1))
 
@@ -93,7 +93,10 @@ def test_three_rates_beside_each_other(seen):
     assert drawn.low < 1 - 0.8 * 500 / 1001 < drawn.high
     assert "of plausible people (between " in seen.report.verdict.text
     assert Report.from_json(seen.report.to_json()) == seen.report
-    assert seen.report.data.population.kind == "table"
+    about = seen.report.data.population
+    assert (about.kind, about.rows) == ("table", 400)
+    assert 0.3 < about.auc < 0.7  # its columns have nothing to do with each other, as those that are drawn
+    assert f"with an AUC of {about.auc:.2f} (0.5: not at all)." in about.text
 
 
 def test_groups_are_looked_for_where_people_live(seen):

@@ -8,6 +8,7 @@ from neuronfair.domain.data import Data
 from neuronfair.domain.own_population import own_population
 from neuronfair.domain.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.population import PopulationModel, fit_population
+from neuronfair.domain.population_quality import population_quality
 from neuronfair.errors import NeuronFairError
 from neuronfair.verdict.report import PopulationReport
 from neuronfair.words import percent
@@ -51,12 +52,9 @@ def usual_or_nobody(
     if own is not None:
         text = f"Plausible people are those of the population that was given.{kept}"
         return model, PopulationReport("own", rows, text, least=least)
-    auc, likelihood = _quality(data, seed)
-    told = "" if auc is None else f"; a classifier tells them from real ones with an AUC of {auc:.2f} (0.5: not at all)"
-    text = f"Plausible people are drawn from a model of the table{told}.{kept}"
-    return model, PopulationReport("table", rows, text, auc, likelihood, least)
-
-
-def _quality(data: Data, seed: int) -> tuple[float | None, float | None]:
-    """Return the AUC of drawn against real people, and the mean log-likelihood of held-out ones; None: not measured."""
-    return None, None
+    text = "Plausible people are drawn from a model of the table"
+    quality = population_quality(data.domain, data.rows, seed=seed)
+    if quality is None:
+        return model, PopulationReport("table", rows, f"{text}.{kept}", least=least)
+    told = f"; a classifier tells them from real ones with an AUC of {quality.auc:.2f} (0.5: not at all)"
+    return model, PopulationReport("table", rows, f"{text}{told}.{kept}", quality.auc, quality.log_likelihood, least)
