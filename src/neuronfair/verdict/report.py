@@ -29,10 +29,11 @@ Level = Literal["wrongly fed", "discriminates", "suspicious", "nothing found", "
 class RepairState:
     """A model before or after a repair."""
 
-    rate: RateOf
+    rate: RateOf  # of people drawn uniformly from the domain
     accuracy: float  # on test rows
     groups: tuple[Group, ...] = ()
     auc: float | None = None  # of the most biased layer
+    plausible: RateOf | None = None  # of plausible people; null where it was not measured
 
 
 @dataclass(frozen=True)
