@@ -544,4 +544,4 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
     assert all(search["plausible_share"] == 1 for one in kept["attributes"] for search in one["searches"])
     assert all(finding["plausibility"] >= 0.05 for one in kept["attributes"] for finding in one["findings"])
     refused(*AUDIT, "--force", "--population", "none.csv", says=("none.csv",))
-    refused(*AUDIT, "--force", "--plausible", 2, says=("--plausible",))
+    refused(*AUDIT, "--force", "--plausible", 2, says=("plausible must be 0 or more and below 1, got 2",))

@@ -72,7 +72,7 @@ DecisionOption = Annotated[
 ]
 PlausibleOption = Annotated[
     float,
-    typer.Option(min=0, max=1, help="Search only among people than whom this share of the table is less usual: 0.05."),
+    typer.Option(help="Search only among people than whom this share of the table is less usual: 0.05."),
 ]
 PopulationOption = Annotated[
     Path | None, typer.Option(help="A table of people from your own sampler: who is plausible. Default: fit a model.")

@@ -9,6 +9,7 @@ from typing import Any
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.search.methods import check_method
+from neuronfair.search.outcome import Plan
 
 WHITE, BLACK = ("frontier", "neuronfair"), ("aequitas", "uniform")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
@@ -37,6 +38,9 @@ class AuditSettings:
     repair: bool = True
     seed: int = 0
     plausible: float = 0.0
+
+    def __post_init__(self) -> None:
+        Plan(plausible=self.plausible)  # which refuses what is no such share
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
