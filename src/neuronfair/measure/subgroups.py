@@ -156,18 +156,22 @@ def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -
     most = 0.0
     for _ in range(CONDITIONS):
         longer: dict[tuple[int, ...], float] = {}
+        telling: set[tuple[int, ...]] = set()
         for rule in beam:
             # How many people meet the rule and each further condition, in one product.
             held, false = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
             p, q = held / len(wanted), (false + 0.5) / (len(others) + 1)
-            worth = torch.where((held >= enough) & (p >= LIFT * q), p * torch.log(p / q) ** 2, -torch.inf)
+            worth = torch.where((held >= enough) & (p > q), p * torch.log(p / q) ** 2, -torch.inf)
             for i in worth.topk(min(len(worth), 2 * BEAM)).indices.tolist():
                 key: tuple[int, ...] = tuple(sorted({*rule, i}))
                 if len(key) == len(rule) + 1 and worth[i] > 0:
                     longer[key] = float(worth[i])
+                    if p[i] >= LIFT * q[i]:  # one condition alone need not be
+                        telling.add(key)
         ranked = sorted(longer, key=lambda key: -longer[key])
-        if ranked and longer[ranked[0]] > GAIN * most:
-            best, most = ranked[0], longer[ranked[0]]
+        first = next((key for key in ranked if key in telling), None)
+        if first is not None and longer[first] > GAIN * most:
+            best, most = first, longer[first]
         beam = ranked[:BEAM]
     return _merged([cuts[i] for i in best])
 
