@@ -182,7 +182,9 @@ class TablePopulation:
         return masses
 
 
-def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
+def fit_population(
+    domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()
+) -> TablePopulation:
     """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
 
     The columns named `first` are drawn first, in this order, so that all others may depend on them.

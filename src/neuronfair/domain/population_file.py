@@ -97,22 +97,11 @@ def _check(model: TablePopulation) -> None:
 def _fits(places: Places, size: int, class_of: Tensor | None) -> bool:
     """Whether runs cover a column's codes, and each place is of one class."""
     starts, ends = places.starts, places.starts + places.lengths
-    if (
-        int(starts[0])
-        or int(ends[-1]) != size
-        or bool((ends[:-1] != starts[1:]).any())
-        or bool((places.lengths < 1).any())
-    ):
+    if int(starts[0]) or int(ends[-1]) != size or bool((ends[:-1] != starts[1:]).any()) or bool((places.lengths < 1).any()):
         return False
-    if (
-        int(places.place.min()) < 0
-        or places.place.unique().numel() != len(places)
-        or int(places.place.max()) >= len(places)
-    ):
+    if int(places.place.min()) < 0 or places.place.unique().numel() != len(places) or int(places.place.max()) >= len(places):
         return False
-    mass = torch.zeros(len(places), dtype=torch.float64).index_add_(
-        0, places.place, places.chance.exp() * places.lengths
-    )
+    mass = torch.zeros(len(places), dtype=torch.float64).index_add_(0, places.place, places.chance.exp() * places.lengths)
     if not torch.allclose(mass, torch.ones_like(mass)):
         return False
     if class_of is None:

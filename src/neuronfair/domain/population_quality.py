@@ -48,8 +48,6 @@ def told_apart(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
     rows = torch.cat([real[:n], drawn[:n]]).cpu().numpy().astype(np.float64)
     kind = np.repeat([1, 0], n)
     nominal = [i for i, a in enumerate(domain.attributes) if not a.ordered and a.size <= 255]
-    trees = HistGradientBoostingClassifier(
-        max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0
-    )
+    trees = HistGradientBoostingClassifier(max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     return float(roc_auc_score(kind, cross_val_predict(trees, rows, kind, cv=folds, method="predict_proba")[:, 1]))
