@@ -1,4 +1,4 @@
-"""The three pictures of docs/images.md, from the planted case: a cast that one detector reads and another does not.
+"""The four pictures of docs/images.md, from planted cases: a cast that one detector reads and another does not; a mark.
 
     python experiments/draw_planted.py docs/img
 
@@ -11,27 +11,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuronfair.experiments.planted import cast_classifier, cast_detector
-from neuronfair.search.findings import Findings
+from neuronfair.experiments.planted import cast_classifier, cast_detector, mark, mark_classifier, marked_faces
 from neuronfair.search.methods import picture_methods
-from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.drawn import drawn_pictures
-from neuronfair.vision.page import ENLARGED, enlarged, panels
+from neuronfair.vision.latent import fit_latent
+from neuronfair.vision.page import ENLARGED, enlarged, panels, twins_beside
 from neuronfair.vision.quality import walk_report
 from neuronfair.vision.search import PictureSettings
 from neuronfair.vision.subject import Split, compare, subject
 
 import numpy as np
 import torch
+from torch import Tensor
 
-GAP = 6  # pixels between pictures of a sheet
+SIDE = 32  # of the pictures that are walked
+GAP = 16  # pixels between pictures of a sheet
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img")
     folder.mkdir(parents=True, exist_ok=True)
     examples(folder / "planted_pictures.png")
-    faces = drawn_pictures(200, 0, side=32)
+    faces = drawn_pictures(200, 0, side=SIDE)
     nobody = torch.zeros(200, dtype=torch.bool)
     split = Split(faces.pixels, faces.is_face, faces.attribute("cast")[1], held=nobody)
     shares = {}
@@ -40,13 +41,14 @@ def main() -> None:
         under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
         found = compare(under_test, list(picture_methods()), PictureSettings(walkers=512))
         walks = {name: walk_report(under_test.attribute, one) for name, one in found.items()}
-        shares[reads_cast] = {name: walk.share_of_seeds for name, walk in walks.items()}
+        shares[reads_cast] = {name: walk.share_of_faces for name, walk in walks.items()}
         for name, walk in walks.items():
             print(f"reads the cast: {reads_cast}; {name}: {walk.findings} of {walk.seeds} seeds, GSR {walk.gsr:.2%}")
         if reads_cast:
             late = found["halving"].findings
             late = late[late.step > 0]
-            write_sheet(folder / "planted_pairs.png", under_test.domain, late[::12][:4], ("no face", "face"))
+            write_sheet(folder / "planted_pairs.png", panels(under_test.domain, late[::12][:4], ("no face", "face")))
+    shifts(folder / "planted_shifts.png")
     bars(shares, folder / "planted_controls.png")
 
 
@@ -66,16 +68,27 @@ def examples(path: Path) -> None:
     Image.fromarray(np.concatenate(lines)).save(path, optimize=True)
 
 
-def write_sheet(path: Path, domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> None:
-    """Write the pairs as one PNG, a line of five pictures with their texts for each finding."""
+def shifts(path: Path) -> None:
+    """Draw what a latent shift, its control and FGSM make of faces with and without a mark."""
+    faces, wears = marked_faces(100, SIDE)
+    space, nobody = fit_latent(faces, wears), torch.zeros(len(faces), dtype=torch.bool)
+    split = Split(faces, ~nobody, wears, held=nobody)
+    detector, classifier = cast_detector(reads_cast=True), mark_classifier(SIDE)
+    under_test = subject(detector, classifier, split, name="marked", sensitive="mark", latent=space)
+    way = torch.tensordot(space.groups[1] - space.groups[0], space.decoder, 1).flatten()
+    print(f"cosine with the mark: {torch.cosine_similarity(way, mark(SIDE).flatten(), dim=0):.3f}")
+    write_sheet(path, twins_beside(under_test, ("none", "band"), 4))
+
+
+def write_sheet(path: Path, shown: Sequence[Sequence[tuple[Tensor, str]]]) -> None:
+    """Write pictures with their texts as one PNG, line by line."""
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
-    shown = panels(domain, findings, classes)
-    side = domain.shape[-1] * ENLARGED
-    height = domain.shape[-2] * ENLARGED + 20
-    sheet = Image.new("RGB", (5 * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
+    side = SIDE * ENLARGED
+    height = side + 20
+    sheet = Image.new("RGB", (len(shown[0]) * (side + GAP) + GAP, len(shown) * (height + GAP) + GAP), "white")
     draw = ImageDraw.Draw(sheet)
     for i, line in enumerate(shown):
         for j, (picture, text) in enumerate(line):

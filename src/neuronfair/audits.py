@@ -13,6 +13,7 @@ import torch
 from neuronfair.atomic import write_text
 from neuronfair.domain.data import Data
 from neuronfair.domain.own_population import read_people
+from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Decision
@@ -33,7 +34,7 @@ from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import OF, percent, plural
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-_NOT_OPENING = ("checks", "prove", "population", "plausible")  # what `audit` is told besides how to open the model
+_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible")  # other words of `audit`
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,6 +107,7 @@ class Seldom(TypedDict, total=False):
     trust_pickle: bool  # open files that can run a program
     device: str
     checks: Checks | None  # limits, past counterexamples and an earlier audit
+    take_rules: TakeRules  # that the table suggests: "free" of sensitive attributes, or "all"
     prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
     population: Any  # people of your own sampler: a table of them, or a function that draws so many as it is told
     plausible: float  # least plausibility of the people searched among; by default as the settings say
@@ -153,6 +155,7 @@ def audit(
         decision=seldom.get("decision"),
         opens=lambda data: open_model(model, data.domain, data.rows, **opening),
         trust_pickle=seldom.get("trust_pickle", False),
+        take_rules=seldom.get("take_rules", "none"),
     )
     checks = seldom.get("checks") or Checks()
     table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)

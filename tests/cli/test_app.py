@@ -168,6 +168,19 @@ def test_other_separators_gzip_and_blank_cells(run, table):
     assert 'missing = "missing"' in result.out
 
 
+def test_rules_that_the_table_suggests(run, refused):
+    cells = [f"{age},{'young' if age < 30 else 'old'},{sex},no" for age in range(20, 60) for sex in ("F", "M") * 5]
+    Path("band.csv").write_text("\n".join(["age,band,sex,hired", *cells, "50,old,F,yes"]) + "\n")
+    asked = ("domain", "infer", "band.csv", "--sensitive", "sex", "--target", "hired")
+    result = run(*asked)
+    assert "1 rule is suggested: see the end of the domain file; not used unless --take-rules says" in result.out
+    assert "# then = { age = { max = 29 } }" in Path("band.toml").read_text()
+    assert run(*asked, "--take-rules", "free", "--force").out.startswith("1 rule is suggested")
+    assert [rule.then["age"].high for rule in read_domain("band.toml").rules if rule.when["band"] == ("young",)] == [29]
+    refused("audit", "band.csv", "--domain", "band.toml", "--take-rules", "all", says=("take rules 'all'", "is given"))
+    refused("audit", "german", "--take-rules", "free", says=("take rules 'free'", "is given"))
+
+
 def test_data_list_and_where(run):
     listed = run("data", "list").out
     assert re.search(r"^adult +at hand +sensitive: sex", listed, re.MULTILINE)

@@ -108,3 +108,25 @@ def test_what_does_not_go_together_is_refused():
         given(PEOPLE, domain=domain, target="hired")
     with pytest.raises(DataError, match="german: this table has its own domain"):
         given(load("german"), target="hired")
+
+
+def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_off_it():
+    grade = [i % 4 for i in range(400)]
+    table = {
+        "grade": grade,
+        "word": ["abcd"[g] for g in grade],
+        "sex": ["f", "f", "f", "f", "m", "m", "m", "m"] * 50,
+        "hired": ["no", "no", "no", "yes", "no"] * 80,
+    }
+    plain = given(table, sensitive="sex", target="hired")
+    assert plain.data.domain.rules == ()
+    assert "1 rule is suggested: see the end of the domain file; not used" in plain.remarks[-1]
+    taken = given(table, sensitive="sex", target="hired", take_rules="free")
+    assert len(taken.data.domain.rules) == 4
+    assert taken.data.domain.valid(taken.data.rows).all()
+
+
+def test_rules_are_not_taken_over_into_a_domain_that_is_given():
+    for table, domain in ((load("german"), None), (PEOPLE, parse_domain(DOMAIN))):
+        with pytest.raises(DataError, match="take rules 'free': for domains read off a table; this one is given"):
+            given(table, domain=domain, take_rules="free")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neuronfair.vision.report import Improvement, PictureReport, ShiftReport, StateReport, WalkReport
 
-WALK = WalkReport(1, 1, 0.5, 2, 0, 0, 1.0, 0.1, 0.2, None, 1.0, 3.0, None)
+WALK = WalkReport(4, 1, 0.25, 0.006, 0.806, 1, 0.5, 2, 0, 0, 0.1, 0.2, None, 1.0, 3.0, None)
 NAMES = [f"{name}{kind}" for name in ("neuronfair", "halving") for kind in ("", ", random direction", ", random shift")]
 BEFORE = StateReport(0.3, 0.3, 0.2, 0.9, 4, 10, 0.01)
 REPORT = PictureReport(
@@ -19,7 +19,7 @@ REPORT = PictureReport(
     classifier_accuracy=0.5,
     classifier_balanced_accuracy=0.5,
     own_body=False,
-    shift=ShiftReport(2, 2, 1, 1, 0.1, 0.1, 1.0, 0.3, 0.1),
+    shift=ShiftReport("fgsm", 2, 2, 1, 1, 0.1, 0.1, 1.0, 0.3, 0.1),
     worst_layer="a<b",
     auc=0.2,
     auc_by_layer={"a<b": 0.2},

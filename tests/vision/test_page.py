@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from neuronfair.experiments.planted import cast_classifier
 from neuronfair.search.findings import Findings
 from neuronfair.vision.audit import PictureAudit
 from neuronfair.vision.domain import ImageDomain
@@ -45,18 +46,23 @@ def test_a_pair_is_shown_with_both_differences_and_both_decisions():
 def audited(findings: Findings, domain: ImageDomain) -> PictureAudit:
     report = replace(REPORT, methods=dict.fromkeys(NAMES, replace(WALK, findings=len(findings))))
     found = {"halving": PictureSearch(domain, findings, 1, 3.0)}
-    return PictureAudit(report, SimpleNamespace(domain=domain), found, CLASSES, ("x.png",))
+    subject = SimpleNamespace(
+        domain=domain, attribute=cast_classifier(), kind="fgsm", controls={"random shift": domain}
+    )
+    return PictureAudit(report, subject, found, CLASSES, ("x.png",))
 
 
 def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     domain, findings = one_pair()
     page = picture_page(audited(findings, domain))
-    assert page.count("data:image/png;base64,") == 5
+    assert page.count("data:image/png;base64,") == 3 + 5
     assert "http" not in page
     for words in (
         "&lt;gender&gt;",
         "a&lt;b, AUC",
+        'data-label="Of faces"><div>25\N{NARROW NO-BREAK SPACE}% (0.6–80.6)<',
         'data-label="GSR"><div>50\N{NARROW NO-BREAK SPACE}%<',
+        "fgsm shift: f<",
         "twin: no face",
     ):
         assert words in page

@@ -16,7 +16,7 @@ def test_a_report_is_read_back_as_it_was(report):
 
 def test_entries_of_the_file():
     entries = json.loads(REPAIRED.to_json())
-    assert entries["methods"]["halving, random shift"]["share_of_seeds"] == 1.0
+    assert entries["methods"]["halving, random shift"]["share_of_faces"] == 0.25
     assert entries["shift"]["attribute_never_flips"] == 1
     assert entries["improvement"]["after"]["used"] == 7
     assert json.loads(REPORT.to_json())["improvement"] is None

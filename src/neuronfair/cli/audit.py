@@ -43,6 +43,7 @@ def audit(
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
     sensitive: options.SensitiveOption = None,
+    take_rules: options.TakeRulesOption = "none",
     encoding: options.EncodingOption = "default",
     out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")] = Path(
         "neuronfair-audit"
@@ -141,7 +142,7 @@ def audit(
     given |= {"seed": seed, "prove": prove, "repair": repair, "plausible": plausible}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    found = options.load_data(data, encoding, domain, sensitive, target, source)
+    found = options.load_data(data, encoding, domain, sensitive, target, source, take_rules)
     table = found.data
     people = None if population is None else read_people(population, table.domain)
     for remark in found.remarks:

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from neuronfair.cli.app import data_app, domain_app
-from neuronfair.cli.options import NameArgument, QuietOption, check_out, is_stdout, names, write_file
+from neuronfair.cli.options import (
+    NameArgument,
+    QuietOption,
+    TakeRulesOption,
+    check_out,
+    is_stdout,
+    names,
+    write_file,
+)
 from neuronfair.errors import DataError
 from neuronfair.shown import visible
 
@@ -66,6 +74,7 @@ def domain_infer(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or Feather file with a header.")],
     sensitive: Annotated[str, typer.Option(help="Sensitive attribute, or several: sex,race.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
+    take_rules: TakeRulesOption = "none",
     out: Annotated[
         Path | None, typer.Option(help="Where to write it; '-' prints it. Default: FILE with .toml.")
     ] = None,
@@ -79,7 +88,7 @@ def domain_infer(
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    draft = draft_domain(file, sensitive=names(sensitive) or [], target=target)
+    draft = draft_domain(file, sensitive=names(sensitive) or [], target=target, take_rules=take_rules)
     text = draft.text
     parse_domain(text)
     if is_stdout(out):

@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -45,6 +45,10 @@ DomainOption = Annotated[
 ]
 TargetOption = Annotated[
     str | None, typer.Option(help="For a table of your own without a domain file: the column to predict.")
+]
+TakeRulesOption = Annotated[
+    Literal["none", "free", "all"],
+    typer.Option(help="Rules that the table suggests to take over: free are those that name no sensitive attribute."),
 ]
 ModelOption = Annotated[
     str | None,
@@ -89,17 +93,6 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def sizes(text: str | None) -> list[int] | None:
-    """Return the numbers of neurons in a list with commas; None where none was given."""
-    try:
-        numbers = [int(n) for n in names(text) or []]
-    except ValueError:
-        numbers = [0]
-    if any(n < 1 for n in numbers):
-        raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
-    return numbers or None
-
-
 def load_data(
     name: str,
     encoding: str,
@@ -107,6 +100,7 @@ def load_data(
     sensitive: str | None,
     target: str | None,
     source: Source | None = None,
+    take_rules: Literal["none", "free", "all"] = "none",
 ) -> Given:
     """Return a data set of the paper, or a user's table, with the columns that the model reads.
 
@@ -121,7 +115,8 @@ def load_data(
     if name in DATASETS:
         if domain is not None or target is not None:
             raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        return given(load(name, encoding, sensitive=chosen), model=source.speaking, trust_pickle=source.trust_pickle)
+        table, trust = load(name, encoding, sensitive=chosen), source.trust_pickle
+        return given(table, model=source.speaking, trust_pickle=trust, take_rules=take_rules)
     if not path.exists():
         raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
     if encoding != "default":
@@ -141,6 +136,7 @@ def load_data(
         decision=read_decision(source.decision),
         opens=None if source.model is None else source.open,
         trust_pickle=source.trust_pickle,
+        take_rules=take_rules,
     )
 
 

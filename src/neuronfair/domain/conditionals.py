@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from neuronfair.domain.structure import Floats, Numbers, Question
 
-STRENGTHS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # people whom the parent's chances count for in a node
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # people whom the parent's chances count for in a node
+NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain for each chance it learns, and for each e-fold of choice
 DEEPEST = 16
 SMALLEST = 5  # people in a leaf
 
@@ -25,12 +26,18 @@ class Tree:
 
 
 def grow(places: Numbers, target: int, size: int, asked: Sequence[Question], sample: Numbers) -> Tree:
-    """Return the tree of a column: grown with a sample of the people, counted and pruned with all of them.
+    """Return the tree of a column, grown with a sample of the people."""
+    if not asked:
+        return filled(places, target, size, np.array([-1]), [np.zeros(0, dtype=np.int64)])
+    return filled(places, target, size, *_splits(places[sample], target, asked))
+
+
+def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Tree:
+    """Return a tree with the chances of all people, pruned.
 
     How strongly a node is drawn to its parent, and which splits stay, is what predicts each person best from all the
     others (leave-one-out likelihood, which counts give exactly).
     """
-    column, children = _splits(places[sample], target, asked) if asked else (np.array([-1]), [np.zeros(0, np.int64)])
     parent = np.full(len(column), -1)
     for node, goes in enumerate(children):
         parent[goes] = node
@@ -46,8 +53,8 @@ def grow(places: Numbers, target: int, size: int, asked: Sequence[Question], sam
 def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Numbers, list[Numbers]]:
     """Return a tree without chances. A split must gain what its numbers, and the choice among all splits, cost.
 
-    That is one nat for each free chance, of as many as the column's entropy stands for, and the logarithm of the number
-    of splits there are.
+    It learns as many chances as the column's entropy stands for, less one. Half a nat for each is what a split by mere
+    chance would gain; the best of many such splits gains the logarithm of their number more.
     """
     from sklearn.tree import DecisionTreeClassifier
 
@@ -56,7 +63,7 @@ def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Nu
     share = share[share > 0]
     x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)
     ways = sum(len(np.unique(q.scores)) - 1 for q in asked)
-    cost = np.exp(-(share * np.log(share)).sum()) - 1 + np.log(max(ways, 1))
+    cost = NUMBER * (np.exp(-(share * np.log(share)).sum()) - 1) + CHOICE * np.log1p(ways)
     learner = DecisionTreeClassifier(
         criterion="entropy",  # in bits
         max_depth=DEEPEST,

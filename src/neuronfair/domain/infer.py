@@ -12,7 +12,8 @@ from neuronfair.domain.cells import Cells
 from neuronfair.domain.column import LeftOut, decimal_marks, described, is_missing, order, quotes
 from neuronfair.domain.favourable import favourable_line
 from neuronfair.domain.files import Sheet, read_sheet
-from neuronfair.domain.toml import quoted
+from neuronfair.domain.proposals import TakeRules, check_take, propose
+from neuronfair.domain.toml import parse_domain, quoted
 from neuronfair.domain.written import number
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.shown import visible
@@ -32,7 +33,7 @@ target = {target}
 """
 
 _TAIL = """
-# Rules, if there are any. Examples:
+# Further rules, if there are any. Examples:
 # [[rules]]
 # name = "a husband or wife is married"
 # if = { relationship = ["Husband", "Wife"] }
@@ -60,17 +61,19 @@ def infer_domain(
     columns: Sequence[str] | None = None,
     regression: bool = False,
     keep_missing: bool = False,
+    take_rules: TakeRules = "none",
 ) -> str:
     """Return the text of a commented TOML file that describes a table: CSV, Parquet, Feather, or a DataFrame.
 
     Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`. `columns` are those that the
     model reads: they are never left out, and all others but the sensitive ones are. With `regression` the target is a
     quantity and has no classes, as it is anyway with more than 50 different numbers. With `keep_missing` an empty cell
-    among numbers is a value of its own, for models that read it as such, and not the median.
+    among numbers is a value of its own, for models that read it as such, and not the median. Rules that the table
+    suggests are comments at the end; `take_rules` makes rules of them: "free" of those that name no sensitive
+    attribute, or "all".
     """
-    return draft_domain(
-        path, sensitive=sensitive, target=target, columns=columns, regression=regression, keep_missing=keep_missing
-    ).text
+    how: dict[str, Any] = {"regression": regression, "keep_missing": keep_missing, "take_rules": take_rules}
+    return draft_domain(path, sensitive=sensitive, target=target, columns=columns, **how).text
 
 
 def draft_domain(
@@ -81,8 +84,10 @@ def draft_domain(
     columns: Sequence[str] | None = None,
     regression: bool = False,
     keep_missing: bool = False,
+    take_rules: TakeRules = "none",
 ) -> Draft:
     """Return what `infer_domain` does, with what was left out and remarks."""
+    check_take(take_rules)
     sheet = read_sheet(path)
     for name in (*sensitive, target):
         if name not in sheet.columns:
@@ -126,7 +131,19 @@ def draft_domain(
         target=aim,
     )
     said = [f"{', '.join(names)}: {remark}" for remark, names in remarks.items()]
-    return Draft(head + "\n".join(lines) + "\n" + _TAIL, tuple(left_out), (*sheet.remarks, *said))
+    text = head + "\n".join(lines) + "\n"
+    rules, proposed = _rules(text, every, take_rules)
+    return Draft(text + rules + _TAIL, tuple(left_out), (*sheet.remarks, *said, *proposed))
+
+
+def _rules(text: str, every: dict[str, Cells], take: TakeRules) -> tuple[str, list[str]]:
+    """Return the rules that a table suggests for the domain of a text, to be added to it, and a remark on them."""
+    try:
+        domain = parse_domain(text)
+    except DomainError:  # which is for the user to correct first
+        return "", []
+    found = propose(domain, every)
+    return found.text(take, domain.attributes), found.remarks(take)
 
 
 def _known(name: str, sheet: Sheet, every: dict[str, Cells]) -> LeftOut | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 
 MOST = 64  # places of a column, if no rule cuts it further
-PEOPLE = 12  # at least so many in a place, on average
+PEOPLE = 30  # at least so many in a place, on average
 
 Numbers = npt.NDArray[np.int64]
 
@@ -86,7 +86,7 @@ class Places:
         values, counts = np.unique(codes, return_counts=True)
         if attribute.ordered:
             first = _bins(values, counts, most)
-            cuts = [np.array([0]), first, values, values + 1, [attribute.points]]
+            cuts = [np.array([0, attribute.points]), first, values, values + 1]
             if class_of is not None:
                 cuts.append(np.flatnonzero(np.diff(class_of)) + 1)
             starts = np.unique(np.concatenate(cuts))

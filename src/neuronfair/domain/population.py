@@ -15,16 +15,16 @@ from neuronfair.domain.completions import Step, steps
 from neuronfair.domain.conditionals import grow
 from neuronfair.domain.forest import Forest, taken
 from neuronfair.domain.places import Places, most_places
-from neuronfair.domain.rules import RuleBook
+from neuronfair.domain.rules import Group, RuleBook
 from neuronfair.domain.structure import information, ordering, questions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
 SCORED = 5_000  # people whose scores are enough
-CELLS = 120_000  # of the people that trees are grown with, in all columns together
+CELLS = 400_000  # of the people that trees are grown with, in all columns together
 LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
-ASKED = 16  # earlier columns that a tree may ask, those that tell most
+ASKED = 12  # earlier columns that a tree may ask, those that tell most
 AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
 EQUAL = 0.1  # nats: people whose likelihoods differ by less are equally usual
 
@@ -63,6 +63,7 @@ class TablePopulation:
     places: tuple[Places, ...]  # per column
     trees: Forest
     usual: Tensor  # sorted log-likelihoods of real people, by models that have not seen them
+    tied: tuple[Group, ...]  # the columns that rules tie together
 
     @property
     def draws_per_row(self) -> int:
@@ -168,8 +169,7 @@ class TablePopulation:
 
     @cached_property
     def _steps(self) -> dict[int, Step]:
-        tied = RuleBook(self.domain.attributes, self.domain.rules).tied
-        return steps(tied, self.order, self.domain.device)
+        return steps(self.tied, self.order, self.domain.device)
 
     @cached_property
     def _class_mass(self) -> dict[int, Tensor]:
@@ -182,9 +182,7 @@ class TablePopulation:
         return masses
 
 
-def fit_population(
-    domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()
-) -> TablePopulation:
+def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
     """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
 
     The columns named `first` are drawn first, in this order, so that all others may depend on them.
@@ -217,9 +215,11 @@ def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Seq
     ordered = [a.ordered for a in domain.attributes]
     trees = {}
     for i, column in enumerate(order):
-        earlier = sorted(order[:i], key=lambda c, to=column: -shared[c, to])[:ASKED]
+        earlier = np.array(order[:i], dtype=np.int64)[np.argsort(-shared[list(order[:i]), column], kind="stable")][
+            :ASKED
+        ]
         asked = [q for c in earlier for q in questions(places, sizes, c, column, ordered[c])]
         trees[column] = grow(places, column, sizes[column], asked, sample)
     joined = Forest.of([trees[column] for column in range(len(order))])
-    model = TablePopulation(domain.to("cpu"), order, columns, joined, torch.zeros(1, dtype=torch.float64))
+    model = TablePopulation(domain.to("cpu"), order, columns, joined, torch.zeros(1, dtype=torch.float64), tied)
     return replace(model.to(domain.device), domain=domain)

@@ -74,18 +74,17 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
     columns = {}
     for name in _PLACES:
         lengths = trees.widths if name == "classes" else parts["places.runs"]
-        columns[name] = parts[f"places.{name}"].split(lengths.tolist())
+        columns[name] = torch.split_with_sizes(parts[f"places.{name}"], lengths.tolist())
     places = tuple(Places(*column) for column in zip(*columns.values(), strict=True))
-    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"])
+    tied = RuleBook(domain.attributes, domain.rules).tied
+    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"], tied)
 
 
 def _check(model: TablePopulation) -> None:
     """Refuse what would lead out of its tables, or be no distribution over the valid rows."""
     domain, trees, d = model.domain, model.trees, len(model.domain.attributes)
     class_of = {
-        column: classes
-        for group in RuleBook(domain.attributes, domain.rules).tied
-        for column, classes in zip(group.columns, group.class_of, strict=True)
+        column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
     }
     good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
     good = good and len(model.usual) > 0 and not bool(model.usual.isnan().any())
@@ -96,13 +95,18 @@ def _check(model: TablePopulation) -> None:
 
 def _fits(places: Places, size: int, class_of: Tensor | None) -> bool:
     """Whether runs cover a column's codes, and each place is of one class."""
-    starts, ends = places.starts, places.starts + places.lengths
-    if int(starts[0]) or int(ends[-1]) != size or bool((ends[:-1] != starts[1:]).any()) or bool((places.lengths < 1).any()):
+    starts, ends, n = places.starts, places.starts + places.lengths, len(places)
+    if (
+        int(starts[0])
+        or int(ends[-1]) != size
+        or not torch.equal(ends[:-1], starts[1:])
+        or int(places.lengths.min()) < 1
+    ):
         return False
-    if int(places.place.min()) < 0 or places.place.unique().numel() != len(places) or int(places.place.max()) >= len(places):
+    if int(places.place.min()) < 0 or int(places.place.max()) >= n:
         return False
-    mass = torch.zeros(len(places), dtype=torch.float64).index_add_(0, places.place, places.chance.exp() * places.lengths)
-    if not torch.allclose(mass, torch.ones_like(mass)):
+    mass = starts.new_zeros(n).double().index_add_(0, places.place, places.chance.exp() * places.lengths)
+    if not torch.allclose(mass, torch.ones_like(mass)):  # 0 for a place without codes
         return False
     if class_of is None:
         return not bool(places.classes.any())

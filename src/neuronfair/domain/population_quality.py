@@ -1,4 +1,4 @@
-"""How good a population is: how well it foresees people it has not seen, and whether its people can be told from real ones."""
+"""How good a population is: whether it foresees people it has not seen, and whether its own can be told from them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> Q
 
 
 def told_apart(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
-    """Return the AUC of boosted trees that tell real people from drawn ones, each judged by trees that have not seen them.
+    """Return the AUC of boosted trees that tell real people from drawn ones: 0.5 is not at all, 1 is always.
 
-    0.5: they cannot be told apart. 1: always.
+    Everybody is judged by trees that have not seen them.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
@@ -48,6 +48,8 @@ def told_apart(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
     rows = torch.cat([real[:n], drawn[:n]]).cpu().numpy().astype(np.float64)
     kind = np.repeat([1, 0], n)
     nominal = [i for i, a in enumerate(domain.attributes) if not a.ordered and a.size <= 255]
-    trees = HistGradientBoostingClassifier(max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0)
+    trees = HistGradientBoostingClassifier(
+        max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0
+    )
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     return float(roc_auc_score(kind, cross_val_predict(trees, rows, kind, cv=folds, method="predict_proba")[:, 1]))

@@ -62,10 +62,11 @@ class Group:
 
 
 class RuleBook:
-    """The rules of one domain, compiled to lookup tables over codes."""
+    """The rules of one domain, compiled to lookup tables over codes, `most` combinations of classes in each."""
 
-    def __init__(self, attributes: Sequence[Attribute], rules: Sequence[Rule]) -> None:
+    def __init__(self, attributes: Sequence[Attribute], rules: Sequence[Rule], *, most: int = MAX_COMBINATIONS) -> None:
         self.rules = tuple(rules)
+        self._most = most
         self._attributes = tuple(attributes)
         self._columns = {a.name: i for i, a in enumerate(attributes)}
         self._check_sizes()
@@ -147,7 +148,7 @@ class RuleBook:
             rows[:, column] = members[j][starts[j][classes]]
             kept = ~self._newly_broken(rows, column, set(columns[: j + 1]))
             combinations, rows = combinations[kept], rows[kept]
-            if len(rows) > MAX_COMBINATIONS:
+            if len(rows) > self._most:
                 names = ", ".join(self._attributes[c].name for c in columns)
                 raise DomainError(
                     f"the rules tie {len(columns)} attributes into too many cases ({names}). Use fewer or simpler rules"

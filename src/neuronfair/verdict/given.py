@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -14,6 +14,7 @@ from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import UNKNOWN, Data, limited, read_table
 from neuronfair.domain.files import read_sheet
 from neuronfair.domain.infer import draft_domain
+from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, parse_domain, quoted, read_domain
 from neuronfair.errors import DataError, ModelError
@@ -38,6 +39,14 @@ class Given:
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
 
 
+class Inferring(TypedDict, total=False):
+    """What matters where a domain is inferred only."""
+
+    decision: Decision | None  # a tolerance is for quantities, so a target has no classes then
+    opens: Callable[[Data], Opened] | None  # the model, if it may read an empty cell among numbers, as trees do
+    take_rules: TakeRules  # that the table suggests
+
+
 def given(
     table: Any,
     *,
@@ -45,17 +54,17 @@ def given(
     domain: TableDomain | str | Path | None = None,
     sensitive: str | Sequence[str] | None = None,
     target: str | None = None,
-    decision: Decision | None = None,
-    opens: Callable[[Data], Opened] | None = None,
     trust_pickle: bool = False,
+    **inferring: Unpack[Inferring],
 ) -> Given:
     """Return a table ready for an audit: `Data`, a file, a DataFrame, or a mapping of columns.
 
     Without a domain one is inferred, by the sensitive attributes and the target. The model, whatever `open_model`
     takes, says which columns exist: no others are looked at, and one that is missing is reported before any work is
-    done. Without a model all columns are taken. A tolerance is for quantities, so a target has no classes then; and a
-    model that reads an empty cell among numbers, as trees do (`opens` opens it), is given empty cells.
+    done. Without a model all columns are taken.
     """
+    decision, opens = inferring.get("decision"), inferring.get("opens")
+    take: TakeRules = inferring.get("take_rules", "none")
     names = None if model is None else feature_names(model, trust_pickle=trust_pickle)
     chosen = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
     if isinstance(table, Data) and (domain is not None or target is not None):
@@ -64,14 +73,16 @@ def given(
         raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
     if not isinstance(table, Data) and domain is None:
         fits = partial(matched, model, names)
-        regression = decision is not None and decision.kind == "tolerance"
-        found = _inferred(table, fits, chosen, target, regression=regression, keep_missing=opens is not None)
+        how: dict[str, Any] = {"regression": decision is not None and decision.kind == "tolerance", "take_rules": take}
+        found = _inferred(table, fits, chosen, target, **how, keep_missing=opens is not None)
         if opens is not None and any(a.empty is not None for a in found.data.domain.attributes):
-            filled = _inferred(table, fits, chosen, target, regression=regression)
+            filled = _inferred(table, fits, chosen, target, **how)
             found = found if _reads_empty_cells(opens, found.data, filled.data) else filled
         if found.reads is not None and target in found.reads:
             raise ModelError(f"{source_of(model)}: reads the target '{target}' itself. Name the column that it decides")
         return found
+    if take != "none":
+        raise DataError(f"take rules '{take}': for domains read off a table; this one is given. Write its rules there")
     whole, text = _described(table.domain if isinstance(table, Data) else domain, chosen)
     reads = matched(model, names, whole.names, "domain")
     kept = limited(whole, whole.names if reads is None else {*reads, *whole.sensitive})
@@ -95,7 +106,7 @@ def _inferred(
     matched: Callable[[Sequence[str]], tuple[str, ...] | None],
     sensitive: Sequence[str],
     target: str | None,
-    **how: bool,
+    **how: Any,
 ) -> Given:
     if target is None or not sensitive:
         raise DataError("name a domain, or both the sensitive attributes and the target so that one can be inferred")

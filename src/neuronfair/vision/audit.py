@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from neuronfair.errors import DataError
+from neuronfair.errors import DataError, did_you_mean
 from neuronfair.model.weights import fingerprint
 from neuronfair.search.methods import HALVING, picture_methods
 from neuronfair.store.discard import discard
@@ -26,12 +26,13 @@ from neuronfair.vision.detector import (
     save_detector,
 )
 from neuronfair.vision.domain import ImageDomain
-from neuronfair.vision.folder import ATTRIBUTE, WEIGHTS, keep, once, search_once
+from neuronfair.vision.folder import ATTRIBUTE, WEIGHTS, keep, latent_once, once, search_once
+from neuronfair.vision.latent import fit_latent
 from neuronfair.vision.quality import walk_report
 from neuronfair.vision.repair import retrain, state
 from neuronfair.vision.report import Improvement, PictureReport
 from neuronfair.vision.search import PictureSearch, PictureSettings
-from neuronfair.vision.subject import Split, Subject, compare, subject
+from neuronfair.vision.subject import LATENT, SHIFTS, Split, Subject, compare, subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,8 @@ def audit_pictures(
     and so is what each search finds: after a kill the same audit goes on from there, or with `force` begins anew.
     """
     settings, show = settings or PictureSettings(), progress or silent
+    if settings.shift not in SHIFTS:
+        raise DataError(f"no shift '{settings.shift}'. {did_you_mean(settings.shift, SHIFTS)}")
     split, (classes, _) = Split.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
     given = None if detector is None else _loaded(detector, split)
     manifest = {
@@ -86,7 +89,14 @@ def audit_pictures(
     if folder is not None and there is None:
         keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))
     classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
-    under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive)
+    latent = None
+    if settings.shift == LATENT:
+        latent = latent_once(
+            folder, split.pixels.device, lambda: fit_latent(*split.faces(held=False), seed=settings.seed)
+        )
+    under_test = subject(
+        module, classifier, split, name=pictures.name, sensitive=sensitive, latent=latent, seed=settings.seed
+    )
 
     def look(name: str, where: ImageDomain, search: Callable[[], PictureSearch]) -> PictureSearch:
         show(f"Searching: {name}", 0, None)

@@ -116,10 +116,15 @@ def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
+def scores(module: nn.Module, pixels: Tensor) -> Tensor:
+    """Return the score of each class for each 8-bit picture: (n, classes)."""
+    with evaluating(module.modules()):
+        return torch.cat([module(as_input(part)) for part in torch.split(pixels, PASS)])
+
+
 def predictions(module: nn.Module, pixels: Tensor) -> Tensor:
     """Return the class of each 8-bit picture: int64, (n,)."""
-    with evaluating(module.modules()):
-        return torch.cat([module(as_input(part)).argmax(1) for part in torch.split(pixels, PASS)])
+    return scores(module, pixels).argmax(1)
 
 
 def accuracies(module: nn.Module, pixels: Tensor, labels: Tensor) -> tuple[float, float]:

@@ -8,7 +8,7 @@ picture too. With more than two classes any other class will do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,12 +19,13 @@ from neuronfair.model.layers import evaluating
 from neuronfair.vision.detector import as_input, predictions
 
 SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
+MOST = 127  # levels that a pixel may change by: a shift is held in 8 bits with a sign
 BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """The shift of every picture, and its ε in grey levels, 0 for a picture that no ε of the schedule flips."""
+    """The shift of every picture, and the largest change of a pixel in it, 0 for a picture that nothing flips."""
 
     levels: Tensor  # (n, c, h, w), int8
     size: Tensor  # (n,), int64
@@ -46,23 +47,39 @@ def _flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> S
     x = as_input(pictures).requires_grad_()
     with evaluating(classifier.modules()):
         (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
-    direction = gradient.sign().to(torch.int8)
-    size = torch.zeros(len(pictures), dtype=torch.int64, device=pictures.device)
-    for epsilon in schedule:
-        left = (size == 0).nonzero()[:, 0]
+    direction = gradient.sign()
+    return smallest(classifier, pictures, before, schedule, lambda left, epsilon: epsilon * direction[left])
+
+
+def smallest(
+    classifier: nn.Module,
+    pictures: Tensor,
+    before: Tensor,
+    schedule: Sequence[float],
+    change: Callable[[Tensor, float], Tensor],
+) -> Shift:
+    """Return for each picture the first change of the schedule that takes it out of its class `before`.
+
+    `change` gives some of the pictures, by number, a change of a size, in grey levels; it is rounded to whole ones.
+    """
+    levels = torch.zeros(pictures.shape, dtype=torch.int8, device=pictures.device)
+    left = torch.arange(len(pictures), device=pictures.device)
+    for size in schedule:
+        tried = change(left, size).round().clamp(-MOST, MOST).to(torch.int8)
+        after = predictions(classifier, (pictures[left].to(torch.int16) + tried).clamp(0, 255))
+        flips = after != before[left]
+        levels[left[flips]] = tried[flips]
+        left = left[~flips]
         if len(left) == 0:
             break
-        shifted = (pictures[left].to(torch.int16) + epsilon * direction[left]).clamp(0, 255)
-        after = predictions(classifier, shifted)
-        size[left[after != before[left]]] = epsilon
-    return Shift(direction * size.to(torch.int8)[:, None, None, None], size)
+    return Shift(levels, levels.to(torch.int64).abs().amax((1, 2, 3)))
 
 
-def random_like(shift: Shift, *, seed: int = 0) -> Shift:
-    """Return shifts of the same size in random directions: the control.
+def random_like(shift: Shift, *, seed: int = 0) -> Tensor:
+    """Return shifts of the same size in random directions: the control. int8, (n, c, h, w).
 
     Every pixel goes up or down by ε at random where the shift changes it, so that the norms are the same.
     """
     generator = torch.Generator().manual_seed(seed)
     up = torch.randint(0, 2, shift.levels.shape, generator=generator, dtype=torch.int8)
-    return Shift(shift.levels.abs() * (2 * up - 1).to(shift.levels.device), shift.size)
+    return shift.levels.abs() * (2 * up - 1).to(shift.levels.device)

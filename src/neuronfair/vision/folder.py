@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +15,12 @@ from neuronfair.search.findings import Findings
 from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.verdict.folder import enter, kept
 from neuronfair.vision.domain import ImageDomain
+from neuronfair.vision.latent import LatentSpace
 from neuronfair.vision.search import PictureSearch
 
-WEIGHTS, ATTRIBUTE = "detector.safetensors", "attribute.safetensors"
-_NAMES = [field.name for field in fields(Findings)]
-_TENSORS, _COUNTS = _NAMES[:-3], _NAMES[-3:]
+WEIGHTS, ATTRIBUTE, LATENT = (f"{name}.safetensors" for name in ("detector", "attribute", "latent"))
+_COUNTS = [field.name for field in fields(Findings) if field.type == "int"]
+_TENSORS = [field.name for field in fields(Findings) if field.name not in _COUNTS]
 T = TypeVar("T")
 
 
@@ -52,6 +53,16 @@ def search_once(
     return once(folder, file, make, _save, lambda path: _load(path, domain))
 
 
+def latent_once(folder: Path | None, device: torch.device, make: Callable[[], LatentSpace]) -> LatentSpace:
+    """Return the latent space of the faces, from the folder or now."""
+
+    def save(path: Path, space: LatentSpace) -> None:
+        with replacing(path) as temporary:
+            save_state(vars(space), temporary)
+
+    return once(folder, LATENT, make, save, lambda path: LatentSpace(**load_state(path, device)))
+
+
 def _save(path: Path, search: PictureSearch) -> None:
     found = search.findings
     lines = {name: getattr(found, name) for name in _TENSORS}
@@ -64,6 +75,6 @@ def _save(path: Path, search: PictureSearch) -> None:
 def _load(path: Path, domain: ImageDomain) -> PictureSearch:
     lines = load_state(path, domain.device)
     *counts, seeds = lines["counts"].tolist()
-    packed, values, scores, twin_scores, origin, step, misses = (lines[name] for name in _TENSORS)
-    found = Findings(packed, values, scores, twin_scores, origin, step, misses, *counts)
+    held = {name: lines[name] for name in _TENSORS} | dict(zip(_COUNTS, counts, strict=True))
+    found = replace(Findings.empty(domain, lines["scores"].shape[1]), **held)
     return PictureSearch(domain, found, seeds, float(lines["seconds"]))

@@ -19,12 +19,15 @@ from neuronfair.search.methods import HALVING
 from neuronfair.store.files import writing
 from neuronfair.vision.archive import decoder
 from neuronfair.vision.audit import PictureAudit
+from neuronfair.vision.detector import predictions
 from neuronfair.vision.domain import FLAG, SEED, ImageDomain
 from neuronfair.vision.repair import finding_pictures
 from neuronfair.vision.sentences import sentences
+from neuronfair.vision.subject import Subject
+from neuronfair.words import spanned
 
 FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
-SHOWN = 12  # pairs on the page
+SHOWN, TWINS = 12, 6  # pairs on the page, and faces with the twins that each shift makes
 ENLARGED = 3  # times, so that single pixels can be seen
 REACH = 127  # levels that the largest difference is amplified to
 
@@ -59,14 +62,32 @@ def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> l
     return shown
 
 
+def twins_beside(subject: Subject, classes: Sequence[str], shown: int) -> list[list[tuple[Tensor, str]]]:
+    """Return for some faces the picture, its twin and what other shifts make of it, with the attribute of each.
+
+    The attribute is the classifier's answer: people may see another one.
+    """
+    domains = {f"{subject.kind} shift": subject.domain, **subject.controls}
+    rows = subject.domain.rows(torch.arange(min(shown, len(subject.domain.pictures)), device=subject.domain.device))
+    seen = {"seed": subject.domain.levels(rows)}
+    seen |= {name: domain.levels(domain.twins(rows).rows[:, 0]) for name, domain in domains.items()}
+    said = {name: predictions(subject.attribute, pixels).tolist() for name, pixels in seen.items()}
+    return [
+        [(pixels[i].to(torch.uint8), f"{name}: {classes[said[name][i]]}") for name, pixels in seen.items()]
+        for i in range(len(rows))
+    ]
+
+
 def picture_page(audit: PictureAudit) -> str:
     """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
+    report, subject = audit.report, audit.subject
     shown = audit.found[HALVING].findings[:SHOWN]
-    pairs = [
-        [(_png(picture), text) for picture, text in row] for row in panels(audit.subject.domain, shown, audit.classes)
-    ]
-    report = audit.report
-    return rendered("pictures.html", style="page.css", report=report, lines=sentences(report), pairs=pairs)
+    strips = twins_beside(subject, report.classes, TWINS), panels(subject.domain, shown, audit.classes)
+    twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
+    lines = sentences(report)
+    return rendered(
+        "pictures.html", style="page.css", report=report, lines=lines, spanned=spanned, twins=twins, pairs=pairs
+    )
 
 
 def write_results(folder: Path, audit: PictureAudit) -> None:

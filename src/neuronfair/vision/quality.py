@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from neuronfair.measure.rate import Rate
 from neuronfair.model.network import Network
 from neuronfair.search.judge import judge
 from neuronfair.vision.detector import predictions
@@ -18,14 +19,18 @@ def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
     """Return the figures of one search; the classifier says what the attribute is."""
     found, domain = search.findings, search.domain
     rows, some = found.rows, len(found) > 0
+    share = Rate(len(set(found.origin.tolist())), max(1, search.seeds), "table")
     return WalkReport(
         seeds=search.seeds,
+        faces_found=share.found,
+        share_of_faces=share.rate,
+        share_low=share.interval[0],
+        share_high=share.interval[1],
         findings=len(found),
         gsr=found.gsr,
         tried=found.tried,
         rejected=found.rejected,
         found_at_once=int((found.step == 0).sum()),
-        share_of_seeds=len(found) / max(1, search.seeds),
         bias_l2=float(walk_norms(domain, rows).mean()) if some else None,
         shift_l2=float(shift_norms(domain, rows).mean()) if some else None,
         attribute_still_flips=still_flips(classifier, domain, rows) if some else None,

@@ -12,28 +12,33 @@ SCHEMA = 2  # as of audit.json
 class ShiftReport:
     """Δ_senatt: the faces it was looked for, how large it is, and how far it moves the scores."""
 
+    kind: str  # "fgsm" or "latent"
     faces: int  # whose attribute is known
     detected: int
-    attribute_flips: int  # detected faces for which an ε flips the attribute classifier: the seeds
+    attribute_flips: int  # detected faces for which a shift flips the attribute classifier: the seeds
     attribute_never_flips: int  # detected faces that are left out
-    epsilon_median: float  # pixels in [0, 1]
+    epsilon_median: float  # largest change of a pixel, in [0, 1]
     epsilon_mean: float
     l2: float  # in the mean
     score_gap: float  # how far the shift moves the scores, in the mean
-    score_gap_random_shift: float  # how far one of equal size with random signs does
+    score_gap_random_shift: float  # how far one of equal size does: random signs, or a random latent direction
+    score_gap_fgsm_shift: float | None = None  # beside a latent shift: how far that of FGSM does
 
 
 @dataclass(frozen=True)
 class WalkReport:
-    """What one method, or one control, found from the seed pictures."""
+    """What one method, or one control, found: first by faces, then by pictures."""
 
-    seeds: int
-    findings: int
+    seeds: int  # faces that it walked from
+    faces_found: int  # of these, how many led to a picture whose decision flips, to one or to several
+    share_of_faces: float  # faces_found / seeds, as the paper counts
+    share_low: float  # the interval of that share at 95 %
+    share_high: float
+    findings: int  # pictures
     gsr: float  # findings / tried
     tried: int  # different pictures judged
     rejected: int  # that did not stand the second judgement in float64
     found_at_once: int  # without a walk: the shift alone flips the decision on the seed picture
-    share_of_seeds: float  # from which a pair was found
     bias_l2: float | None  # of Δ_bias, pixels in [0, 1], in the mean; null without findings, as below
     shift_l2: float | None  # of Δ_senatt
     attribute_still_flips: float | None  # share of pairs that the attribute classifier tells apart after the walk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,12 +19,15 @@ from neuronfair.vision.detector import FACE, predictions
 from neuronfair.vision.domain import ImageDomain
 from neuronfair.vision.encoding import PictureEncoding
 from neuronfair.vision.fgsm import Shift, flip, random_like
+from neuronfair.vision.latent import LatentSpace, flip_latent, random_latent
 from neuronfair.vision.quality import score_gap, shift_norms
 from neuronfair.vision.report import ShiftReport
 from neuronfair.vision.search import PictureSearch, PictureSettings, search_pictures
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
 CONTROLLED = ("neuronfair", HALVING)
+FGSM, LATENT = SHIFTS = ("fgsm", "latent")
+RANDOM_SHIFT, FGSM_SHIFT = "random shift", "fgsm shift"
 Look = Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch]
 FEW = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
 
@@ -77,9 +80,15 @@ class Subject:
     network: Network
     domain: ImageDomain  # faces that are detected and whose attribute flips
     shift: Shift
+    controls: Mapping[str, ImageDomain]  # the same faces with other shifts, by name: RANDOM_SHIFT, perhaps FGSM_SHIFT
     numbers: Tensor  # of these faces among all pictures
     detected: int
     profile: BiasProfile
+
+    @property
+    def kind(self) -> str:
+        """How the shift was made."""
+        return LATENT if FGSM_SHIFT in self.controls else FGSM
 
     @property
     def held(self) -> Tensor:
@@ -94,9 +103,10 @@ class Subject:
     def report(self) -> ShiftReport:
         """Return how many faces there are, and how large their shifts."""
         sizes, flips = self.shift.size.double(), len(self.domain.pictures)
-        other = self.domain.with_shift(random_like(self.shift).levels)
         look = self.domain.rows(torch.arange(min(flips, PROFILE_ROWS), device=self.domain.device))
+        gaps = {name: score_gap(self.network, other, look) for name, other in self.controls.items()}
         return ShiftReport(
+            kind=self.kind,
             faces=int(self.split.known.sum()),
             detected=self.detected,
             attribute_flips=flips,
@@ -105,25 +115,45 @@ class Subject:
             epsilon_mean=float(sizes.mean()) / 255,
             l2=float(shift_norms(self.domain, self.domain.seeds).mean()),
             score_gap=score_gap(self.network, self.domain, look),
-            score_gap_random_shift=score_gap(self.network, other, look),
+            score_gap_random_shift=gaps[RANDOM_SHIFT],
+            score_gap_fgsm_shift=gaps.get(FGSM_SHIFT),
         )
 
 
-def subject(detector: Detector, classifier: Detector, split: Split, *, name: str, sensitive: str) -> Subject:
-    """Find the shift of every detected face and where the detector reacts to it; leave out faces that never flip."""
+def subject(
+    detector: Detector,
+    classifier: Detector,
+    split: Split,
+    *,
+    name: str,
+    sensitive: str,
+    latent: LatentSpace | None = None,
+    seed: int = 0,
+) -> Subject:
+    """Find the shift of every detected face and where the detector reacts to it; leave out faces that never flip.
+
+    With a latent space the shift is a step in it, otherwise that of FGSM. The seed is that of the random shifts.
+    """
     faces = split.known.nonzero()[:, 0]
     seen = faces[predictions(detector, split.pixels[faces]) == FACE]
     if len(seen) == 0:
         raise DataError(f"{name}: the detector finds no face in any of {len(faces):,} pictures, so there is no seed")
-    shift = flip(classifier, split.pixels[seen])
+    given = (classifier, split.pixels[seen])
+    shift = flip(*given) if latent is None else flip_latent(latent, *given)
     numbers = seen[shift.flips]
     if len(numbers) == 0:
         raise DataError(f"{name}: no shift flips '{sensitive}' in any of {len(seen):,} faces, so nobody has a twin")
     shift = Shift(shift.levels[shift.flips], shift.size[shift.flips])
     domain = ImageDomain(name, split.pixels[numbers], shift.levels, (sensitive,))
+    if latent is None:
+        others = {RANDOM_SHIFT: random_like(shift, seed=seed)}
+    else:
+        plain = flip(classifier, domain.pictures).levels
+        others = {RANDOM_SHIFT: random_latent(latent, shift, seed=seed), FGSM_SHIFT: plain}
+    controls = {what: domain.with_shift(levels) for what, levels in others.items()}
     network = Network(detector, PictureEncoding(domain))
     profile = interpret(network, domain, domain.rows(_measured(split.held[numbers])[:PROFILE_ROWS]))
-    return Subject(detector, classifier, split, network, domain, shift, numbers, len(seen), profile)
+    return Subject(detector, classifier, split, network, domain, shift, controls, numbers, len(seen), profile)
 
 
 def _measured(held: Tensor) -> Tensor:
@@ -139,17 +169,18 @@ def compare(
     """Search with each method from all seeds, and with controls from some.
 
     `…, random direction` is the same walk with noise in the place of gradients; `…, random shift` is the same walk
-    with a shift of equal size in a random direction, so that what flips there is not the attribute. `look` is given
-    each search with its name and domain; it may know already what the search finds.
+    with a shift of equal size in a random direction, so that what flips there is not the attribute; beside a latent
+    shift, `…, fgsm shift` is the same walk with that of FGSM. `look` is given each search with its name and domain; it
+    may know already what the search finds.
     """
-    domain, other = subject.domain, subject.domain.with_shift(random_like(subject.shift, seed=settings.seed).levels)
+    domain = subject.domain
     order = torch.randperm(len(domain.pictures), generator=torch.Generator().manual_seed(settings.seed))
     numbers = order[: settings.seeds].to(domain.device)
     some = numbers[: settings.control_seeds]
     jobs = [(method, method, domain, numbers, False) for method in methods]
     for method in (method for method in CONTROLLED if method in methods):
         jobs.append((f"{method}, random direction", method, domain, some, True))
-        jobs.append((f"{method}, random shift", method, other, some, False))
+        jobs += [(f"{method}, {what}", method, other, some, False) for what, other in subject.controls.items()]
     found: dict[str, PictureSearch] = {}
     for name, method, where, seeds, blind in jobs:
         given = (subject.network, where, method, seeds, settings)

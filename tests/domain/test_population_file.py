@@ -1,0 +1,133 @@
+"""Populations in files: read as they were written, or refused with one error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.population import fit_population
+from neuronfair.domain.population_file import _bytes, _digest, load_population, save_population
+from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DataError
+from neuronfair.limits import VARIABLE, TooLarge
+
+DOMAIN = TableDomain(
+    "small",
+    (
+        Attribute("sex", "flag", values=("f", "m")),
+        Attribute("age", "ordinal", low=0, high=90),
+        Attribute("job", "nominal", values=("none", "clerk", "chief")),
+    ),
+    ("sex",),
+    (Rule("children do not work", {"age": Span(high=13)}, {"job": ("none",)}),),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    rows = DOMAIN.sample(300, torch.Generator().manual_seed(0))
+    rows[:, 2] = torch.where(rows[:, 1] > 50, rows[:, 0] + 1, 0)
+    return fit_population(DOMAIN, rows)
+
+
+@pytest.fixture
+def path(model, tmp_path):
+    save_population(model, tmp_path / "population.safetensors")
+    return tmp_path / "population.safetensors"
+
+
+def test_what_is_read_is_what_was_written(model, path):
+    read = load_population(path, DOMAIN)
+    rows = DOMAIN.sample(500, torch.Generator().manual_seed(1))
+    assert read.order == model.order
+    assert torch.equal(read.log_likelihood(rows), model.log_likelihood(rows))
+    assert torch.equal(read.plausibility(rows), model.plausibility(rows))
+    drawn = [m.sample(500, torch.Generator().manual_seed(2)) for m in (read, model)]
+    assert torch.equal(*drawn)
+    again = path.with_name("again")
+    save_population(read, again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_another_domain_is_refused(path):
+    with pytest.raises(DataError, match="it is of another domain than other"):
+        load_population(path, replace(DOMAIN, name="other"))
+
+
+def test_a_file_that_is_not_there_or_too_large(path, monkeypatch):
+    with pytest.raises(DataError, match=r"gone.*Fit it again"):
+        load_population(path.with_name("gone"), DOMAIN)
+    monkeypatch.setenv(VARIABLE, "1000")
+    with pytest.raises(TooLarge):
+        load_population(path, DOMAIN)
+
+
+def test_every_changed_byte_is_found(path):
+    content = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    for place in torch.randint(len(content), (60,), generator=generator).tolist():
+        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        with pytest.raises(DataError, match="not a population that can be read"):
+            load_population(path, DOMAIN)
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match="not a population that can be read"):
+        load_population(path, DOMAIN)
+
+
+def forged(path, name, change):
+    """Change a part as somebody would who knows how files are sealed."""
+    parts = load(path.read_bytes())
+    del parts["digest"]
+    sealed = {key: part for key, part in parts.items() if key != "domain"}
+    sealed[name] = change(sealed[name].clone())
+    path.write_bytes(save(sealed | {"domain": parts["domain"], "digest": _bytes(_digest(sealed))}))
+
+
+def put(place, value):
+    def change(part):
+        part[place] = value
+        return part
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("order", put(0, 7)),
+        ("order", lambda part: part.flip(0)),  # then trees ask later columns
+        ("usual", put(0, float("nan"))),
+        ("usual", lambda part: part[:0]),
+        ("usual", lambda part: part.float()),
+        ("trees.roots", put(0, 1)),
+        ("trees.roots", put(1, 0)),
+        ("trees.widths", put(1, 10**15)),
+        ("trees.asks", put(-1, 9)),
+        ("trees.asks", lambda part: part[:-1]),
+        ("trees.base", put(-1, 10**12)),
+        ("trees.children", put(-1, 10**12)),
+        ("trees.children", put(0, -1)),
+        ("trees.children", lambda part: part[:-1]),
+        ("trees.children", lambda part: part * 0),
+        ("trees.chances", put(0, 2.0)),
+        ("trees.chances", put(0, 0.0)),
+        ("trees.chances", lambda part: part[:-1]),
+        ("places.starts", put(0, 1)),
+        ("places.lengths", put(0, -1)),
+        ("places.place", put(0, 50)),
+        ("places.place", put(0, -1)),
+        ("places.chance", put(0, 0.7)),
+        ("places.classes", put(0, 1)),
+        ("places.classes", lambda part: 1 - part),
+        ("places.runs", put(0, 10**15)),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(path, name, change):
+    forged(path, name, change)
+    with pytest.raises(DataError, match="not a population that can be read"):
+        load_population(path, DOMAIN)
