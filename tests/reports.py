@@ -12,6 +12,7 @@ from neuronfair.measure.rate import Rate
 from neuronfair.verdict import entries as e
 from neuronfair.verdict import report as r
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf, Rates
 
 MODEL = r.ModelReport(
     source="m.onnx", kind="ONNX", white_box=True, note="White box.", fingerprint="abc", outputs=2,
@@ -27,13 +28,13 @@ CORPUS = r.CorpusReport(
 )  # fmt: skip
 
 
-def rate(found: int, people: int, population: Any = "domain") -> e.RateOf:
+def rate(found: int, people: int, population: Any = "domain") -> RateOf:
     measured = Rate(found, people, "domain")
-    return e.RateOf(population, measured.rate, *measured.interval, people, found, 0.95)
+    return RateOf(population, measured.rate, *measured.interval, people, found, 0.95)
 
 
-def rates(found: int, people: int = 20_000, table: int = 1213) -> e.Rates:
-    return e.Rates(table=rate(table, 20_000, "table"), domain=rate(found, people))
+def rates(found: int, people: int = 20_000, table: int = 1213) -> Rates:
+    return Rates(rate(table, 20_000, "table"), rate(found // 2, people, "plausible"), rate(found, people))
 
 
 def proved(fair: int, unfair: int = 0, people: int = 1000, name: str = "sex") -> Proved:
@@ -75,7 +76,7 @@ DISPARITY = e.Disparity(
 def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more: Any) -> e.AttributeReport:
     made = e.AttributeReport(
         name=name, sensitive=tuple(name.split("+")), twins=1,
-        rates=e.Rates(table=rate(2, 50, "table"), domain=rate(found, people)),
+        rates=Rates(table=rate(2, 50, "table"), domain=rate(found, people)),
         interpretation=e.Interpretation("l2", (layer("l1", 0.2), layer("l2", 0.4))),
         searches=(search("frontier", 80, 8.0), search("neuronfair")),
         severity=e.Severity(1.0, 2.5, 3.0, e.Histogram((0.0, 1.0, 3.0), (60, 40))),
@@ -87,7 +88,7 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
 def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
     """Nobody was found, and few can be there."""
     nobody = (search("frontier", 0, None), search("neuronfair", 0, None))
-    rates = e.Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
+    rates = Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
     return attribute(name, **{"rates": rates, "searches": nobody, "severity": None, "worst": ()} | more)
 
 
@@ -144,7 +145,10 @@ def adult(
     return report(
         *attributes,
         verdict=r.Verdict("discriminates", text),
-        data=r.DataReport("adult", 45_222, 13 + extra, names, "income", classes),
+        data=r.DataReport(
+            "adult", 45_222, 13 + extra, names, "income", classes,
+            population=r.PopulationReport("table", 45_222, "Plausible people are drawn from a model.", 0.61, -19.2),
+        ),
         model=replace(
             MODEL, source="trained on adult", kind="neuronfair", trained_here=True, fingerprint="9f2c61d0a4b7",
             accuracy={"train": 0.8571, "test": 0.8493}, layers={name: size for name, (size, _) in LAYERS.items()},
@@ -234,7 +238,8 @@ def _person(draw: random.Random, number: int, names: Sequence[str], classes: Seq
     swap = " and ".join(f"{c.attribute} {c.twin} instead of {c.own}" for c in changed)
     return finding(
         number=number, row=row, changed=changed, decision=own, twin_decision=twin, score=score, twin_score=score - gap,
-        gap=gap, replay=f"neuronfair replay neuronfair-audit/{'+'.join(names)}/frontier {number}",
+        gap=gap, plausibility=draw.random() ** 4,
+        replay=f"neuronfair replay neuronfair-audit/{'+'.join(names)}/frontier {number}",
         sentence=f"A {row['age']}-year-old with education {row['education']}, marital status "
         f"{row['marital_status']}, occupation {row['occupation']} and 9 more attributes is decided '{own}'; with "
         f"{swap}: '{twin}'.",

@@ -15,7 +15,7 @@ import neuronfair
 from neuronfair import cli
 from neuronfair.certify import report as proof
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.verdict import entries, proved, report
+from neuronfair.verdict import entries, proved, rates, report
 
 HERE = Path(__file__).parent
 STAGES = {
@@ -114,7 +114,10 @@ def _table(command: Any) -> list[str]:
 
 
 TYPES = {
-    name: kind for module in (report, entries, proved) for name, kind in vars(module).items() if is_dataclass(kind)
+    name: kind
+    for module in (report, entries, rates, proved)
+    for name, kind in vars(module).items()
+    if is_dataclass(kind)
 }
 TYPES |= {
     kind.__name__: kind for kind in (proof.ProofReport, proof.Part, proof.RowsReport, proof.RegionReport, Decision)

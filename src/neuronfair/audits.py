@@ -12,6 +12,7 @@ import torch
 
 from neuronfair.atomic import write_text
 from neuronfair.domain.data import Data
+from neuronfair.domain.own_population import read_people
 from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
@@ -30,9 +31,10 @@ from neuronfair.verdict.given import given
 from neuronfair.verdict.inquiry import Progress, silent
 from neuronfair.verdict.report import Report
 from neuronfair.verdict.settings import AuditSettings
-from neuronfair.words import percent, plural
+from neuronfair.words import OF, percent, plural
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
+_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible")  # other words of `audit`
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +85,7 @@ class Audit:
         data = self.report.data
         lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
         for one in self.report.attributes:
-            shares = [f"{percent(rate.rate)} of the {rate.population}" for rate in one.rates.measured]
+            shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
             proved = [f"{percent(part.share)} {name}" for name, part in one.proved.parts] if one.proved else []
             lines.append(
                 f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}"
@@ -107,6 +109,8 @@ class Seldom(TypedDict, total=False):
     checks: Checks | None  # limits, past counterexamples and an earlier audit
     take_rules: TakeRules  # that the table suggests: "free" of sensitive attributes, or "all"
     prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
+    population: Any  # people of your own sampler: a table of them, or a function that draws so many as it is told
+    plausible: float  # least plausibility of the people searched among; by default as the settings say
 
 
 def audit(
@@ -127,7 +131,8 @@ def audit(
     DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
     off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
     model does not read are left out. Each of the sensitive attributes is looked at alone, then all together. `checks`
-    are limits, past counterexamples and an earlier audit that it is judged by. With a folder, every search is a run in
+    are limits, past counterexamples and an earlier audit that it is judged by. Who is plausible says a model of the
+    table, unless a `population` does. With a folder, every search is a run in
     it that survives a kill (the same audit goes on from there), and the figures are left in its audit.json.
 
     `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
@@ -139,9 +144,7 @@ def audit(
     >>> audit(model, people, sensitive="sex", target="hired", settings=small).report.attributes[0].rates.table.rate
     0.5
     """
-    opening: Mapping[str, Any] = {
-        name: value for name, value in seldom.items() if name not in ("checks", "prove", "take_rules")
-    }
+    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name not in _NOT_OPENING}
     speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
     found = given(
         data,
@@ -156,7 +159,13 @@ def audit(
     )
     checks = seldom.get("checks") or Checks()
     table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)
-    settings = replace(settings, prove=seldom.get("prove", settings.prove))
+    settings = replace(
+        settings,
+        prove=seldom.get("prove", settings.prove),
+        plausible=seldom.get("plausible", settings.plausible),
+    )
+    population = seldom.get("population")
+    people = None if population is None else read_people(population, table.domain)
     own = getattr(model, "device", None)
     device = str(own if isinstance(own, torch.device) else table.domain.device)
     opened = open_model(model, table.domain, table.rows, **{"device": device, **opening})
@@ -173,7 +182,9 @@ def audit(
         preprocess=seldom.get("preprocess"),
     )
     with _shown(progress) as show:
-        result = run(opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show)
+        result = run(
+            opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
+        )
     if result.failure is not None:
         raise result.failure
     ready.extend(result.report)

@@ -9,11 +9,18 @@ from typing import Literal
 
 UNKNOWN = "not known"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-Population = Literal["table", "domain", "combinations"]
+Population = Literal["table", "plausible", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # who the people of a rate are
     "table": "rows of the table",
+    "plausible": "plausible people, drawn from a model of the population",
     "domain": "people drawn uniformly from the domain",
     "combinations": "combinations of values drawn uniformly, rules ignored",
+}
+OF: dict[Population, str] = {  # the same behind a share, where there is little room
+    "table": "of the table",
+    "plausible": "of plausible people",
+    "domain": "of the domain",
+    "combinations": "of all combinations",
 }
 
 

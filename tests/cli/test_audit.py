@@ -528,3 +528,20 @@ def test_decisions_that_are_none(text):
 
     with pytest.raises(NeuronFairError, match="--decision"):
         read_decision(text)
+
+
+def test_plausible_people_and_a_population_of_ones_own(run, refused):
+    """Of the people in the file everybody is 40, so those are plausible, and 40 is where the decision flips."""
+    lines = Path("table.csv").read_text(encoding="utf-8").splitlines()
+    own = [f"40,{line.partition(',')[2]}" for line in lines[1:]]
+    Path("own.csv").write_text("\n".join([lines[0], *own]) + "\n", encoding="utf-8")
+    words = (*AUDIT, "--population", "own.csv", "--json", "-")
+    (entry,) = figures(run(*words))["attributes"]
+    whole = figures(run("rate", *TABLE, *MODEL, "--population", "plausible", "--samples", 2000, "--json", "-"))
+    assert whole["rate"] != entry["rates"]["plausible"]["rate"]
+    kept = figures(run(*AUDIT, "--force", "--plausible", 0.05, "--json", "-"))
+    assert kept["data"]["population"]["least"] == 0.05
+    assert all(search["plausible_share"] == 1 for one in kept["attributes"] for search in one["searches"])
+    assert all(finding["plausibility"] >= 0.05 for one in kept["attributes"] for finding in one["findings"])
+    refused(*AUDIT, "--force", "--population", "none.csv", says=("none.csv",))
+    refused(*AUDIT, "--force", "--plausible", 2, says=("plausible must be 0 or more and below 1, got 2",))

@@ -46,7 +46,7 @@ def test_a_network_with_one_output_is_compared_and_interpreted(run):
     other_outputs(1)
     one = (*DATA[:-1], "1.safetensors")
     for words, share in (
-        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["rates"]["domain"]["rate"]),
+        (("compare", *one, *SMALL, "--methods", "uniform"), lambda found: found["rates"]["plausible"]["rate"]),
         (("interpret", *one), lambda found: found["ablation"]["before"]["rate"]),
     ):
         assert "one output" in run(*words, "--decision", "argmax").err
@@ -87,9 +87,21 @@ def test_a_comparison_that_cannot_be(refused, words, says):
 def test_the_rate_and_its_interval(run, tmp_path):
     result = run("rate", *DATA, "--error", 0.02, "--json", "rate.json")
     assert result.status == 0, result.err
-    assert "The decision flips with sex for" in " ".join(result.out.split())
+    assert " ".join(result.out.split()).count("The decision flips with sex for") == 3
     figures = json.loads((tmp_path / "rate.json").read_text())
+    assert list(figures["rates"]) == ["table", "plausible", "domain"]
+    for name, one in figures["rates"].items():
+        assert one["population"] == name
+        assert 0 <= one["low"] <= one["rate"] == one["discriminated"] / one["of"] <= one["high"] <= 1
+    assert figures["rates"]["table"]["of"] == 200
+    assert "rate" not in figures
+
+
+def test_the_rate_of_one_population(run):
+    figures = json.loads(run("rate", *DATA, "--error", 0.02, "--population", "plausible", "--json", "-").out)
+    assert list(figures["rates"]) == [figures["population"]] == ["plausible"]
     low, high = figures["interval"]
+    assert [figures["rates"]["plausible"][end] for end in ("low", "high")] == [low, high]
     assert low <= figures["rate"] <= high
     assert (high - low) / 2 == pytest.approx(figures["error"])
     assert figures["error"] <= 0.02

@@ -85,7 +85,7 @@ def code(run, tmp_path, monkeypatch, request):
 
 def test_a_function_that_prepares_the_table(run, code):
     told = ("--model", f"{code}:Codes", "--preprocess", f"{code}:prepare", "--samples", 500, "--json", "-")
-    result = run("rate", *USE, *told)
+    result = run("rate", *USE, *told, "--population", "domain")
     assert result.status == 0
     ages = [int(line.split(",")[0]) for line in Path("table.csv").read_text().splitlines()[1:]]
     possible = range(min(ages), max(ages) + 1)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from neuronfair import Decision, NeuronFairError
+from neuronfair.domain.own_population import OwnPopulation
+from neuronfair.domain.population import fit_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate, Until, discrimination_rate
@@ -143,11 +145,22 @@ def test_whatever_gives_scores_can_be_measured():
     assert rate.rate == 0.1
 
 
+def test_plausible_people_are_drawn_from_their_population():
+    """All of them add up to 19, so everybody is hit, and not one in eight as in the domain."""
+    rows = EVERYBODY[(EVERYBODY[:, :4] == torch.tensor([9, 9, 1, 0])).all(1)]
+    rate = discrimination_rate(
+        NETWORK, DOMAIN, population=OwnPopulation(rows, fit_population(DOMAIN, rows)), samples=500
+    )
+    assert (rate.found, rate.sampled, rate.population) == (500, 500, "plausible")
+
+
 def test_bad_input_is_refused():
     with pytest.raises(NeuronFairError, match=r"no population 'tabel'.*Did you mean 'table'"):
         discrimination_rate(NETWORK, DOMAIN, population="tabel")
     with pytest.raises(NeuronFairError, match="the population 'table' is given by its rows"):
         discrimination_rate(NETWORK, DOMAIN, population="table")
+    with pytest.raises(NeuronFairError, match="the population 'plausible' is given by a model"):
+        discrimination_rate(NETWORK, DOMAIN, population="plausible")
     with pytest.raises(NeuronFairError, match="no rows to judge"):
         discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY[:0])
     with pytest.raises(DomainError, match=r"5 columns of 'planted', got shape \(20000, 4\)"):

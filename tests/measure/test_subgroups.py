@@ -170,3 +170,34 @@ def test_an_attribute_with_very_many_values_is_no_condition():
     overall = discrimination_rate(model, view, samples=20_000)
     (group,) = subgroups(model, view, torch.empty(0, 8, dtype=torch.int64), overall, samples=5_000)
     assert set(meets(group, view)) == {"a0", "a2"}
+
+
+class Young:
+    """A population in which a0 is below 5: uniform otherwise."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        rows = domain().sample(n, generator)
+        rows[:, 0] %= 5
+        return rows
+
+
+def in_population(held: Held) -> tuple[Subgroup, ...]:
+    model, young = where(held, domain()), Young()
+    overall = discrimination_rate(model, domain(), population=young, samples=20_000)
+    assert overall.population == "plausible"
+    return subgroups(model, domain(), NOBODY, overall, population=young, samples=5_000)
+
+
+def test_rules_are_learned_from_a_population_and_measured_in_it():
+    """Of the young, one in five has a0 = 4 and four in ten of them an a2 of 3 or less."""
+    (group,) = in_population(lambda x: (x[:, 0] >= 4) & (x[:, 2] <= 3))
+    assert meets(group) == {"a0": list(range(4, 10)), "a2": [0, 1, 2, 3]}
+    assert (group.rate.rate, group.rate.population) == (1.0, "plausible")
+    assert group.people == pytest.approx(0.2 * 0.4, abs=0.01)
+    assert group.rate.sampled == pytest.approx(5 * 5_000 * 0.08, rel=0.1)
+    assert group.lift == pytest.approx(1 / (0.2 * 0.4), rel=0.1)
+
+
+def test_where_nobody_lives_there_is_no_group():
+    assert in_population(lambda x: x[:, 0] >= 7) == ()
+    assert len(found(lambda x: x[:, 0] >= 7)) == 1

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 from neuronfair.domain.column import LeftOut
 from neuronfair.render import console, notebook
-from neuronfair.verdict.entries import Rates
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import Rates
 from neuronfair.verdict.report import DataReport, Verdict
 from tests import reports
 

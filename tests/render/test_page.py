@@ -20,8 +20,9 @@ from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import top_of
 from neuronfair.render.page.layermap import cells, layer_maps
 from neuronfair.render.page.template import SPACE, marked
-from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, RateOf, Rates, Severity, Side
+from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, Severity, Side
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf, Rates
 from neuronfair.verdict.report import DataReport, DecisionReport, Verdict
 from tests import reports
 
@@ -125,7 +126,24 @@ def test_the_figures_are_those_of_the_report():
 def test_the_largest_figure_is_that_of_the_table():
     tile = read(reports.adult()).text.partition("of decisions flip")[2]
     assert tile.startswith("6.07 %")
-    assert "of 20,000 rows of the table; 1.82 % of people drawn uniformly from the domain" in tile
+    lines = [
+        line.start()
+        for line in re.finditer("6.07 % of the table|0.91 % of plausible people|1.82 % of the domain", tile)
+    ]
+    assert len(lines) == 3
+    assert "with 95 % confidence, of 20,000 rows of the table" in tile
+
+
+def test_findings_can_be_sorted_by_how_usual_they_are():
+    made = reports.adult(findings=12)
+    page = audit_page(made)
+    shares = [float(x) for x in re.findall(r'<td class="usual" data-value="([^"]*)"', page)]
+    assert shares == [finding.plausibility for finding in made.attributes[0].findings]
+    assert '<th scope="col" data-sort="number">Usual</th>' in page
+    text = Page(page).text
+    assert made.attributes[0].worst[0].how_usual in text
+    assert "Plausible people are drawn from a model." in text
+    assert "Usual" not in read(reports.report(reports.attribute(findings=(reports.finding(),)))).text
 
 
 def test_what_is_proved_is_one_bar_with_the_rate_as_a_mark():

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
-from neuronfair.verdict.entries import Note, Rates
+from neuronfair.verdict.entries import Note
 from neuronfair.verdict.proved import Proved
-from neuronfair.verdict.report import FeedingReport, Report, Verdict
+from neuronfair.verdict.rates import Rates
+from neuronfair.verdict.report import FeedingReport, PopulationReport, Report, Verdict
 from tests import reports
 
 
@@ -23,11 +25,11 @@ def test_the_verdict_comes_first_then_figures_and_the_worst():
     text = shown(reports.report(reports.attribute("sex"), reports.fair("race", rates=Rates(), searches=())))
     lines = text.splitlines()
     assert lines[0] == "The decision flips for 3 % of people."
-    (sex,) = [line for line in lines if line.startswith("│ sex ")]
-    assert [cell.strip() for cell in sex.strip("│").split("│")] == [
+    (sex,) = [line for line in lines if line.startswith(" sex ")]
+    assert re.split(" {2,}", sex.strip()) == [
         "sex", "4 % (0.488–13.7)", "3 % (2.67–3.35)", "frontier", "80", "× 8",
     ]  # fmt: skip
-    (race,) = [line for line in lines if line.startswith("│ race ")]
+    (race,) = [line for line in lines if line.startswith(" race ")]
     assert race.count("not known") == 2
     assert "• A person with age 39 is decided low; with sex M instead of F: high." in text
     assert "  neuronfair replay RUN/sex/frontier 17" in text
@@ -121,3 +123,22 @@ def test_columns_that_were_left_out_are_named_by_their_reason():
     text = shown(replace(made, data=replace(made.data, left_out=(*names, LeftOut("id", "a running number")))))
     assert "Left out: x0, x1, x2, x3, x4, x5, x6, x7, … (10 in all): the model does not read it." in text
     assert "Left out: id: a running number." in text
+
+
+def test_plausible_people_are_told_first_and_how_usual_they_are():
+    """The widest gap is that of somebody who is like nobody."""
+    people = [
+        replace(reports.finding(), sentence=f"{who}.", gap=gap, plausibility=share)
+        for who, gap, share in (("Nobody", 9.0, 0.0), ("One", 1.0, 0.05), ("Two", 2.0, 0.3))
+    ]
+    searches = (reports.search("frontier", plausible_share=0.125), reports.search("neuronfair"))
+    made = reports.report(reports.attribute(worst=tuple(people), searches=searches))
+    told = PopulationReport("table", 50, "Plausible people are drawn from a model of the table.", 0.61)
+    text = shown(replace(made, data=replace(made.data, population=told)))
+    order = [
+        "• Two. As unusual as 1 in 3 people of the table.",
+        "• One. As unusual as 1 in 20 people of the table.",
+        "• Nobody. Not plausible: less usual than everybody in the table.",
+    ]
+    assert [line for line in text.splitlines() if line.startswith("• ")][:3] == order
+    assert f"{told.text} Of the findings these are plausible: 12.5 % by frontier (sex)." in text

@@ -43,11 +43,11 @@ def planted() -> Audit:
     return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=SMALL)
 
 
-def test_whom_it_hurts_is_counted_in_table_domain_and_findings(planted):
+def test_whom_it_hurts_is_counted_in_each_population_and_in_findings(planted):
     """Who has `s` needs a higher sum for the second class, so in every pair it is lost with `s` and got without."""
     (entry,) = planted.report.attributes
-    assert [one.population for one in entry.direction] == ["table", "domain", "findings"]
-    counts = (entry.rates.table.discriminated, entry.rates.domain.discriminated, entry.people_found)
+    assert [one.population for one in entry.direction] == ["table", "plausible", "domain", "findings"]
+    counts = (*(rate.discriminated for rate in entry.rates.measured), entry.people_found)
     for one, people in zip(entry.direction, counts, strict=True):
         assert one.people == people
         assert [(side.gets, side.loses) for side in one.sides] == [(0, people), (people, 0)]
@@ -56,7 +56,7 @@ def test_whom_it_hurts_is_counted_in_table_domain_and_findings(planted):
     for found in entry.worst:
         assert found.outcome == "yes"
         assert (found.probability > 0.5) == (found.decision == "yes") != (found.twin_probability > 0.5)
-    assert sum(entry.probability_gaps.histogram.counts) == counts[2]
+    assert sum(entry.probability_gaps.histogram.counts) == counts[-1]
 
 
 def test_rates_are_those_that_were_planted(planted):
@@ -179,8 +179,12 @@ def test_a_subgroup_is_told():
     (entry,) = report.attributes
     (group,) = entry.subgroups
     assert group.conditions == (Condition("a0", min=8),)
-    assert (group.text, group.findings, group.people) == ("a0 at least 8", 1.0, 0.2)
-    assert group.sentence.startswith("People with a0 at least 8: the decision flips with s for 100 % of them, ")
+    assert (group.text, group.findings) == ("a0 at least 8", 1.0)
+    assert group.people == pytest.approx(float((table(domain).rows[:, 0] >= 8).double().mean()), abs=0.01)
+    assert (group.rate.population, group.lift) == ("plausible", 1 / entry.rates.plausible.rate)
+    assert group.sentence.startswith(
+        "Plausible people with a0 at least 8: the decision flips with s for 100 % of them, "
+    )
     # It is a black box: nothing to look into, searched without gradients, not retrained.
     assert entry.interpretation is entry.coverage is None
     assert [search.method for search in entry.searches] == ["aequitas", "uniform"]

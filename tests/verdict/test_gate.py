@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
-from neuronfair.verdict.entries import Disparity, Gap, Note, RateOf, Rates
+from neuronfair.verdict.entries import Disparity, Gap, Note
 from neuronfair.verdict.expressions import read_expressions
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf, Rates
 from tests.reports import CORPUS, MODEL, attribute, fair, proved, rate, report, search
 
 
@@ -173,7 +174,7 @@ def test_a_table_that_is_too_small_is_said_to_be():
 
 def test_no_model_passes_by_the_milder_population():
     """COMPAS: 21.6 % of the table, 2.12 % of people drawn uniformly; "rate > 5%" passed."""
-    compas = report(attribute("race", rates=Rates(rate(1333, 6172, "table"), rate(212, 10_000))))
+    compas = report(attribute("race", rates=Rates(table=rate(1333, 6172, "table"), domain=rate(212, 10_000))))
     assert fired(compas, "rate > 5%", "race.rate > 5%", "table.rate > 5%", "domain.rate > 5%") == [
         True, True, True, False,
     ]  # fmt: skip
@@ -183,7 +184,7 @@ def test_no_model_passes_by_the_milder_population():
     assert one.text.startswith("table.rate of race: 21.6 % (between 20.6 % and 22.6 %); its upper end is above 5 %.")
     people = "1,333 of 6,172 rows of the table, confidence 95 %."
     assert one.text.endswith(f"{people} Milder: domain.rate is 2.12 % (upper end 2.42 %).")
-    mirrored = report(attribute(rates=Rates(rate(131, 6172, "table"), rate(2160, 10_000))))
+    mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), domain=rate(2160, 10_000))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
     assert (one.fired, one.figure) == (True, "domain.rate")
 
@@ -359,9 +360,24 @@ def test_a_change_counts_only_if_it_is_shown(before, after, expected):
     ]  # fmt: skip
 
 
+def test_plausible_people_count_as_the_others_do():
+    """The upper ends are 10.6 % of the table, 3.35 % of plausible people and 0.18 % of the domain."""
+    three = Rates(rate(1, 50, "table"), rate(300, 10_000, "plausible"), rate(10, 10_000))
+    made = report(attribute(rates=three))
+    assert fired(made, "plausible.rate > 2%", "plausible.rate > 4%", "domain.rate > 2%") == [True, False, False]
+    (one,) = check(made, ["rate > 4%"]).checks
+    assert (one.fired, one.figure) == (True, "table.rate")
+    (one,) = check(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
+    assert (one.fired, one.figure) == (True, "plausible.rate")
+    assert "300 of 10,000 plausible people, drawn from a model of the population, confidence 95 %." in one.text
+    then = report(attribute(rates=replace(three, plausible=rate(100, 10_000, "plausible"))))
+    (one,) = check(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
+    assert (one.fired, one.value) == (True, pytest.approx(0.02))
+
+
 def test_a_change_of_one_population_is_enough():
-    then = report(attribute(rates=Rates(rate(10, 1000, "table"), rate(300, 10_000))))
-    now = report(attribute(rates=Rates(rate(90, 1000, "table"), rate(100, 10_000))))
+    then = report(attribute(rates=Rates(table=rate(10, 1000, "table"), domain=rate(300, 10_000))))
+    now = report(attribute(rates=Rates(table=rate(90, 1000, "table"), domain=rate(100, 10_000))))
     (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"]).checks
     assert (one.fired, one.figure) == (True, "table.rate.change")
     assert one.value == pytest.approx(0.08)

@@ -13,9 +13,9 @@ from neuronfair.audits import audit
 from neuronfair.certify.bounds import Unprovable
 from neuronfair.certify.proof import Leaves, Proof
 from neuronfair.verdict import proving
-from neuronfair.verdict.entries import RateOf
 from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.proved import Part
+from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Report
 from neuronfair.verdict.settings import AuditSettings
 from tests.planted import networks

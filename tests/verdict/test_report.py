@@ -27,9 +27,24 @@ def test_a_report_from_before_there_were_proofs_is_read():
     del old["seconds"]["proof"]
     for one in old["attributes"]:
         del one["proved"]
-        for rate in one["rates"].values():
+        for rate in filter(None, one["rates"].values()):
             del rate["part"]
     assert Report.from_json(json.dumps(old)) == made
+
+
+def test_a_report_from_before_there_were_plausible_people_is_read():
+    made = reports.report()
+    old = json.loads(made.to_json())
+    del old["data"]["population"]
+    for one in old["attributes"]:
+        del one["rates"]["plausible"]
+        for finding in (*one["worst"], *one["findings"]):
+            del finding["plausibility"]
+        for search in one["searches"]:
+            del search["plausible_share"]
+    read = Report.from_json(json.dumps(old))
+    assert read == made
+    assert [finding.how_usual for finding in read.attributes[0].worst] == [""]
 
 
 def test_people_are_counted_exactly():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, RateOf, Rates, Severity
+from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, Severity
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf, Rates
 from neuronfair.verdict.report import Verdict
 from neuronfair.verdict.sentences import verdict
 from tests.reports import attribute, fair, proved, rate, search

@@ -76,6 +76,8 @@ def audit(
             "0: no proof. Default: 6, with --quick 2.",
         ),
     ] = None,
+    plausible: options.PlausibleOption = 0.0,
+    population: options.PopulationOption = None,
     repair: Annotated[
         bool | None,
         typer.Option("--repair/--no-repair", help="Also try a short retraining. Default: yes, with --quick no."),
@@ -114,6 +116,7 @@ def audit(
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.domain.data import DATASETS
+    from neuronfair.domain.own_population import read_people
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.terminal import audit_report
     from neuronfair.store.discard import check_discardable, discard
@@ -126,21 +129,22 @@ def audit(
 
     if force:
         check_writable(out)
-        check_discardable(out, (data, model, weights, domain, corpus, baseline))
+        check_discardable(out, (data, model, weights, domain, population, corpus, baseline))
     else:
         check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    read = (domain, model, weights, None if corpus_add else corpus)
+    read = (domain, model, weights, population, None if corpus_add else corpus)
     outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
     options.check_device(device)
     options.read_decision(decision)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples}
-    given |= {"seed": seed, "prove": prove, "repair": repair}
+    given |= {"seed": seed, "prove": prove, "repair": repair, "plausible": plausible}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     found = options.load_data(data, encoding, domain, sensitive, target, source, take_rules)
     table = found.data
+    people = None if population is None else read_people(population, table.domain)
     for remark in found.remarks:
         console.print(f"Table: {remark}")
     ready = Checks(fail_if or (), corpus, corpus_add, baseline, trust_feeding).read(table.domain)
@@ -171,6 +175,7 @@ def audit(
             origin=origin,
             folder=out,
             progress=lambda what, done, total, note="": show(done, total, note, what=what),
+            people=people,
         )
     report = result.report
     outputs.write(report, game)

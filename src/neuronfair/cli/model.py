@@ -10,7 +10,7 @@ import typer
 from neuronfair import __version__
 from neuronfair.cli import options
 from neuronfair.cli.app import app, warn_of_feeding
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.words import listed
 
 
@@ -38,7 +38,7 @@ def train(
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
     table = options.load_data(data, encoding, domain, sensitive, target).data
-    module, card = options.fit_classifier(table, console, seed, options.sizes(hidden))
+    module, card = options.fit_classifier(table, console, seed, _sizes(hidden))
     save(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
 
@@ -111,3 +111,14 @@ def interpret(
             **interpretation_json(profile, ablation),
         }
         options.write_json(json_file, result)
+
+
+def _sizes(text: str | None) -> list[int] | None:
+    """Return the numbers of neurons in a list with commas; None where none was given."""
+    try:
+        numbers = [int(n) for n in options.names(text) or []]
+    except ValueError:
+        numbers = [0]
+    if any(n < 1 for n in numbers):
+        raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
+    return numbers or None

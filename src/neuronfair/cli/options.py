@@ -74,6 +74,13 @@ DecisionOption = Annotated[
         help="What counts as another decision: argmax, threshold=0.5 or tolerance=0.1. Default: as the outputs suggest."
     ),
 ]
+PlausibleOption = Annotated[
+    float,
+    typer.Option(help="Search only among people than whom this share of the table is less usual: 0.05."),
+]
+PopulationOption = Annotated[
+    Path | None, typer.Option(help="A table of people from your own sampler: who is plausible. Default: fit a model.")
+]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; '-' prints them alone.")]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, …")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Throw away the audit or run in --out, and begin anew.")]
@@ -84,17 +91,6 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, n
 def names(text: str | None) -> list[str] | None:
     """Return the names in a list with commas."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def sizes(text: str | None) -> list[int] | None:
-    """Return the numbers of neurons in a list with commas; None where none was given."""
-    try:
-        numbers = [int(n) for n in names(text) or []]
-    except ValueError:
-        numbers = [0]
-    if any(n < 1 for n in numbers):
-        raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
-    return numbers or None
 
 
 def load_data(

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neuronfair import __version__
 from neuronfair.cli import options
 from neuronfair.cli.app import app, warn_of_feeding
+from neuronfair.errors import NeuronFairError
 from neuronfair.words import POPULATIONS, listed, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.domain.data import Data
+    from neuronfair.measure.rate import Rate
 
 
 class _Population(StrEnum):
+    table = "table"
+    plausible = "plausible"
     domain = "domain"
     combinations = "combinations"
-    table = "table"
 
 
 @app.command()
@@ -32,8 +41,12 @@ def rate(
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
     population: Annotated[
-        _Population, typer.Option(help="Whom to judge: people of the domain, all combinations, or the table's rows.")
-    ] = _Population.domain,
+        _Population | None,
+        typer.Option(
+            help="Whom to judge: the table's rows, plausible people, people of the domain, or all combinations of "
+            "values. Default: each of the first three."
+        ),
+    ] = None,
     error: Annotated[float, typer.Option(help="Go on until the rate is known to this much, up or down.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="… with this confidence.")] = 0.95,
     samples: Annotated[int, typer.Option(min=1, help="People to judge, at most.")] = 1_000_000,
@@ -45,13 +58,17 @@ def rate(
     """Estimate for how many people the decision flips when only the sensitive attribute changes (Themis).
 
     People are drawn and judged until the error bound holds at the confidence asked for. A rate speaks of the people it
-    was drawn from: name them with --population.
+    was drawn from: the rows of the table, plausible people (drawn from a model of the table), or all whom the domain
+    allows. With --population it is measured for one of these only.
 
     Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.measure.rate import Until, discrimination_rate
     from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.verdict.population import who_is_usual
+    from neuronfair.verdict.rates import AUDITED
+    from neuronfair.verdict.words import rate_of
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
@@ -60,42 +77,56 @@ def rate(
     opened, table, _ = source.open_or_train(table, console, seed)
     if model is not None:
         warn_of_feeding(opened, table, console)
-    with progress_bar("Judging people", quiet=console.quiet) as show:
-        result = discrimination_rate(
-            opened.model,
-            table.domain,
-            population=table.rows if population.value == "table" else population.value,
-            samples=Until(error, samples),
-            confidence=confidence,
-            decision=opened.decision,
-            seed=seed,
-            progress=show,
-        )
-    low, high = result.interval
-    console.print(
-        f"The decision flips with {listed(table.domain.sensitive)} for {result.found:,} of {result.sampled:,} "
-        f"{POPULATIONS[result.population]}: {percent(result.rate)}, between {percent(low)} and "
-        f"{percent(high)} with {percent(confidence)} confidence."
-    )
-    if result.error > error:
-        console.print(
-            f"The error of {percent(result.error)} is above the {percent(error)} asked for: nobody was left to judge."
-        )
+    people = AUDITED if population is None else (population.value,)
+    rates: dict[str, Rate] = {}
+    for name in people:
+        try:
+            whom = table.rows if name == "table" else who_is_usual(table, None, seed) if name == "plausible" else name
+        except NeuronFairError as why:
+            if population is not None:
+                raise
+            console.print(f"Nothing is said of plausible people. {why}")
+            continue
+        with progress_bar(f"Judging {POPULATIONS[name]}", quiet=console.quiet) as show:
+            rates[name] = discrimination_rate(
+                opened.model,
+                table.domain,
+                population=whom,
+                samples=Until(error, samples),
+                confidence=confidence,
+                decision=opened.decision,
+                seed=seed,
+                progress=show,
+            )
+        _say(console, table, rates[name], error)
     if json_file is not None:
-        options.write_json(
-            json_file,
-            {
-                "version": __version__,
-                "data": table.name,
-                "encoding": table.domain.encoding,
-                "sensitive": list(table.domain.sensitive),
-                "model_fingerprint": opened.fingerprint,
-                "population": population.value,
-                "rate": result.rate,
-                "interval": [low, high],
-                "confidence": confidence,
-                "error": result.error,
-                "found": result.found,
-                "sampled": result.sampled,
-            },
+        entries = {name: {**asdict(rate_of(one)), "error": one.error} for name, one in rates.items()}
+        result = {
+            "version": __version__,
+            "data": table.name,
+            "encoding": table.domain.encoding,
+            "sensitive": list(table.domain.sensitive),
+            "model_fingerprint": opened.fingerprint,
+            "confidence": confidence,
+            "rates": {name: entries.get(name) for name in people},
+        }
+        options.write_json(json_file, result | (_alone(rates[population.value]) if population is not None else {}))
+
+
+def _say(console: Console, table: Data, rate: Rate, error: float) -> None:
+    low, high = rate.interval
+    console.print(
+        f"The decision flips with {listed(table.domain.sensitive)} for {rate.found:,} of {rate.sampled:,} "
+        f"{POPULATIONS[rate.population]}: {percent(rate.rate)}, between {percent(low)} and "
+        f"{percent(high)} with {percent(rate.confidence)} confidence."
+    )
+    if rate.error > error:
+        console.print(
+            f"The error of {percent(rate.error)} is above the {percent(error)} asked for: nobody was left to judge."
         )
+
+
+def _alone(rate: Rate) -> dict[str, Any]:
+    """Return the figures of the only population that was asked for, as they were called when there was always one."""
+    figures = {"population": rate.population, "rate": rate.rate, "interval": list(rate.interval)}
+    return {**figures, "error": rate.error, "found": rate.found, "sampled": rate.sampled}

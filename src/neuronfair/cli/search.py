@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.data import Data
-    from neuronfair.domain.table import TableDomain
     from neuronfair.search.outcome import Plan
 
 # Once: typer reads the options of every command four times a call.
@@ -55,12 +54,8 @@ def search(
         int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = 1000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
-    plausible: Annotated[
-        float, typer.Option(help="Search among people only than whom this share of the table is less usual: 0.05.")
-    ] = 0.0,
-    population: Annotated[
-        Path | None, typer.Option(help="People who say what is usual (CSV, Parquet). Default: those of the table.")
-    ] = None,
+    plausible: options.PlausibleOption = 0.0,
+    population: options.PopulationOption = None,
     controls: Annotated[
         bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
     ] = True,
@@ -77,6 +72,7 @@ def search(
     Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
+    from neuronfair.domain.own_population import read_people
     from neuronfair.domain.plausible import plausible as inside
     from neuronfair.domain.population import fit_population
     from neuronfair.model.weights import save
@@ -112,7 +108,7 @@ def search(
     network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
     check_method(method, network, plan.decision)
     starts = _starts(start, table, plan)
-    people = table.rows if population is None else _people(population, table.domain)
+    people = table.rows if population is None else read_people(population, table.domain)
     if model is not None:
         warn_of_feeding(opened, table, console)
     manifest = make_manifest(
@@ -215,13 +211,6 @@ def _trained(out: Path) -> str | None:
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
-
-
-def _people(path: Path, domain: TableDomain) -> Tensor:
-    """Return the people of a file who say what is usual; what was decided for them plays no part."""
-    from neuronfair.domain.data import read_table
-
-    return read_table(path, replace(domain, target=None, favourable=None)).rows
 
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.measure.direction import Direction, Tally, favourable_class
@@ -89,7 +90,7 @@ def discrimination_rate(
     network: Model,
     domain: TableDomain,
     *,
-    population: Population | Tensor = "domain",
+    population: Population | Tensor | PopulationModel = "domain",
     samples: int | Until = 10_000,
     confidence: float = 0.95,
     decision: Decision | None = None,
@@ -103,7 +104,8 @@ def discrimination_rate(
     - "domain" draws uniformly from the valid rows of the domain;
     - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
     - rows are the people of a table ("table"), who are taken in random order and each once. The interval then speaks
-      of those whom the table is a sample of.
+      of those whom the table is a sample of;
+    - a model of a population, such as `fit_population` makes of a table, draws plausible people ("plausible").
 
     People without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops as soon as half
     the width of the interval is at most the error, or at so many samples; `Rate.error` tells which. This is the
@@ -142,7 +144,7 @@ def _looks(total: int) -> tuple[int, ...]:
 
 
 def _source(
-    domain: TableDomain, population: Population | Tensor, samples: int, seed: int
+    domain: TableDomain, population: Population | Tensor | PopulationModel, samples: int, seed: int
 ) -> tuple[Population, Callable[[Tensor], Tensor], int]:
     """Return the name of a population, what gives its people with consecutive numbers, and how many are drawn."""
     generator = torch.Generator().manual_seed(seed)
@@ -153,8 +155,13 @@ def _source(
             raise NeuronFairError("no rows to judge. Give the rows of a table, or another population")
         order = torch.randperm(len(rows), generator=generator)
         return "table", lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
+    if not isinstance(population, str):
+        model = population
+        return "plausible", lambda numbers: model.sample(len(numbers), generator), samples
     if population == "table":
         raise NeuronFairError("the population 'table' is given by its rows: population=data.rows")
+    if population == "plausible":
+        raise NeuronFairError("the population 'plausible' is given by a model: population=fit_population(domain, rows)")
     if population not in POPULATIONS:
         raise NeuronFairError(f"no population '{population}'. {did_you_mean(population, POPULATIONS)}")
     if population == "domain":

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
+from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import Rate, discrimination_rate
@@ -18,6 +19,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
 from neuronfair.search.judge import judge
+from neuronfair.words import Population
 
 MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
 BEAM = 6  # rules that are made longer at a time
@@ -27,6 +29,7 @@ VALUES = 5  # labels in one condition, at most: more are not read
 ENOUGH = 400  # discriminated people to learn from; findings make up for what those drawn lack
 SUPPORT = 0.03  # of the discriminated people that a rule must hold for
 OTHERS = 5_000  # people to tell them from: enough to see a share of 0.1 %
+DRAWS = 5  # of a population, so many times as many are drawn at most to find those who meet a rule
 GAIN = 1.1  # by which a further condition must make a rule worth more, lest it only describe the draw
 LIFT = 1.5  # a rule that holds for few more than everybody says nothing
 
@@ -43,9 +46,9 @@ class Subgroup:
     """People who meet a few conditions, and how often they are discriminated."""
 
     conditions: tuple[Cut, ...]
-    people: float  # the share of all valid people who meet them
+    people: float  # the share of all people who meet them: of the population, or of all valid people
     findings: float  # the share of the findings that meet them
-    rate: Rate  # among valid people who meet them and played no part in choosing the conditions
+    rate: Rate  # among people who meet them and played no part in choosing the conditions
     lift: float | None  # over everybody; None where nobody else is known to be discriminated
 
 
@@ -55,20 +58,24 @@ def subgroups(
     findings: Tensor,
     overall: Rate,
     *,
+    population: PopulationModel | None = None,
     samples: int = 20_000,
     decision: Decision | None = None,
     seed: int = 0,
 ) -> tuple[Subgroup, ...]:
     """Return up to five rules of up to three conditions each under which discrimination is frequent.
 
-    The rules are learned from people of the domain, those discriminated against the others; where these are few,
-    findings join them. Each rule is then measured on new people drawn uniformly from those who meet it, and kept only
-    if its interval lies above that of `overall`, the rate in the whole domain. The intervals share what may go wrong:
-    all of them hold together with the stated confidence. Sensitive attributes play no part.
+    The rules are learned from people of a population, or else of the domain, those discriminated against the others;
+    where these are few, findings join them. Each rule is then measured on new people who meet it, and kept only if its
+    interval lies above that of `overall`, the rate of the same population. The intervals share what may go wrong: all
+    of them hold together with the stated confidence. Sensitive attributes play no part.
+
+    Of the domain, people who meet a rule are drawn uniformly. Of a population, people are drawn and those taken who
+    meet it; a rule that hardly anybody meets has few of them, a wide interval, and so is not kept.
     """
     check_rows(domain, findings, "subgroups")
     generator = torch.Generator().manual_seed(seed)
-    people = domain.sample(samples, generator)
+    people = (population or domain).sample(samples, generator)
     hit = torch.cat(
         [
             judge(network, domain, part, decision).discriminates
@@ -79,19 +86,47 @@ def subgroups(
     if len(wanted) < ENOUGH:
         drawn = torch.randperm(len(findings), generator=generator)[: ENOUGH - len(wanted)]
         wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
+    rules = list(_rules(domain, wanted, people[~hit][:OTHERS]))
+    inside: list[tuple[TableDomain, Population | Tensor, float]]
+    if population is None:
+        inside = [(view, "domain", view.count / domain.count) for view in (_inside(domain, cuts) for cuts in rules)]
+    else:
+        inside = [(domain, *living) for living in _living(population, rules, samples, generator)]
     result = []
-    for number, cuts in enumerate(_rules(domain, wanted, people[~hit][:OTHERS])):
-        inside = _inside(domain, cuts)
+    for number, (cuts, (view, source, part)) in enumerate(zip(rules, inside, strict=True)):
+        if not part:  # nobody was met
+            continue
         rate = discrimination_rate(
-            network, inside, samples=samples, confidence=overall.confidence, decision=decision, seed=seed + 1 + number
+            network,
+            view,
+            population=source,
+            samples=samples,
+            confidence=overall.confidence,
+            decision=decision,
+            seed=seed + 1 + number,
         )
-        rate = replace(rate, looks=MOST)  # so that the intervals of all rules hold together
+        # So that the intervals of all rules hold together.
+        rate = replace(rate, looks=MOST, population=overall.population)
         if rate.interval[0] > overall.interval[1]:
             held = _meet(cuts, findings.long())
             share = float(held.double().mean()) if len(findings) else 0.0
             lift = rate.rate / overall.rate if overall.found else None
-            result.append(Subgroup(cuts, inside.count / domain.count, share, rate, lift))
+            result.append(Subgroup(cuts, part, share, rate, lift))
     return tuple(sorted(result, key=lambda group: -group.rate.rate))
+
+
+def _living(
+    population: PopulationModel, rules: list[tuple[Cut, ...]], samples: int, generator: torch.Generator
+) -> list[tuple[Tensor, float]]:
+    """Return new people of a population who meet each rule, and the share of all drawn who do."""
+    kept: list[list[Tensor]] = [[] for _ in rules]
+    drawn = 0
+    while drawn < DRAWS * samples and any(sum(map(len, own)) < samples for own in kept):
+        people = population.sample(samples, generator)
+        drawn += samples
+        for own, cuts in zip(kept, rules, strict=True):
+            own.append(people[_meet(cuts, people)])
+    return [(rows, len(rows) / drawn) for rows in map(torch.cat, kept)]
 
 
 def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
@@ -121,18 +156,22 @@ def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -
     most = 0.0
     for _ in range(CONDITIONS):
         longer: dict[tuple[int, ...], float] = {}
+        telling: set[tuple[int, ...]] = set()
         for rule in beam:
             # How many people meet the rule and each further condition, in one product.
             held, false = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
             p, q = held / len(wanted), (false + 0.5) / (len(others) + 1)
-            worth = torch.where((held >= enough) & (p >= LIFT * q), p * torch.log(p / q) ** 2, -torch.inf)
+            worth = torch.where((held >= enough) & (p > q), p * torch.log(p / q) ** 2, -torch.inf)
             for i in worth.topk(min(len(worth), 2 * BEAM)).indices.tolist():
                 key: tuple[int, ...] = tuple(sorted({*rule, i}))
                 if len(key) == len(rule) + 1 and worth[i] > 0:
                     longer[key] = float(worth[i])
+                    if p[i] >= LIFT * q[i]:  # one condition alone need not be
+                        telling.add(key)
         ranked = sorted(longer, key=lambda key: -longer[key])
-        if ranked and longer[ranked[0]] > GAIN * most:
-            best, most = ranked[0], longer[ranked[0]]
+        first = next((key for key in ranked if key in telling), None)
+        if first is not None and longer[first] > GAIN * most:
+            best, most = first, longer[first]
         beam = ranked[:BEAM]
     return _merged([cuts[i] for i in best])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from neuronfair.render.escaped import code, table, words
 from neuronfair.render.groups import HEADS, group_lines
-from neuronfair.verdict.entries import AttributeReport, Note
+from neuronfair.verdict.entries import AttributeReport, Note, worst_cases
 from neuronfair.verdict.report import Report
 from neuronfair.words import percent, spanned
 
@@ -14,10 +14,11 @@ WORST, GROUPS = 3, 6  # cases told, and groups listed of each attribute: the car
 LIMITS = (
     "A search finds cases; it does not prove that there are none.",
     "A rate belongs to the population that is named beside it. People drawn uniformly from the domain are all people "
-    "that the domain allows, equally likely; real applicants are not.",
+    "that the domain allows, equally likely; real applicants are not. Plausible people are as real as the model that "
+    "they are drawn from.",
     "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested.",
     "Deciding twins alike says nothing about whether decisions are right, nor whether groups fare equally.",
-    "Found people are as plausible as the rules of the domain.",
+    "How plausible a person is says a model of the table; nobody has looked whether such a person lives.",
 )
 
 
@@ -41,6 +42,7 @@ def model_card(report: Report) -> str:
             ("Table", f"{words(data.name)}, {data.rows:,} rows, {data.attributes:,} attributes"),
             ("Sensitive", words(", ".join(data.sensitive))),
             ("What a person may be", "guessed from the table" if data.domain_inferred else "from a domain file"),
+            ("Who is plausible", words(data.population.text) if data.population else ""),
         ),
         "## How often the decision flips if only the attribute changes",
         table(
@@ -120,12 +122,12 @@ def _groups(report: Report) -> Iterator[str]:
 
 
 def _worst(report: Report) -> Iterator[str]:
-    worst = sorted((finding for one in report.attributes for finding in one.worst), key=lambda one: -one.gap)
+    worst = worst_cases(report.attributes, WORST)
     found = ", ".join(f"{one.people_found:,} by {words(one.name)}" for one in report.attributes)
     if worst:
         yield "## Worst cases"
         yield f"Of the people found ({found}), moved as near to a row of the table as possible:"
-        yield "\n".join(f"- {words(finding.sentence)}" for finding in worst[:WORST])
+        yield "\n".join(f"- {words(f'{finding.sentence} {finding.how_usual}'.rstrip())}" for finding in worst)
 
 
 def _notes(attributes: tuple[AttributeReport, ...]) -> dict[Note, None]:

@@ -76,7 +76,10 @@ def _worst(attribute: AttributeReport) -> list[str]:
     if not attribute.worst:
         return []
     worst = attribute.worst[0]
-    return [f"Worst pair: {worst.sentence}", *([f"See it again: {worst.replay}"] if worst.replay else [])]
+    return [
+        f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(),
+        *([f"See it again: {worst.replay}"] if worst.replay else []),
+    ]
 
 
 def _count(suite: ElementTree.Element) -> None:

@@ -9,7 +9,8 @@ from neuronfair.render.escaped import table as _table
 from neuronfair.render.escaped import words as _words
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
-from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
+from neuronfair.verdict.entries import AttributeReport, measured_populations
+from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import CorpusReport, Gate, Report
 from neuronfair.words import POPULATIONS, Population, spanned, times
 
@@ -29,6 +30,7 @@ def markdown(report: Report) -> str:
             ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
             [_figures(attribute, populations) for attribute in report.attributes],
         ),
+        _words(report.data.population.text) if report.data.population else "",
         *_proofs(report.attributes),
         *(f"**Whom it hurts.** {_words(one.direction[0].sentence)}" for one in report.attributes if one.direction),
         *_groups(report.attributes),
@@ -53,7 +55,7 @@ def markdown(report: Report) -> str:
 
 def _figures(attribute: AttributeReport, populations: Sequence[Population]) -> Sequence[str]:
     lifts = [f"{_words(s.method)} {times(s.lift)}" for s in attribute.searches if s.lift is not None]
-    counts = [f"{_words(s.method)} {s.findings:,}" for s in attribute.searches]
+    counts = [f"{_words(s.method)} {s.how_many}" for s in attribute.searches]
     rates = [_rate(getattr(attribute.rates, population)) for population in populations]
     return _words(attribute.name), *rates, ", ".join(counts) or "–", ", ".join(lifts) or "–"
 
@@ -84,7 +86,8 @@ def _worst(attributes: Sequence[AttributeReport]) -> Iterator[str]:
         yield "### Worst pairs"
     for attribute in attributes:
         worst = attribute.worst[:WORST]
-        pairs = [f"- {_words(p.sentence)}" + (f"<br>{_code(p.replay)}" if p.replay else "") for p in worst]
+        told = [(_words(f"{p.sentence} {p.how_usual}".rstrip()), p.replay) for p in worst]
+        pairs = [f"- {text}" + (f"<br>{_code(replay)}" if replay else "") for text, replay in told]
         if pairs:
             yield "\n".join([f"**{_words(attribute.name)}**", "", *pairs])
 

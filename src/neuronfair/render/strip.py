@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from neuronfair.verdict.entries import AttributeReport, RateOf
+from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import RateOf
 from neuronfair.words import percent
 
 WIDTH = 40

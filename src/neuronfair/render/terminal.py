@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, measured_populations
+from neuronfair.verdict.entries import AttributeReport, measured_populations, worst_cases
 from neuronfair.verdict.report import Report
-from neuronfair.words import UNKNOWN, spanned, times
+from neuronfair.words import UNKNOWN, listed, percent, spanned, times
 
 WORST = 3  # findings told
 COLUMNS = 8  # left out and named
@@ -30,12 +31,12 @@ def audit_report(report: Report) -> RenderableType:
     if report.feeding is not None and report.feeding.accuracy is None:
         lines.append(report.feeding.text)
     lines.append(_table(attributes))
+    lines += _usual(report)
     lines += _proofs(attributes)
     lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
     lines += _groups(attributes)
-    worst = sorted((finding for one in attributes for finding in one.worst), key=lambda finding: -finding.gap)
-    for finding in worst[:WORST]:
-        lines.append(f"• {finding.sentence}")
+    for finding in worst_cases(attributes, WORST):
+        lines.append(f"• {finding.sentence} {finding.how_usual}".rstrip())
         if finding.replay:
             lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
     lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
@@ -58,10 +59,12 @@ def _left_out(report: Report) -> list[str]:
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
-    table = Table(title="How often the decision flips")
+    # Three rates and a search must fit into 80 columns, each with its interval at most below it.
+    table = Table(title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
     populations = measured_populations(attributes)
     for heading in ("attribute", *populations, "search", "findings", "lift"):
-        table.add_column(heading, justify="left" if heading in ("attribute", "search") else "right")
+        justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"
+        table.add_column(heading, justify=justify, min_width=len("(3.07–3.57)") if heading in populations else None)
     for one in attributes:
         rates = [getattr(one.rates, population) for population in populations]
         cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
@@ -72,6 +75,18 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
+
+
+def _usual(report: Report) -> list[str]:
+    """Return what plausible people are, and how many of the findings are such."""
+    known = [
+        f"{percent(search.plausible_share)} by {search.method} ({one.name})"
+        for one in report.attributes
+        for search in one.searches
+        if search.plausible_share is not None
+    ]
+    shares = f" Of the findings these are plausible: {listed(known)}." if known else ""
+    return [] if report.data.population is None else [report.data.population.text + shares]
 
 
 def _proofs(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:

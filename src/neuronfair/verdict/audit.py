@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
@@ -24,17 +26,19 @@ from neuronfair.store.seal import Json
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
-from neuronfair.verdict.description import WORST, describe
+from neuronfair.verdict.description import describe
 from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
+from neuronfair.verdict.population import usual_or_nobody
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.report import SCHEMA, Report, Seconds
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
+from neuronfair.verdict.worst import WORST
 from neuronfair.words import listed
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
@@ -58,10 +62,12 @@ def run(
     origin: Origin | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
+    people: Tensor | None = None,
 ) -> Result:
     """Audit a model that is open already, by the sensitive attributes of the table's domain.
 
-    Checks that could not be judged do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
+    `people` are drawn by a sampler of the user's own, and stand for plausible people. Checks that could not be judged
+    do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
     """
     origin, ready, show = origin or Origin(), ready or Ready(), progress or silent
     data = data.to(opened.model.encoding.device)
@@ -74,15 +80,20 @@ def run(
     if place is not None:
         text = origin.domain_text or format_domain(data.domain)
         manifest = _manifest(opened, data, settings, choices[-1])
+        manifest["population"] = None if people is None else rows_digest(people)
         _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
-    clock, inquiries, feeding, repair, interrupted = _Clock(), list[Inquiry](), None, None, False
+    clock, inquiries, feeding, repair, interrupted, usual = _Clock(), list[Inquiry](), None, None, False, None
     decision = about_decision(opened, data)
     try:
         show("Checking what the model is fed", 0, None)
         feeding = check_feeding(opened, data)
+        with clock.of("rate"):
+            show("Looking who is usual", 0, None)
+            population, usual = usual_or_nobody(data, people, settings.seed, settings.plausible)
         for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
+            case = replace(case, population=population)
             inquiries.append(Inquiry.of(case.domain))
             inquiries[-1].note(*_unread(case.domain.sensitive, origin.reads))
             labelled = _labelled(show, case.domain.sensitive if len(choices) > 1 else ())
@@ -101,7 +112,7 @@ def run(
     report = Report(
         neuronfair=versions()["neuronfair"],
         verdict=headed(verdict(entries, len(data), interrupted=interrupted), feeding),
-        data=about_data(data, choices[-1], origin),
+        data=replace(about_data(data, choices[-1], origin), population=usual),
         model=about_model(opened, data, origin),
         decision=decision,
         attributes=entries,
@@ -185,6 +196,7 @@ def _plan(method: str, settings: AuditSettings, decision: Decision, scale: Scale
         seconds=settings.seconds,
         seed=settings.seed,
         decision=decision,
+        plausible=settings.plausible,
         scale=scale,
     )
 
@@ -200,6 +212,8 @@ def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Se
     settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
     budget = json.loads(json.dumps(asdict(settings)))
     del budget["prove"]  # and so may a proof
+    if not settings.plausible:  # as in audits that were begun before it could be asked for
+        del budget["plausible"]
     return {
         "audit": SCHEMA,
         **versions(),

@@ -8,8 +8,9 @@ from pathlib import Path
 from neuronfair.errors import DataError
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.seal import is_sealed, unseal
-from neuronfair.verdict.entries import AUDITED, AttributeReport, RateOf
+from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.expressions import PROVED
+from neuronfair.verdict.rates import AUDITED, RateOf
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
 from neuronfair.words import percent, spanned
 

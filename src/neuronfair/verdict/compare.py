@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.diversity import clusters, mean_distance, regions
@@ -126,7 +127,9 @@ def compare(
             judged = max(judged, int(lines[-1].figures["rows_judged"] or 0))
         if stopped:
             break
-    populations: tuple[Population | Tensor, ...] = () if stopped else (rows, "domain")
+    populations: tuple[Population | Tensor | PopulationModel, ...] = ()
+    if not stopped:
+        populations = (rows, fit_population(domain, rows, seed=plan.seed), "domain")
     samples = min(MAX_RANDOM, max(MIN_RANDOM, judged))
     rates = tuple(
         discrimination_rate(network, domain, population=one, samples=samples, decision=plan.decision, seed=plan.seed)

@@ -10,25 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
 from neuronfair.measure.coverage import covered
 from neuronfair.measure.direction import Tally, favourable_class
 from neuronfair.measure.diversity import mean_distance, regions
-from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.probability import chances
 from neuronfair.search.findings import Findings
-from neuronfair.search.judge import Pairs, judge
+from neuronfair.search.judge import Pairs
 from neuronfair.search.outcome import Outcome
-from neuronfair.search.shrink import shrink
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import CoverageReport, Direction, Finding, Histogram, Severity
+from neuronfair.verdict.entries import TABLE, CoverageReport, Direction, Finding, Histogram, Severity
 from neuronfair.verdict.folder import keep_nearer
 from neuronfair.verdict.hurt import direction
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
+from neuronfair.verdict.worst import Candidates, partners, worst_people
 
-WORST, SAMPLE = 10, 300  # findings told in full, and findings in the table of the page
-NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
+SAMPLE = 300  # findings in the table of the page
 LOOK = 20_000  # findings whose gaps, distances and neurons are looked at
 BINS = 30  # of the histogram of gaps
 
@@ -51,8 +48,10 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     unique = found[once]
     scores, others = unique.scores.double(), unique.twin_scores.double()
     gaps = decision.gap(scores, others)
+    usual = case.plausible(rows[once])
     generator = torch.Generator().manual_seed(case.seed)
-    drawn = once[torch.randperm(len(once), generator=generator).to(once.device)]
+    order = torch.randperm(len(once), generator=generator).to(once.device)
+    drawn = once[order]
     inquiry.add(
         severity=_severity(gaps.cpu().numpy()),
         probability_gaps=_probability_gaps(case, scores, others),
@@ -65,32 +64,30 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
         """Return people in words; `first` holds the columns that are most telling for each."""
         columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
-        methods = [outcomes[i].plan.method for i in method[which].tolist()]
-        pairs = map(words.Pair, *_partners(case, people))
-        lines = zip(pairs, columns, number[which].tolist(), methods, strict=True)
-        return tuple(_replayed(case, words.finding(domain, decision, *line, case.scale)) for line in lines)
+        found_by = [outcome.plan.method for outcome in outcomes]
+        places = [(int(number[w]), found_by[method[w]]) if w >= 0 else (-1 - w, TABLE) for w in which.tolist()]
+        pairs = map(words.Pair, *partners(case, people))
+        known = case.plausibility(people)
+        shares = [None] * len(people) if known is None else known.tolist()
+        lines = zip(pairs, columns, places, shares, strict=True)
+        people_told = (
+            replace(words.finding(domain, decision, pair, own, at, by, case.scale), plausibility=share)
+            for pair, own, (at, by), share in lines
+        )
+        return tuple(_replayed(case, one) for one in people_told)
 
-    spread = drawn[:SAMPLE]
+    spread = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
     inquiry.add(
-        worst=told(*_worst(case, rows, once, gaps)),
+        worst=told(*worst_people(case, Candidates(rows, once, gaps, usual))),
         findings=told(spread, rows[spread].long(), [[] for _ in spread]),
     )
     if case.folder is not None:
         keep_nearer(case.folder, inquiry.report.worst)
 
 
-def _partners(case: Case, people: Tensor) -> Pairs:
-    """Return people and the twins that they are compared with, and the scores of both, in float64."""
-    parts = [
-        judge(case.exact, case.domain, part, case.decision).pairs()
-        for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True)
-    ]
-    return Pairs(*map(torch.cat, zip(*parts, strict=True)))
-
-
 def _replayed(case: Case, finding: Finding) -> Finding:
     """Return a finding with the command that shows it again, where there is one."""
-    if case.folder is None or case.replay is None:
+    if case.folder is None or case.replay is None or finding.method == TABLE:
         return finding
     words = ["neuronfair", "replay", str(case.folder / finding.method), str(finding.number), *case.replay]
     return replace(finding, replay=shlex.join(words))
@@ -126,34 +123,3 @@ def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> CoverageReport 
     network, profile = case.model, outcome.profile
     shares = [float(np.mean(covered(network, case.domain, profile, rows).shares)) for rows in (findings, misses)]
     return CoverageReport(*shares)
-
-
-def _worst(case: Case, rows: Tensor, once: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, list[list[int]]]:
-    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns."""
-    domain, decision = case.domain, case.decision
-    wide = once[gaps.topk(min(len(gaps), LOOK)).indices]
-    # Walks leave many near copies: the widest of each region of the domain is a candidate.
-    coarse = case.model.encoding.encode(rows[wide].long()).cpu().numpy()
-    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
-    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
-    goals = _nearest(domain, rows[wide].long(), domain.clip(case.data.rows[:NEAR]))
-    people = shrink(case.exact, domain, rows[wide].long(), goals, decision)
-    order = decision.gap(*_partners(case, people)[2:]).argsort(descending=True, stable=True)
-    _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
-    order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
-    changed = (people[order] != goals[order]) & domain.free
-    return wide[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
-
-
-def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
-    """Return for each row the row of the table that differs least, sensitive attributes apart: (n, d)."""
-    distance = torch.zeros(len(rows), len(table), device=rows.device)
-    for column in domain.free.nonzero()[:, 0].tolist():
-        apart = rows[:, column, None] - table[None, :, column]
-        attribute = domain.attributes[column]
-        step = apart.abs() / max(1, attribute.points - 1) if attribute.ordered else (apart != 0).float()
-        if attribute.empty is not None:  # an empty cell is as far from each number
-            lone = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
-            step = torch.where(lone, 1.0, step)
-        distance += step
-    return table[distance.argmin(1)]

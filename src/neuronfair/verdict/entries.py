@@ -3,59 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Literal, cast
+from dataclasses import dataclass, field
+from typing import Literal
 
+from neuronfair.domain.plausible import PLAUSIBLE
 from neuronfair.verdict.proved import Proved
-from neuronfair.words import POPULATIONS, Population, percent
+from neuronfair.verdict.rates import AUDITED, RateOf, Rates
+from neuronfair.words import Population, percent, unusual
 
 Cell = str | int | float
 NOT_READ = "not-read"  # the name of a note about attributes that the model does not read
+TABLE = "table"  # in the place of a method: the person was not searched for
 
 
-@dataclass(frozen=True)
-class RateOf:
-    """How often the decision flips among the people of a population."""
-
-    population: Population  # rows of the table; drawn uniformly from the domain; the same, rules ignored
-    rate: float  # share of people whose decision flips with the sensitive attributes
-    low: float  # exact interval: its lower end
-    high: float  # and its upper end
-    of: int  # people judged
-    discriminated: int  # people among them whose decision flips
-    confidence: float  # of the interval
-    part: float = 1.0  # share of the population that they were drawn from: all that is not proved lies in it
-
-    @property
-    def people(self) -> str:
-        """Who was judged, in words."""
-        if self.part == 1:
-            return f"{self.of:,} {POPULATIONS[self.population]}"
-        if not self.part:
-            return "all people of the domain, by proof"
-        return f"{self.of:,} people drawn uniformly from the {percent(self.part)} in boxes that are not wholly proved"
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The same figure for several populations; null where it was not measured."""
-
-    table: RateOf | None = None  # of the people of the table
-    domain: RateOf | None = None  # of people drawn uniformly from the domain
-
-    @property
-    def measured(self) -> tuple[RateOf, ...]:
-        """Those that were measured: the people one has come first."""
-        rates = (getattr(self, population) for population in AUDITED)
-        return tuple(rate for rate in rates if rate is not None)
-
-    @property
-    def largest(self) -> float:
-        """The largest share that was measured; 0 where none was."""
-        return max((rate.rate for rate in self.measured), default=0.0)
-
-
-AUDITED = cast("tuple[Population, ...]", tuple(entry.name for entry in fields(Rates)))  # whose rates an audit has
+def worst_cases(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
+    """Return the worst findings by any of these: plausible people first, then those with the widest gap."""
+    worst = (finding for one in attributes for finding in one.worst)
+    return sorted(worst, key=lambda finding: (not finding.is_plausible, -finding.gap))[:most]
 
 
 def measured_populations(attributes: Sequence[AttributeReport]) -> list[Population]:
@@ -114,7 +78,7 @@ class Side:
 class Direction:
     """Whom it hurts: who gets the favourable decision, and who loses it, when only the sensitive values change."""
 
-    population: Literal["table", "domain", "findings"]  # findings: the pairs that the searches found
+    population: Literal["table", "plausible", "domain", "findings"]  # findings: the pairs that the searches found
     people: int  # those among them for whom the favourable decision hangs on the sensitive values
     sides: tuple[Side, ...]  # up to 20, the clearest first
     sentence: str
@@ -157,12 +121,19 @@ class SearchReport:
     gsr: float  # findings / tried
     seconds: float
     findings_per_second: float | None
-    random_gsr: float | None  # of as many people drawn uniformly from the domain
+    random_gsr: float | None  # of as many random people: drawn uniformly from where it searched
     lift: float | None  # gsr / random_gsr
     random_direction_gsr: float | None  # of the same walk with random numbers in the place of gradients
     lift_over_random_direction: float | None
     violations: int  # findings that break a rule: 0
     stop: str  # why each phase ended
+    plausible_share: float | None = None  # of the findings, those not less usual than 99 of 100 people of the table
+
+    @property
+    def how_many(self) -> str:
+        """How many people were found, and how many of them are plausible, where that is known."""
+        share = "" if self.plausible_share is None else f" ({percent(self.plausible_share)} plausible)"
+        return f"{self.findings:,}{share}"
 
 
 @dataclass(frozen=True)
@@ -204,8 +175,8 @@ class Change:
 class Finding:
     """An individual discriminatory instance: a person, and the twin for whom the decision flips."""
 
-    number: int  # in its run folder
-    method: str  # the search that found it
+    number: int  # in its run folder; or of the row of the table, from 0
+    method: str  # the search that found it; "table": nobody searched, it is a row of the table
     row: Mapping[str, Cell]  # the person
     changed: tuple[Change, ...]
     decision: str
@@ -218,6 +189,27 @@ class Finding:
     probability: float | None = None  # of that class for the person; null where scores are no probabilities or logits
     twin_probability: float | None = None  # and for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
+    plausibility: float | None = None  # share of the people of the table who are less usual; null where not known
+
+    @property
+    def place(self) -> str:
+        """Where the person was found."""
+        if self.method == TABLE:
+            return f"row {self.number + 1:,} of the table"
+        return f"finding {self.number:,} of {self.method}"
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the person is not less usual than 99 of 100 people of the table, as far as is known."""
+        return self.plausibility is None or self.plausibility >= PLAUSIBLE
+
+    @property
+    def how_usual(self) -> str:
+        """How usual the person is, as a sentence; nothing where that is not known."""
+        if self.plausibility is None:
+            return ""
+        told = unusual(self.plausibility)
+        return f"{told[0].upper()}{told[1:]}." if self.is_plausible else f"Not plausible: {told}."
 
 
 @dataclass(frozen=True)
@@ -236,10 +228,10 @@ class SubgroupReport:
 
     text: str  # its conditions in words
     conditions: tuple[Condition, ...]
-    people: float  # share of all people that it holds
-    findings: float  # share of the findings that it holds
+    people: float  # share of the population of its rate that it holds
+    findings: float  # share of the findings that it holds: of the plausible ones, where the population is theirs
     rate: RateOf  # among fresh people inside; the intervals of all subgroups of an attribute hold together
-    lift: float | None  # over the rate of the whole domain
+    lift: float | None  # over the rate of the whole population
     sentence: str
 
 
@@ -259,11 +251,11 @@ class AttributeReport:
     name: str  # such as sex+race
     sensitive: tuple[str, ...]
     twins: int  # with how many others a person is compared
-    rates: Rates = Rates()
+    rates: Rates = field(default_factory=Rates)
     groups: tuple[Group, ...] = ()
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
-    direction: tuple[Direction, ...] = ()  # of table, domain and findings; empty if no class is known as favourable
+    direction: tuple[Direction, ...] = ()  # by population, findings last; empty if no class is known as favourable
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
     severity: Severity | None = None  # gaps between scores
@@ -271,8 +263,8 @@ class AttributeReport:
     mean_distance: float | None = None  # between two findings
     regions: int | None = None  # of the domain that the findings reach
     coverage: CoverageReport | None = None  # null without misses
-    worst: tuple[Finding, ...] = ()  # up to ten with the widest gap, shrunk
-    findings: tuple[Finding, ...] = ()  # up to 300, a random sample, as found
+    worst: tuple[Finding, ...] = ()  # up to ten, plausible people first, then those with the widest gap, shrunk
+    findings: tuple[Finding, ...] = ()  # up to 300, drawn at random, plausible people first, as found
     subgroups: tuple[SubgroupReport, ...] = ()
     health: tuple[Note, ...] = ()
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.verdict.entries import AUDITED
+from neuronfair.verdict.rates import AUDITED
 
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"

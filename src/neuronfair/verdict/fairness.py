@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.data import Data
+from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import DataError, NeuronFairError
@@ -34,6 +35,7 @@ from neuronfair.verdict.given import DRAWN, drawn_from, given
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, search, silent
 from neuronfair.verdict.kept import keep
+from neuronfair.verdict.population import usual_if_known
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.proving import proof_of
 from neuronfair.verdict.report import Check, CorpusReport
@@ -78,7 +80,7 @@ class Checked:
     rate: Rate  # the one with the largest upper end
     max_rate: float
     corpus: CorpusReport | None
-    rates: tuple[Rate, ...] = ()  # of the rows of the table, where one was given, and of people of the domain
+    rates: tuple[Rate, ...] = ()  # of the table and of plausible people, where one was given, and of the domain
     proved: Proved | None = None  # where a proof was asked for
 
 
@@ -101,12 +103,13 @@ class Fairness:
         settings: CheckSettings | None = None,
         **demands: Unpack[Demands],
     ) -> Checked:
-        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of table and domain.
+        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of each population.
 
         `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
-        domain. The upper ends of the intervals must not exceed `max_rate`. Only if one does, people to show are
-        searched for, for `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. For a
+        domain. The upper ends of the intervals must not exceed `max_rate`: of people drawn uniformly from the domain
+        and, with a table, of its rows and of plausible people. Only if one does, people to show are searched for, for
+        `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. For a
         share `proved` of all people of the domain it must be proved that the decision does not flip. A model
         that gives everybody the same decision fails, and so does one that seems to be wrongly fed, unless the settings
         trust the feeding: nothing can be said about it.
@@ -128,7 +131,8 @@ class Fairness:
         past = _replay(demands.get("corpus"), data.domain, opened)
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
-        rates = _rates(opened, data, samples, settings, has_table=isinstance(domain, Data))
+        usual = usual_if_known(data, seed) if isinstance(domain, Data) else None
+        rates = _rates(opened, data, samples, settings, data.rows if isinstance(domain, Data) else None, usual)
         rate = max(rates, key=lambda one: one.interval[1])
         feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
         problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.level == "wrong" else []
@@ -143,7 +147,7 @@ class Fairness:
                 controls=False,
                 scale=score_scale(opened, data),
             )
-            problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, settings)]
+            problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, settings, usual)]
         elif not any(one.found for one in rates) and _decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
         proved = None if least is None else proof_of(opened, data.domain, settings.prove, silent)[0]
@@ -187,7 +191,9 @@ class Fairness:
             raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
         return checks
 
-    def _shown(self, opened: Opened, data: Data, plan: Plan, settings: CheckSettings) -> list[str]:
+    def _shown(
+        self, opened: Opened, data: Data, plan: Plan, settings: CheckSettings, usual: PopulationModel | None
+    ) -> list[str]:
         """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
         folder = self._folder / str(self._checks)
         self._checks += 1
@@ -208,6 +214,7 @@ class Fairness:
             folder=folder,
             manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
             replay=replay_options(opened, Origin(preprocess=settings.preprocess)) or (),
+            population=usual,
         )
         found = Inquiry.of(data.domain)
         search(case, found, silent)
@@ -216,12 +223,18 @@ class Fairness:
             return []
         worst = found.report.worst[0]
         again = f"{worst.replay}{'' if kept else ' --model (its file, or package.module:name)'}"
-        return [f"Worst pair: {worst.sentence}", f"See it again: {again}"]
+        return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
 
 
-def _rates(opened: Opened, data: Data, samples: int, settings: CheckSettings, *, has_table: bool) -> tuple[Rate, ...]:
-    """Return how often the decision flips, for the rows of a table and for people drawn uniformly from the domain."""
-    populations: list[Population | Tensor] = [data.rows, "domain"] if has_table else ["domain"]
+def _rates(
+    opened: Opened,
+    data: Data,
+    samples: int,
+    settings: CheckSettings,
+    *people: Tensor | PopulationModel | None,
+) -> tuple[Rate, ...]:
+    """Return how often the decision flips in each population that there is, and in the whole domain."""
+    populations: tuple[Population | Tensor | PopulationModel | None, ...] = (*people, "domain")
     return tuple(
         discrimination_rate(
             opened.model,
@@ -233,6 +246,7 @@ def _rates(opened: Opened, data: Data, samples: int, settings: CheckSettings, *,
             seed=settings.seed,
         )
         for population in populations
+        if population is not None
     )
 
 

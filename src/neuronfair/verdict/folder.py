@@ -31,6 +31,7 @@ BEGUN_WITH = {
     "weights": "another model",
     "domain": "another domain",
     "rows": "another table",
+    "population": "another --population",
     "pictures": "other pictures",
     "labels": "other labels",
     "decision": "another --decision",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from neuronfair.certify.report import Part
-from neuronfair.verdict.entries import AUDITED, AttributeReport, Disparity, Gap, RateOf
+from neuronfair.verdict.entries import AttributeReport, Disparity, Gap
 from neuronfair.verdict.expressions import (
     ACCURACIES,
     CHANGES,
@@ -31,6 +31,7 @@ from neuronfair.verdict.expressions import (
     refusal,
 )
 from neuronfair.verdict.proved import Proved
+from neuronfair.verdict.rates import AUDITED, RateOf
 from neuronfair.verdict.report import BaselineReport, Check, Gate, Report
 from neuronfair.words import listed, many, percent, some
 

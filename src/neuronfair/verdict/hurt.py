@@ -14,13 +14,14 @@ from neuronfair.words import listed, plain, plural
 KEPT, TOLD = 20, 2  # sides in the report; sides of each kind in a sentence
 AMONG = {
     "table": "of the table",
+    "plausible": "drawn from a model of the population",
     "domain": "drawn uniformly from the domain",
     "findings": "that the searches found",
 }
 
 
 def direction(
-    domain: TableDomain, population: Literal["table", "domain", "findings"], counted: Counted | None
+    domain: TableDomain, population: Literal["table", "plausible", "domain", "findings"], counted: Counted | None
 ) -> tuple[Direction, ...]:
     """Return who gets the favourable decision in a population and who loses it; nothing where nobody does."""
     if counted is None or not counted.people:

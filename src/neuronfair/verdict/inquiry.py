@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.data import Data
+from neuronfair.domain.plausible import PLAUSIBLE, plausible
+from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.interpretation.profile import BiasProfile, interpret
@@ -37,6 +39,7 @@ from neuronfair.words import Population
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
 POINTS = 101  # of an AS curve, at most
+NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
 LOOK = 20_000  # findings that rules for groups are learned from, at most
 
 
@@ -62,11 +65,32 @@ class Case:
     folder: Path | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
     replay: tuple[str, ...] | None = ()  # what `neuronfair replay` must be told; None: the model is only in memory
+    population: PopulationModel | None = None  # who is usual; None where that is not known
 
     @property
     def domain(self) -> TableDomain:
         """The domain with the sensitive attributes chosen."""
         return self.data.domain
+
+    @cached_property
+    def near(self) -> tuple[TableDomain, Tensor]:
+        """The plausible people of the domain, and those of the table; all of both where nobody is known as usual."""
+        rows = self.domain.clip(self.data.rows[:NEAR])
+        if self.population is None:
+            return self.domain, rows
+        inside = plausible(self.domain, self.population, PLAUSIBLE, rows)
+        return inside, inside.people
+
+    def plausibility(self, rows: Tensor) -> Tensor | None:
+        """Return for each row the share of the people of the table who are less usual; None where that is not known."""
+        if self.population is None:
+            return None
+        return torch.cat([self.population.plausibility(part.long()) for part in torch.split(rows, ROWS_PER_PASS)])
+
+    def plausible(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it is a plausible person: bool, (n,); all are where nobody is known as usual."""
+        known = self.plausibility(rows)
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= PLAUSIBLE
 
     @cached_property
     def looked_at(self) -> Tensor:
@@ -89,7 +113,7 @@ class Inquiry:
 
     report: AttributeReport
     outcomes: list[Outcome] = field(default_factory=list)
-    rate: Rate | None = None  # of people drawn uniformly from the domain
+    rate: Rate | None = None  # of plausible people, or else of people drawn uniformly from the domain
     profile: BiasProfile | None = None  # a black box has none
 
     @staticmethod
@@ -108,12 +132,15 @@ class Inquiry:
 
 
 def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Estimate how often the decision flips, for the table's rows and for people drawn uniformly from the domain."""
-    populations: tuple[tuple[Population | Tensor, str], ...] = (
+    """Estimate how often the decision flips, for the table's rows, for plausible people and in the whole domain."""
+    populations: tuple[tuple[Population | Tensor | PopulationModel | None, str], ...] = (
         (case.data.rows, "Judging the rows of the table"),
+        (case.population, "Judging plausible people"),
         ("domain", "Judging people drawn from the domain"),
     )
     for population, what in populations:
+        if population is None:
+            continue
 
         def note(done: int, total: int, what: str = what) -> None:
             progress(what, done, total)
@@ -128,11 +155,12 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             seed=case.seed,
             progress=note,
         )
-        if rate.population == "domain":
-            inquiry.rate = rate
+        if rate.population != "table":
+            inquiry.rate = inquiry.rate or rate
         inquiry.add(rates=replace(inquiry.report.rates, **{rate.population: words.rate_of(rate)}))
-        hurt = direction(case.domain, "table" if rate.population == "table" else "domain", rate.direction)
-        inquiry.add(direction=(*inquiry.report.direction, *hurt))
+        if rate.population != "combinations":
+            hurt = direction(case.domain, rate.population, rate.direction)
+            inquiry.add(direction=(*inquiry.report.direction, *hurt))
     broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
@@ -178,6 +206,7 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
             plan,
             seeds=case.seeds[: plan.seeds],
             profile=inquiry.profile,
+            population=case.population,
             recorder=run,
             progress=note,
         )
@@ -193,6 +222,7 @@ def search(case: Case, inquiry: Inquiry, progress: Progress) -> None:
 
 def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
     random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
+    usual = figures["plausibility"]
     return SearchReport(
         method=figures["method"],
         folder=place,
@@ -207,6 +237,7 @@ def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
         lift_over_random_direction=figures["lift_over_random_direction"],
         violations=figures["violations"],
         stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
+        plausible_share=usual and usual["share"],
     )
 
 
@@ -230,19 +261,27 @@ def _interpretation(profile: BiasProfile) -> Interpretation:
 
 
 def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Look for short rules under which discrimination is frequent."""
+    """Look for short rules under which discrimination is frequent, among plausible people if they are known."""
     rate, found = inquiry.rate, [o.findings.packed for o in inquiry.outcomes]
     if rate is None or not found:
         return
     progress("Looking for groups", 0, None)
     rows = torch.cat(found)
+    rows = rows[case.plausible(rows)]
     if len(rows) == 0 and rate.found == 0:
         return
     generator = torch.Generator().manual_seed(case.seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[:LOOK].to(rows.device)]
     try:
         result = subgroups(
-            case.model, case.domain, rows, rate, samples=case.samples, decision=case.decision, seed=case.seed + 1
+            case.model,
+            case.domain,
+            rows,
+            rate,
+            population=case.population,
+            samples=case.samples,
+            decision=case.decision,
+            seed=case.seed + 1,
         )
     except DomainError as error:  # a rule on top of many others may not fit their table of combinations
         seen = f"Groups in which discrimination is frequent could not be looked for: {error}"

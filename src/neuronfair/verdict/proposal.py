@@ -9,7 +9,7 @@ from torch import nn
 from neuronfair.domain.data import Data, Split
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.rate import Rate
+from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -137,7 +137,19 @@ def _out(opened: Opened, outcome: Outcome, case: Case, parts: Split) -> RepairSt
     assert isinstance(network, Network)
     auc = interpret(network, case.domain, test.rows).worst.auc
     groups, _ = group_figures(network, test, case.decision)
-    return replace(_state(outcome, case.confidence), groups=groups, auc=auc)
+    state = replace(_state(outcome, case.confidence), groups=groups, auc=auc)
+    if case.population is None:
+        return state
+    rate = discrimination_rate(
+        network,
+        case.domain,
+        population=case.population,
+        samples=SAMPLES,
+        confidence=case.confidence,
+        decision=case.decision,
+        seed=case.seed + 3,  # other people than those whose rate is measured elsewhere
+    )
+    return replace(state, plausible=rate_of(rate))
 
 
 def _state(outcome: Outcome, confidence: float) -> RepairState:

@@ -15,9 +15,9 @@ from neuronfair.certify.subject import Subject, subject_of
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import one_line
 from neuronfair.model.open import Opened
-from neuronfair.verdict.entries import RateOf
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.proved import Method, Proved
+from neuronfair.verdict.rates import RateOf
 from neuronfair.words import percent
 
 

@@ -16,7 +16,8 @@ import msgspec
 from neuronfair.domain.column import LeftOut
 from neuronfair.errors import DataError
 from neuronfair.model.probability import Scale
-from neuronfair.verdict.entries import AttributeReport, Group, RateOf
+from neuronfair.verdict.entries import AttributeReport, Group
+from neuronfair.verdict.rates import RateOf
 
 SCHEMA = 2
 T = TypeVar("T")
@@ -28,10 +29,11 @@ Level = Literal["wrongly fed", "discriminates", "suspicious", "nothing found", "
 class RepairState:
     """A model before or after a repair."""
 
-    rate: RateOf
+    rate: RateOf  # of people drawn uniformly from the domain
     accuracy: float  # on test rows
     groups: tuple[Group, ...] = ()
     auc: float | None = None  # of the most biased layer
+    plausible: RateOf | None = None  # of plausible people; null where it was not measured
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,20 @@ class Gate:
 class Verdict:
     """The audit in a sentence or two."""
 
-    level: Level  # discriminates: table or domain are hit; suspicious: only a search found somebody
+    level: Level  # discriminates: people of a population are hit; suspicious: only a search found somebody
     text: str
+
+
+@dataclass(frozen=True)
+class PopulationReport:
+    """Whom plausible people are drawn from, and how good that is."""
+
+    kind: Literal["table", "own", "none"]  # a model of the table; people of the user's own sampler; none was possible
+    rows: int  # people that it was made of
+    text: str
+    auc: float | None = None  # with which a classifier tells drawn from real people: 0.5 is not at all; null: not tried
+    log_likelihood: float | None = None  # of held-out real people, their mean
+    least: float = 0.0  # plausibility that the searches kept to; 0: they went through the whole domain
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,7 @@ class DataReport:
     favourable: str | None = None  # the class that people hope for
     domain_inferred: bool = False  # whether the domain was read off the table
     left_out: tuple[LeftOut, ...] = ()  # columns that nobody looked at, and why
+    population: PopulationReport | None = None  # null in older audits
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronfair.verdict.entries import AttributeReport, RateOf, measured_populations
+from neuronfair.verdict.entries import AttributeReport, measured_populations
+from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Level, Verdict
 from neuronfair.words import POPULATIONS, listed, percent, plain
 
@@ -12,9 +13,9 @@ from neuronfair.words import POPULATIONS, listed, percent, plain
 def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bool = False) -> Verdict:
     """Return the level and the text of a verdict about a table of so many rows.
 
-    A model "discriminates" where decisions flip among the rows of the table or people drawn from the domain, is
-    "suspicious" where only a search found somebody, and otherwise "nothing found"; but "interrupted" where nothing was
-    measured by then.
+    A model "discriminates" where decisions flip among the rows of the table, plausible people or people drawn from the
+    domain, is "suspicious" where only a search found somebody, and otherwise "nothing found"; but "interrupted" where
+    nothing was measured by then.
     """
     hit = [one for one in attributes if one.rates.largest > 0]
     found = [one for one in attributes if one.people_found > 0]
@@ -56,9 +57,8 @@ def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows:
 def _share(rate: RateOf, rows: int) -> str:
     if rate.population == "table":  # nobody was left out, or that is said
         return f"{percent(rate.rate)} of {'the people in' if rate.of >= rows else f'{rate.of:,} people of'} the table"
-    return (
-        f"{percent(rate.rate)} of {POPULATIONS[rate.population]} (between {percent(rate.low)} and {percent(rate.high)})"
-    )
+    who = "plausible people" if rate.population == "plausible" else POPULATIONS[rate.population]
+    return f"{percent(rate.rate)} of {who} (between {percent(rate.low)} and {percent(rate.high)})"
 
 
 def _suspicious(found: Sequence[AttributeReport]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.search.methods import check_method
+from neuronfair.search.outcome import Plan
 
 WHITE, BLACK = ("frontier", "neuronfair"), ("aequitas", "uniform")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
@@ -23,7 +24,8 @@ class AuditSettings:
     `methods` are those of `neuronfair search`; None takes two that can search the model. `seconds` limits each search,
     and makes its result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
     of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
-    of sensitive attributes together; 0: for none.
+    of sensitive attributes together; 0: for none. `plausible` keeps the searches among people of at least that
+    plausibility: the share of the people of the table who are less usual.
     """
 
     seeds: int = 200
@@ -35,6 +37,10 @@ class AuditSettings:
     prove: float = 6.0
     repair: bool = True
     seed: int = 0
+    plausible: float = 0.0
+
+    def __post_init__(self) -> None:
+        Plan(plausible=self.plausible)  # which refuses what is no such share
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:

@@ -17,7 +17,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.probability import Scale, chances
-from neuronfair.verdict.entries import Cell, Change, Condition, Finding, RateOf, SubgroupReport
+from neuronfair.verdict.entries import Cell, Change, Condition, Finding, SubgroupReport
+from neuronfair.verdict.rates import RateOf
 from neuronfair.words import apart, listed, percent, plain, shift
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
@@ -186,6 +187,7 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
     by = listed([plain(name) for name in domain.sensitive])
     times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
+    who = "Plausible people" if group.rate.population == "plausible" else "People"
     return SubgroupReport(
         text=text,
         conditions=tuple(condition(domain, cut) for cut in group.conditions),
@@ -193,7 +195,7 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
         findings=group.findings,
         rate=rate_of(group.rate),
         lift=group.lift,
-        sentence=f"People with {text}: the decision flips with {by} for {percent(group.rate.rate)} of them{times}.",
+        sentence=f"{who} with {text}: the decision flips with {by} for {percent(group.rate.rate)} of them{times}.",
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from neuronfair.verdict.entries import Interpretation, RateOf
+from neuronfair.verdict.entries import Interpretation
+from neuronfair.verdict.rates import RateOf
 
 
 def at(value: float, high: float, low: float = 0.0) -> str:

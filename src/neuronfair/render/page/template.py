@@ -21,8 +21,9 @@ from neuronfair.render.groups import left_out
 from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, Change, Finding, RateOf, SearchReport
+from neuronfair.verdict.entries import AttributeReport, Change, Finding, SearchReport
 from neuronfair.verdict.hurt import AMONG
+from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Seconds
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
@@ -152,7 +153,7 @@ def _environment() -> Environment:
     environment.filters |= {
         **{
             show.__name__: show
-            for show in (words.listed, words.many, words.number, words.plural, words.times, words.whole)
+            for show in (words.listed, words.many, words.number, words.plural, words.times, words.unusual, words.whole)
         },
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
@@ -177,6 +178,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "AMONG": AMONG,
+        "OF": words.OF,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,
         "ticks": charts.ticks,

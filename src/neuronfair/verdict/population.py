@@ -1,0 +1,60 @@
+"""Who is usual: the population of an audit, fitted to its table or of the user's own, and how good it is."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from neuronfair.domain.data import Data
+from neuronfair.domain.own_population import own_population
+from neuronfair.domain.plausible import PLAUSIBLE, plausible
+from neuronfair.domain.population import PopulationModel, fit_population
+from neuronfair.domain.population_quality import population_quality
+from neuronfair.errors import NeuronFairError
+from neuronfair.verdict.report import PopulationReport
+from neuronfair.words import percent
+
+
+def who_is_usual(data: Data, own: Tensor | None, seed: int) -> PopulationModel:
+    """Return the population of plausible people; refused where nobody of the table is plausible in it.
+
+    `own` are people from a sampler of the user's own, who then stand for all plausible people.
+    """
+    rows = data.rows if own is None else own.to(data.rows.device)
+    fit = fit_population if own is None else own_population
+    model: PopulationModel = fit(data.domain, rows, seed=seed)
+    plausible(data.domain, model, PLAUSIBLE, data.domain.clip(data.rows))
+    return model
+
+
+def usual_if_known(data: Data, seed: int) -> PopulationModel | None:
+    """Return the population of a table; None where nobody in it is plausible, such as in one of a few rows."""
+    try:
+        return who_is_usual(data, None, seed)
+    except NeuronFairError:
+        return None
+
+
+def usual_or_nobody(
+    data: Data, own: Tensor | None, seed: int, least: float
+) -> tuple[PopulationModel | None, PopulationReport]:
+    """Return the population of an audit, and what is said of it; None where who is usual cannot be known.
+
+    `least` is the plausibility that the searches keep to.
+    """
+    rows = len(data if own is None else own)
+    try:
+        model = who_is_usual(data, own, seed)
+    except NeuronFairError as error:
+        if least:
+            raise
+        return None, PopulationReport("none", rows, f"Nothing is said of plausible people. {error}")
+    kept = f" The searches kept to those than whom {percent(least)} of the table are less usual." if least else ""
+    if own is not None:
+        text = f"Plausible people are those of the population that was given.{kept}"
+        return model, PopulationReport("own", rows, text, least=least)
+    text = "Plausible people are drawn from a model of the table"
+    quality = population_quality(data.domain, data.rows, seed=seed)
+    if quality is None:
+        return model, PopulationReport("table", rows, f"{text}.{kept}", least=least)
+    told = f"; a classifier tells them from real ones with an AUC of {quality.auc:.2f} (0.5: not at all)"
+    return model, PopulationReport("table", rows, f"{text}{told}.{kept}", quality.auc, quality.log_likelihood, least)
