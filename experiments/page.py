@@ -24,6 +24,7 @@ EXPERIMENTS = (
     "neuron_repair",
     "figure5_diversity",
     "figure6_coverage",
+    "populations",
     "peers",
 )
 HEAD = (
