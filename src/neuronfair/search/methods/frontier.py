@@ -59,7 +59,7 @@ class Frontier:
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
-        # Outside it heads for the boundary; inside it trusts all moves alike, so that the first, a random one, is taken.
+        # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
         pilot = _Pilot(counts, replace(self, table=torch.zeros_like(counts[0]).flatten().to(world.network.dtype)))
         result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
         return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result
