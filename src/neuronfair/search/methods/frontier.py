@@ -25,7 +25,7 @@ EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.
 BINS = len(EDGES) + 1
 DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
 PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most walkers
-RECENT = 32  # rows that a walker remembers, and does not judge again
+RECENT = 64  # rows that a walker remembers, and does not judge again
 SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
 SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
 
