@@ -82,8 +82,8 @@ def report(scale: Scale, results: Results) -> Report:
             "lift": Table(
                 ["case", "strongest control", *SHOWN],
                 lifts,
-                "Lift: the success rate over that of the strongest control of any method: random people, or the walk of "
-                "a method in random directions (a tenth of the seeds, one run seed).",
+                "Lift: the success rate over that of the strongest control of any method: random people, or the walk "
+                "of a method in random directions (a tenth of the seeds, one run seed).",
             ),
             "own": Table(
                 ["case", *OWN],
