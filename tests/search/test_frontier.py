@@ -18,7 +18,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import search
 from neuronfair.search.method import State, World
-from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, _chances
+from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, chances
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -240,13 +240,13 @@ def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
 
 def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
     nothing = torch.zeros(3, BINS, DISTANCES, dtype=torch.float64)
-    by_safety = _chances(nothing, nothing).view(3, BINS, DISTANCES)[1, :, 2]
+    by_safety = chances(nothing, nothing).view(3, BINS, DISTANCES)[1, :, 2]
     assert (by_safety.diff() > 0).all()
     assert torch.allclose(by_safety[[0, BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
     # Eight tries outweigh it by half: (8 hits + 8 * chance) / 16 at every level, from the coarsest to the finest.
     tries = nothing.clone()
     tries[1, 0, 2] = 8
-    assert _chances(tries, tries).view(3, BINS, DISTANCES)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
+    assert chances(tries, tries).view(3, BINS, DISTANCES)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
 
 
 def test_the_pilot_finds_people_where_there_are_few():

@@ -62,7 +62,7 @@ class Frontier:
         # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
         pilot = _Pilot(counts, replace(self, table=torch.zeros_like(counts[0]).flatten().to(world.network.dtype)))
         result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
-        return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result
+        return replace(self, table=chances(*pilot.counts).to(world.network.dtype)), result
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers before anything is known about them."""
@@ -178,7 +178,7 @@ class _Pilot:
         return self.walk.tell(world, state, rows, judgement, t)
 
 
-def _chances(hits: Tensor, tries: Tensor) -> Tensor:
+def chances(hits: Tensor, tries: Tensor) -> Tensor:
     """Return the share of hits in each cell, drawn towards the share of the coarser cell it belongs to."""
     # Of what the pilot never tried, the safer looks the better: in a network with few findings that is nearly all.
     chance = torch.linspace(0.05, 0.95, BINS, dtype=torch.float64, device=hits.device)[:, None]
