@@ -87,6 +87,22 @@ class WalkOn(Frontier):
         return super().tell(world, state | forgetful, rows, judgement, t)
 
 
+class NoRedraw(Frontier):
+    """A walker on a plateau takes a random move."""
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Take every place for a slope."""
+        return super().ask(world, state | {"sloping": torch.ones_like(state["sloping"])}, t)
+
+
+class NoMemory(Frontier):
+    """A walker may judge a row again."""
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Remember nothing."""
+        return super().tell(world, state, rows, judgement, t) | {"recent": state["recent"]}
+
+
 VARIANTS: dict[str, Frontier] = {
     "frontier": Frontier(),
     "no table: the most central move": Frontier(trust=-1.0),
@@ -97,17 +113,15 @@ VARIANTS: dict[str, Frontier] = {
     "random moves outside": RandomOutside(),
     "widening outside": WidenOutside(),
     "no scatter": Frontier(),
-    "no redraw on plateaus": Frontier(),
+    "no redraw on plateaus": NoRedraw(),
+    "no memory": NoMemory(),
     "walk on after a miss": WalkOn(),
     "8 candidates": Frontier(candidates=8),
     "64 candidates": Frontier(candidates=64),
     "trust 0.8": Frontier(trust=0.8),
     "trust 0.97": Frontier(trust=0.97),
 }
-PATCHES = {
-    "no scatter": ("SCATTER", 0.0),
-    "no redraw on plateaus": ("_sloping", lambda s: torch.ones_like(s["inside"])),
-}
+SCATTERED = {"no scatter": 0.0}
 
 
 def main() -> None:
@@ -126,8 +140,7 @@ def main() -> None:
         network = Network(module, data.domain)
         for label, method in VARIANTS.items():
             METHODS["frontier"] = Entry(lambda setting, method=method: ready(setting, method))
-            attribute, value = PATCHES.get(label, ("SCATTER", frontier.SCATTER))
-            with patch.object(frontier, attribute, value):
+            with patch.object(frontier, "SCATTER", SCATTERED.get(label, frontier.SCATTER)):
                 plan = Plan("frontier", options.seeds, options.steps, controls=False)
                 outcome = find(network, data.domain, data.rows, plan)
             found, rows = outcome.summary(), outcome.findings.packed

@@ -189,13 +189,25 @@ def _keep(result: Outcome, path: Path) -> None:
 
 
 def outcome(case: str, model: str | int, **plan: Any) -> Outcome:
-    """Search a classifier without controls; a search that Ctrl-C has cut short is no result."""
-    rows, chosen = case_data(case), Plan(controls=False, **plan)
+    """Search a classifier, by default without controls; a search that Ctrl-C has cut short is no result."""
+    rows, chosen = case_data(case), Plan(**{"controls": False, **plan})
     seeds = starts(case, chosen.seeds, chosen.seed)
     result = find(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds)
     if result.interrupted:
         raise KeyboardInterrupt
     return result
+
+
+def control_job(scale: Scale, case: str, model: str | int, method: str) -> Job:
+    """Return a method's walk in random directions, from a tenth of the seeds: its success rate needs no more."""
+    plan = {"method": method, "seeds": max(20, scale.seeds // 10), "steps": scale.steps, "seed": 0}
+    return Job("cases:control", {"case": case, "model": model, **plan})
+
+
+def control(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
+    """Return the success rate of a method that is given noise for gradients."""
+    walk = outcome(case, model, controls=True, **plan).random_direction
+    return {"gsr": walk.gsr if walk else None}
 
 
 def rate_job(scale: Scale, case: str, model: str | int) -> Job:

@@ -12,13 +12,16 @@ import importlib
 import io
 import json
 import os
+import platform
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import version
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -150,6 +153,7 @@ def run_jobs(
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         job, (result, seconds) = running.pop(future), future.result()
                         record = {**result, "_job": _describe(job), "_code": code_digest(), "_cpu_seconds": seconds}
+                        record |= {"_machine": _machine(), "_date": datetime.now(UTC).date().isoformat()}
                         write_text(cache / f"{job.key}.json", json.dumps(record, indent=1))
                         done += 1
         except BaseException:
@@ -161,6 +165,15 @@ def outdated(jobs: Iterable[Job], cache: Path) -> int:
     """Return how many results were made by other code than is here now."""
     look, now = remembered(cache), code_digest()
     return sum((look(job) or {"_code": now}).get("_code") != now for job in {job.key: job for job in jobs}.values())
+
+
+def made(jobs: Iterable[Job], cache: Path) -> str:
+    """Return where and when the results of the jobs were computed, perhaps elsewhere: ' on x86_64, …, 2026-01-31'."""
+    done = gather(remembered(cache), jobs)
+    machines = dict.fromkeys(d["_machine"] for d in done if "_machine" in d)
+    days = sorted({d["_date"] for d in done if "_date" in d})
+    when = f", {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
+    return f" on {' and '.join(machines)}{when}" if machines else ""
 
 
 @cache
@@ -228,6 +241,11 @@ def mean(values: Iterable[float | None]) -> float:
 
 def _describe(job: Job) -> dict[str, Any]:
     return {"call": job.call, "arguments": dict(job.arguments), "version": __version__}
+
+
+def _machine() -> str:
+    torch = version("torch").partition("+")[0]
+    return f"{platform.machine()}, Python {platform.python_version()}, torch {torch}"
 
 
 def _prepare() -> None:

@@ -1,12 +1,17 @@
-"""The page of results: which claims held, then every table and picture with the command that makes it."""
+"""The page of results: which claims held, then every table and picture with the command that makes it.
+
+The page is its own memory: sections of experiments that are not made now stay as they are.
+"""
 
 from __future__ import annotations
 
-import platform
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from neuronfair.experiments.lab import Report, Scale
+from neuronfair.errors import NeuronFairError
+from neuronfair.experiments.lab import Report
 
 # In the order of the page.
 EXPERIMENTS = (
@@ -19,32 +24,66 @@ EXPERIMENTS = (
     "neuron_repair",
     "figure5_diversity",
     "figure6_coverage",
+    "populations",
     "peers",
 )
+HEAD = (
+    "# Results\n\n"
+    "The paper's experiments on structured data, repeated, and some of our own. This page is written by a program, "
+    "`neuronfair reproduce --docs docs`; the last line of a section says by which command, when and on which machine. "
+    "A dash stands for what was not computed or, among the paper's figures, for what it does not print; the notes "
+    "say how many runs a table rests on. "
+    "Speed, memory, kills and GPU are in [measurements.md](measurements.md), departures from the paper in "
+    "[deviations.md](deviations.md)."
+)
+QUICK = "**Quick run: small budgets. It shows that everything works, not what the paper claims.**"
+CLAIMS = "Which claims of the paper held"
+MADE = re.compile(r"Made by `neuronfair reproduce (\w+)")  # the last line of a section
+DECIDES = re.compile(r"\(`(\w+)`\)$")  # the end of a claim
 
 
-def page(reports: Mapping[str, Report], pictures: Mapping[str, list[Path]], scale: Scale, command: str) -> str:
-    """Return the page as Markdown; pictures are named relative to it."""
-    import torch
+@dataclass(frozen=True)
+class Section:
+    """What the page says of one experiment: the lines of its claims, and its section."""
 
-    parts = [
-        "# Results",
-        "The paper's experiments on structured data, repeated. This page is written by a program: "
-        f"`{command}`. One section alone: `neuronfair reproduce NAME` with the name in its last line. Machine: "
-        f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}. "
-        "A dash stands for what was not computed or, among the paper's figures, for what it does not print; the notes "
-        "say how many runs a table rests on. "
-        "Speed, memory, kills and GPU are in [measurements.md](measurements.md), departures from the paper in "
-        "[deviations.md](deviations.md).",
-    ]
-    if scale.quick:
-        parts.append("**Quick run: small budgets. It shows that everything works, not what the paper claims.**")
-    claims = [claim.line() for report in reports.values() for claim in report.claims]
-    if claims:
-        parts += ["## Which claims of the paper held", "\n".join(claims)]
-    for name, report in reports.items():
-        parts += [f"## {report.title}", report.text]
-        parts += [table.markdown().rstrip() for table in report.tables.values()]
-        parts += [f"![{report.title}]({path.as_posix()})" for path in pictures[name]]
-        parts.append(f"Made by `neuronfair reproduce {name}` (`experiments/{name}.py`).")
+    claims: tuple[str, ...]
+    text: str
+
+
+def section(name: str, report: Report, pictures: list[Path], options: str, made: str) -> Section:
+    """Return the section of an experiment; pictures are named relative to the page, `made` says when and where."""
+    parts = [f"## {report.title}", *([QUICK] if "--quick" in options else []), report.text]
+    parts += [table.markdown().rstrip() for table in report.tables.values()]
+    parts += [f"![{report.title}]({path.as_posix()})" for path in pictures]
+    parts.append(f"Made by `neuronfair reproduce {name}{options}` (`experiments/{name}.py`){made}.")
+    return Section(tuple(f"{claim.line()} (`{name}`)" for claim in report.claims), "\n\n".join(parts))
+
+
+def page(sections: Mapping[str, Section]) -> str:
+    """Return the page as Markdown."""
+    known = [sections[name] for name in EXPERIMENTS if name in sections]
+    claims = [line for one in known for line in one.claims]
+    parts = [HEAD, *([f"## {CLAIMS}", "\n".join(claims)] if claims else []), *(one.text for one in known)]
     return "\n\n".join(parts) + "\n"
+
+
+def sections_of(text: str) -> dict[str, Section]:
+    """Return the sections of a page, by the name of the experiment."""
+    claims: dict[str, list[str]] = {}
+    sections = {}
+    for part in text.split("\n## ")[1:]:
+        title, _, body = part.partition("\n")
+        if title == CLAIMS:
+            for line in body.strip().splitlines():
+                claims.setdefault(_name(DECIDES, line, line), []).append(line)
+        else:
+            name = _name(MADE, body.strip().splitlines()[-1] if body.strip() else "", title)
+            sections[name] = f"## {part.strip()}"
+    return {name: Section(tuple(claims.get(name, ())), text) for name, text in sections.items()}
+
+
+def _name(pattern: re.Pattern[str], line: str, what: str) -> str:
+    found = pattern.search(line)
+    if found is None:
+        raise NeuronFairError(f"the page of results: '{what[:60]}' does not say which experiment made it. Move it away")
+    return found.group(1)

@@ -12,6 +12,7 @@ from neuronfair.experiments.cases import (
     PAPER,
     PAPER_METHODS,
     WIDE,
+    control_job,
     model_of,
     rate_job,
     run_seeds,
@@ -22,6 +23,7 @@ from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table
 
 SHOWN = ("neuronfair-paper", *METHODS)
 OWN = ("neuronfair", "frontier")  # on our own classifiers, which have held-out data
+GUIDED = ("neuronfair-paper", "neuronfair", "frontier", "eidig5", "adf")  # by gradients, which a control can take away
 PRINTED = {"neuronfair": "neuronfair", "eidig5": "eidig", "adf": "adf", "aequitas": "aequitas"}
 
 
@@ -42,18 +44,22 @@ def jobs(scale: Scale) -> list[Job]:
     by_seed = zip_longest(*(runs(scale, case, method) for method in SHOWN for case in CASES))
     own = [job for method in OWN for case in CASES for job in own_runs(scale, case, method)]
     rates = [rate_job(scale, case, model_of(case)) for case in CASES]
+    rates += [control_job(scale, case, model_of(case), method) for method in GUIDED for case in CASES]
     return [*train_jobs(scale), *rates, *(job for line in by_seed for job in line if job is not None), *own]
 
 
 def report(scale: Scale, results: Results) -> Report:
     """Return findings, success rates, spread and cost beside the paper's."""
     found = {(case, m): gather(results, runs(scale, case, m)) for case in CASES for m in SHOWN}
-    lines, owns, spreads, costs, own_counts = [], [], [], [], []
+    lines, owns, spreads, costs, own_counts, lifts = [], [], [], [], [], []
     for case, (*_, printed) in CASES.items():
         rate = results(rate_job(scale, case, model_of(case)))
         theirs = PAPER["total"]["neuronfair"][printed]
         known = [f"{rate['rate']:.2%}" if rate else "–", f"{theirs['idis']:,} at {theirs['gsr']:.1%}"]
         lines.append([case, *known, *(_total(found[case, m]) for m in SHOWN)])
+        name, strongest = _strongest(scale, case, results)
+        over = [[d["gsr"] / strongest for d in found[case, m]] if strongest else [] for m in SHOWN]
+        lifts.append([case, f"{name} {strongest:.2%}" if strongest else "–", *(figure(one, ".1f") for one in over)])
         own = [gather(results, own_runs(scale, case, m)) for m in OWN]
         own_counts += map(len, own)
         owns.append([case, *map(_total, own)])
@@ -73,6 +79,12 @@ def report(scale: Scale, results: Results) -> Report:
         "findings over different people judged.",
         {
             "totals": Table(headings, lines, note),
+            "lift": Table(
+                ["case", "strongest control", *SHOWN],
+                lifts,
+                "Lift: the success rate over that of the strongest control of any method: random people, or the walk "
+                "of a method in random directions (a tenth of the seeds, one run seed).",
+            ),
             "own": Table(
                 ["case", *OWN],
                 owns,
@@ -90,6 +102,17 @@ def report(scale: Scale, results: Results) -> Report:
         },
         _claims(found),
     )
+
+
+def _strongest(scale: Scale, case: str, results: Results) -> tuple[str, float]:
+    """Return the control that succeeds most often, and how often; 0 where none is known."""
+    rate = results(rate_job(scale, case, model_of(case)))
+    known = {"random people": rate["rate"] if rate else 0.0}
+    for method in GUIDED:
+        walk = results(control_job(scale, case, model_of(case), method))
+        known[f"random directions of {method}"] = (walk and walk["gsr"]) or 0.0
+    name = max(known, key=lambda control: known[control])
+    return name, known[name]
 
 
 def _mean(done: list[dict[str, Any]], name: str, form: str = ",.0f") -> str:

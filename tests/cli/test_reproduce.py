@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
 import sys
 import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import neuronfair
+from neuronfair.errors import NeuronFairError
 from neuronfair.measure.mean import mean_interval
 from tests.conftest import ROOT
 
@@ -96,16 +101,83 @@ def test_figures_and_tables(lab):
 
 def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
-    reports = {}
+    sections = {}
     for name in page.EXPERIMENTS:
         module = experiment(name)
         assert len(module.jobs(lab.QUICK)) <= len(module.jobs(lab.FULL))
-        reports[name] = module.report(lab.QUICK, lambda job: None)
-    text = page.page(reports, {name: [] for name in reports}, lab.QUICK, "neuronfair reproduce all --quick")
-    assert all(f"neuronfair reproduce {name}" in text for name in page.EXPERIMENTS)
-    others = {"lab", "cases", "page", "ablation_frontier", "draw_planted", "planted"}
+        sections[name] = page.section(name, module.report(lab.QUICK, lambda job: None), [], " --quick", "")
+    text = page.page(sections)
+    assert all(f"neuronfair reproduce {name} --quick`" in text for name in page.EXPERIMENTS)
+    assert page.sections_of(text) == sections
+    others = {"lab", "cases", "page", "tree_models", "ablation_frontier", "draw_planted", "planted"}
     files = {path.stem for path in FOLDER.glob("*.py")} - others
     assert {name for name in files if "image" not in name and "convert" not in name} == set(page.EXPERIMENTS)
+
+
+def test_one_section_is_replaced_and_the_others_stay(lab, page):
+    claims = {name: lab.Claim(f"{name} says so", True, "Seen.") for name in ("peers", "table3_accuracy")}
+    old = {
+        name: page.section(
+            name, lab.Report(name.upper(), "Before.", claims=[claim]), [], " --repeats 10", " on a machine"
+        )
+        for name, claim in claims.items()
+    }
+    new = page.section("figure3_as_curve", lab.Report("A figure", "Drawn."), [Path("img/a.png")], "", " on another")
+    again = page.section("peers", lab.Report("Peers", "After."), [], " --quick", "")
+    text = page.page(page.sections_of(page.page(old)) | {"figure3_as_curve": new, "peers": again})
+    # In the order of EXPERIMENTS; the claim of what is replaced goes with it.
+    assert text.split("\n\n")[2:] == [
+        "## Which claims of the paper held",
+        "* table3_accuracy says so: **holds**. Seen. (`table3_accuracy`)",
+        "## TABLE3_ACCURACY",
+        "Before.",
+        "Made by `neuronfair reproduce table3_accuracy --repeats 10` (`experiments/table3_accuracy.py`) on a machine.",
+        "## A figure",
+        "Drawn.",
+        "![A figure](img/a.png)",
+        "Made by `neuronfair reproduce figure3_as_curve` (`experiments/figure3_as_curve.py`) on another.",
+        "## Peers",
+        page.QUICK,
+        "After.",
+        "Made by `neuronfair reproduce peers --quick` (`experiments/peers.py`).\n",
+    ]
+
+
+def test_a_page_that_somebody_else_wrote_is_not_replaced(page):
+    with pytest.raises(NeuronFairError, match="'My notes' does not say which experiment made it"):
+        page.sections_of("# Results\n\n## My notes\n\nImportant.\n")
+
+
+def test_the_page_of_results_can_be_replaced_by_sections(page):
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page.page(page.sections_of(text)) == text
+
+
+def test_a_section_says_where_and_when_its_results_were_made(lab, counted, tmp_path):
+    jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3)]
+    lab.run_jobs(jobs[:2], tmp_path / "cache", workers=1)
+    assert re.fullmatch(
+        r" on \w+, Python 3\.[\d.]+\w*, torch [\d.]+, \d{4}-\d\d-\d\d", lab.made(jobs, tmp_path / "cache")
+    )
+    path = tmp_path / "cache" / f"{jobs[1].key}.json"
+    moved = json.loads(path.read_text()) | {"_machine": "elsewhere", "_date": "9999-12-31"}
+    path.write_text(json.dumps(moved))
+    assert lab.made(jobs, tmp_path / "cache").endswith(" to 9999-12-31")
+    assert " and elsewhere, " in lab.made(jobs, tmp_path / "cache")
+    assert lab.made(jobs[2:], tmp_path / "cache") == ""
+
+
+def test_the_digest_of_the_code_does_not_depend_on_where_it_lies(lab, tmp_path, monkeypatch):
+    """So a cache that another machine made of the same source is taken for what it is."""
+    here = lab.code_digest()
+    package = Path(neuronfair.__file__).parent
+    shutil.copytree(package, tmp_path / "package")
+    shutil.copytree(FOLDER, tmp_path / "lab")
+    monkeypatch.setattr(lab.neuronfair, "__file__", str(tmp_path / "package" / "__init__.py"))
+    monkeypatch.setattr(lab, "FOLDER", tmp_path / "lab")
+    assert lab.code_digest.__wrapped__() == here
+    (tmp_path / "lab" / "page.py").write_text("changed")
+    assert lab.code_digest.__wrapped__() != here
 
 
 def test_the_figures_of_the_paper_are_complete():

@@ -18,7 +18,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import search
 from neuronfair.search.method import State, World
-from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES, Frontier
+from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, chances
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -236,6 +236,43 @@ def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
     monkeypatch.setattr(Frontier, "ask", pressed_once)
     _, pilot = Frontier().prepared(world)
     assert pilot.stop == "interrupted"
+
+
+def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
+    nothing = torch.zeros(3, BINS, DISTANCES, dtype=torch.float64)
+    by_safety = chances(nothing, nothing).view(3, BINS, DISTANCES)[1, :, 2]
+    assert (by_safety.diff() > 0).all()
+    assert torch.allclose(by_safety[[0, BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
+    # Eight tries outweigh it by half: (8 hits + 8 * chance) / 16 at every level, from the coarsest to the finest.
+    tries = nothing.clone()
+    tries[1, 0, 2] = 8
+    assert chances(tries, tries).view(3, BINS, DISTANCES)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
+
+
+def test_the_pilot_finds_people_where_there_are_few():
+    """Outside it heads for the boundary as a search does: every walker is inside after a few steps."""
+    domain = networks.large_domain()
+    world = networks.world(networks.one_biased_neuron(inputs=11, boundary=networks.MIDDLE), domain)
+    _, pilot = Frontier().prepared(world)
+    early = pilot.findings.origin[pilot.findings.step < 20]
+    assert len(early.unique()) == len(pilot.findings.origin.unique()) == MAX_PILOT
+
+
+# Where it was
+
+
+def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
+    world = networks.world(networks.one_biased_neuron(), networks.domain())
+    rows = networks.uniform_rows(world.domain, 40)
+    state, method = measured(world, rows), Frontier(table=only_safe(world.domain))
+    keys = [world.domain.key(rows)]
+    for t in range(2, RECENT + 1):
+        rows = method.ask(world, state, t)
+        state = method.tell(world, state, rows, judge(world.network, world.domain, rows), t)
+        keys.append(world.domain.key(rows))
+    for walker in torch.stack(keys, 1):
+        assert len(set(walker.tolist())) == RECENT
+    assert torch.equal(state["recent"], torch.stack(keys, 1))
 
 
 # Rules, and whether the guidance guides

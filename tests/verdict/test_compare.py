@@ -39,6 +39,19 @@ def test_every_line_is_what_a_search_alone_would_say():
         assert "plus_minus" not in entry
 
 
+def test_lift_is_over_the_strongest_control_of_any_method():
+    methods = ["neuronfair", "adf", "uniform"]
+    result = compare(NETWORK, DOMAIN, ROWS, methods, PLAN)
+    blind = {m: find(NETWORK, DOMAIN, ROWS, Plan(m, seeds=20, steps=15)).random_direction for m in methods}
+    rates = {f"random directions of {m}": count.gsr for m, count in blind.items() if count}
+    assert len(rates) == 2  # uniform has no directions
+    rates["random people"] = result.random.rate
+    assert result.strongest == max(rates.items(), key=lambda control: control[1])
+    for entry in result.methods():
+        assert entry["random_direction_gsr"] == (blind[entry["method"]].gsr if blind[entry["method"]] else None)
+        assert entry["lift_over_strongest_control"] == pytest.approx(entry["gsr"] / max(rates.values()))
+
+
 def test_repeats_are_other_run_seeds_and_give_an_interval():
     result = compare(NETWORK, DOMAIN, ROWS, ["eidig5"], PLAN, repeats=3)
     alone = [find(NETWORK, DOMAIN, ROWS, Plan("eidig5", 20, 15, seed=s, controls=False)).summary() for s in range(3)]
@@ -76,6 +89,7 @@ def test_a_fair_network_gives_figures_without_a_rate():
     for entry in result.methods():
         assert (entry["findings"], entry["gsr"]) == (0, 0)
         assert entry["lift"] is entry["severity"] is entry["rows_per_finding"] is entry["diversity"] is None
+        assert entry["lift_over_strongest_control"] is result.strongest is None
     with pytest.raises(NeuronFairError, match="no method has a global finding"):
         compare(fair, DOMAIN, ROWS, ["frontier"], PLAN, phase="local")
 
@@ -120,6 +134,13 @@ def test_queries_count_what_a_surrogate_asks():
     assert tree["queries"] > 500 * tree["rows_judged"]
 
 
+def test_queries_do_not_count_the_controls():
+    (entry,) = compare(NETWORK, DOMAIN, ROWS, ["adf"], PLAN).methods()
+    before = NETWORK.rows_forward
+    find(NETWORK, DOMAIN, ROWS, replace(PLAN, method="adf", controls=False))
+    assert entry["queries"] == NETWORK.rows_forward - before
+
+
 def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
     from neuronfair.verdict import compare as module
 
@@ -128,3 +149,4 @@ def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
     monkeypatch.setattr(module, "find", lambda *_, **__: interrupted)
     result = compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], PLAN, phase="local")
     assert (result.interrupted, result.lines, result.random) == (True, (), None)
+    assert result.strongest is None

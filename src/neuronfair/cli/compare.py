@@ -51,6 +51,9 @@ def compare(
 ) -> None:
     """Search one model with several methods: same seeds, same budget, same judge.
 
+    Beside each method that follows gradients it walks once more in random directions; the lift of all is over the
+    strongest of these controls and of random people.
+
     Examples:
 
     `neuronfair compare adult --sensitive sex --model adult.safetensors --plot methods.png`
@@ -110,6 +113,7 @@ def compare(
                 one.population: {"rate": one.rate, "interval": one.interval, "sampled": one.sampled}
                 for one in result.rates
             },
+            "strongest_control": None if result.strongest is None else result.strongest._asdict(),
             "interrupted": result.interrupted,
             "methods": result.methods(),
         }

@@ -32,20 +32,23 @@ def reproduce(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Compute nothing; show what is there.")] = False,
-    docs: Annotated[Path | None, typer.Option(help="Also write the page of results and its pictures here.")] = None,
+    docs: Annotated[Path | None, typer.Option(help="Also replace their sections of results.md here.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Repeat the paper's experiments on tables: ours beside theirs, with intervals.
 
     Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says
     so if results are older than the code. The published weights are used where NEURONFAIR_MODELS names their folder,
-    and classifiers trained here everywhere.
+    and classifiers trained here everywhere. The folder `cache` may come from another machine: with `--report-only`
+    nothing is computed again.
 
     Examples:
 
     `neuronfair reproduce --quick`
 
     `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
+
+    `neuronfair reproduce populations --report-only --docs docs`
     """
     from neuronfair.atomic import replacing, write_text
     from neuronfair.render.console import make_console, progress_bar
@@ -57,6 +60,8 @@ def reproduce(
             check_writable(folder)
     lab, book, cases = map(_experiment, ("lab", "page", "cases"))
     chosen = _chosen(names, book.EXPERIMENTS)
+    page = docs / "results.md" if docs is not None else None
+    kept = book.sections_of(page.read_text(encoding="utf-8")) if page is not None and page.exists() else {}
     if any(name.startswith("figure") for name in chosen):
         drawing()
     scale = lab.QUICK if quick else lab.FULL
@@ -94,18 +99,22 @@ def reproduce(
     results = lab.remembered(cache)
     reports = {name: module.report(scale, results) for name, module in modules.items()}
     pictures = {name: lab.write_report(report, name, out) for name, report in reports.items()}
-    command = "neuronfair reproduce " + " ".join(names or ["all"]) + (" --quick" if quick else "")
-    command += f" --repeats {repeats}" if repeats is not None else ""
-    command += f" --seconds {seconds:g}" if seconds is not None else ""
-    places = {name: [Path(path.name) for path in paths] for name, paths in pictures.items()}
-    write_text(out / "results.md", book.page(reports, places, scale, command))
-    if docs is not None:
+    given = " --quick" if quick else ""
+    given += f" --repeats {repeats}" if repeats is not None else ""
+    given += f" --seconds {seconds:g}" if seconds is not None else ""
+    made = {name: lab.made(module.jobs(scale), cache) for name, module in modules.items()}
+
+    def sections(folder: str) -> dict[str, Any]:
+        places = {name: [Path(folder) / path.name for path in paths] for name, paths in pictures.items()}
+        return {n: book.section(n, report, places[n], given, made[n]) for n, report in reports.items()}
+
+    write_text(out / "results.md", book.page(sections("")))
+    if docs is not None and page is not None:
         for path in (path for paths in pictures.values() for path in paths):
             (docs / "img").mkdir(parents=True, exist_ok=True)
             with replacing(docs / "img" / path.name) as temporary:
                 shutil.copyfile(path, temporary)
-        places = {name: [Path("img") / path.name for path in paths] for name, paths in pictures.items()}
-        write_text(docs / "results.md", book.page(reports, places, scale, command))
+        write_text(page, book.page(kept | sections("img")))
     for report in reports.values():
         for claim in report.claims:
             console.print(claim.line().replace("**", ""))

@@ -87,4 +87,7 @@ class Domain(Protocol):
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only."""
+        """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.
+
+        It is a sum of codes times fixed numbers, modulo 2^64.
+        """

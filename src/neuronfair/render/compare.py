@@ -13,13 +13,13 @@ from rich.text import Text
 from neuronfair.domain.table import TableDomain
 from neuronfair.render.plots import saved_figure
 from neuronfair.verdict.compare import Comparison
-from neuronfair.words import POPULATIONS, listed, spanned
+from neuronfair.words import POPULATIONS, listed, percent, spanned
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
     "findings": ("findings", ",.0f"),
     "people\njudged": ("tried", ",.0f"),
     "success\nrate": ("gsr", ".2%"),
-    "lift": ("lift", ".1f"),
+    "lift": ("lift_over_strongest_control", ".1f"),
     "diver-\nsity": ("diversity", ".3f"),
     "median\ngap": ("severity", ".3g"),
     "s per\n1,000": ("seconds_per_1000", ".3f"),
@@ -48,8 +48,10 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             f"{spanned(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
             for rate in comparison.rates
         ]
+        lines.append(f"The decision flips for {listed(shares)} (95 % intervals).")
+    if (strongest := comparison.strongest) is not None:
         lines.append(
-            f"The decision flips for {listed(shares)} (95 % intervals). Lift is the success rate over the last."
+            f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."
         )
     lines.append(
         "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows judged for one "

@@ -31,6 +31,7 @@ from neuronfair.search.outcome import Count, Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 
 RANDOM_WALKERS = 4096  # rows that the random control judges at a time
+CONTROL = "control: "  # how the names of their phases begin, in what progress is told
 NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
 
 
@@ -218,14 +219,14 @@ def _random(plan: Plan, world: World, judged: int, progress: Progress | None) ->
         nobody,
         budget=Budget(steps),
         record=Record(keep=False),
-        progress=(lambda *figures: progress("control: random rows", *figures)) if progress is not None else None,
+        progress=(lambda *figures: progress(f"{CONTROL}random rows", *figures)) if progress is not None else None,
     )
     return _count(result)
 
 
 def _blind(plan: Plan, world: World, seeds: Tensor, progress: Progress | None) -> Count | None:
     """Walk the same walk with random numbers in the place of every gradient."""
-    both = _both_phases(plan, replace(world, blind=True), seeds, None, progress, "control: random directions, ")
+    both = _both_phases(plan, replace(world, blind=True), seeds, None, progress, f"{CONTROL}random directions, ")
     return _count(*both)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.severity import severity
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import Progress, find
+from neuronfair.search.campaign import CONTROL, Progress, find
 from neuronfair.search.methods import METHODS, check_method
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
@@ -40,6 +40,13 @@ class Line:
     figures: dict[str, float | None]
 
 
+class Control(NamedTuple):
+    """A search that knows nothing, and how often it succeeds."""
+
+    name: str
+    gsr: float
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The figures of every method and run seed, and the rates beside them."""
@@ -55,6 +62,18 @@ class Comparison:
     def random(self) -> Rate | None:
         """The rate of people drawn uniformly from the domain, which lift is over."""
         return next((rate for rate in self.rates if rate.population == "domain"), None)
+
+    @property
+    def strongest(self) -> Control | None:
+        """The best of random people and of all methods' walks in random directions; None where none of them succeeds.
+
+        What beats its own control only may owe it to a walk that is bad to begin with.
+        """
+        if self.random is None:
+            return None
+        blind = [(f"random directions of {entry['method']}", entry["random_direction_gsr"]) for entry in self.methods()]
+        known = [Control(name, gsr) for name, gsr in (("random people", self.random.rate), *blind) if gsr]
+        return max(known, key=lambda control: control.gsr, default=None)
 
     def methods(self) -> list[dict[str, Any]]:
         """Return one dictionary per method: the mean of each figure over the run seeds.
@@ -92,7 +111,7 @@ def compare(
     same mix of the findings of their global phases, and these do not count. `repeats` is the number of run seeds,
     from `plan.seed` on: other seed rows and other draws.
     """
-    plan = replace(plan or Plan(), controls=False)
+    plan = replace(plan or Plan(), controls=True)
     methods = list(dict.fromkeys(methods))
     if not methods or repeats < 1:
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
@@ -114,15 +133,13 @@ def compare(
             seeds = cluster_seeds(network.encoding, rows, now.seeds, seed=seed)
         starts = len(seeds)
         for method in methods:
-            before = network.rows_forward
-            outcome = find(
-                network, domain, rows, replace(now, method=method), seeds=seeds, progress=_labelled(progress, method)
-            )
+            asked = _Asked(network, _labelled(progress, method))
+            outcome = find(network, domain, rows, replace(now, method=method), seeds=seeds, progress=asked)
             stopped = outcome.interrupted
             if stopped:
                 break
             outside = quality(domain, outcome.findings.packed, rows).outside
-            more: dict[str, float | None] = {"queries": float(network.rows_forward - before), "outside_data": outside}
+            more: dict[str, float | None] = {"queries": float(asked.rows), "outside_data": outside}
             lines.append(Line(method, seed, figures(outcome) | more))
             judged = max(judged, int(lines[-1].figures["rows_judged"] or 0))
         if stopped:
@@ -136,10 +153,11 @@ def compare(
         for one in populations
     )
     result = Comparison(phase, plan, starts, rates, tuple(lines), stopped)
-    if result.random is not None and result.random.rate > 0:
-        for line in lines:
-            gsr = line.figures["gsr"]
-            line.figures["lift"] = None if gsr is None else gsr / result.random.rate
+    over = {"lift": result.random.rate if result.random else 0.0}
+    over["lift_over_strongest_control"] = result.strongest.gsr if result.strongest else 0.0
+    for line in lines:
+        gsr = line.figures["gsr"]
+        line.figures.update({name: gsr / rate if gsr is not None and rate else None for name, rate in over.items()})
     return result
 
 
@@ -161,7 +179,9 @@ def figures(outcome: Outcome) -> dict[str, float | None]:
         "findings_local": summary["findings_local"],
         "tried": summary["tried"],
         "gsr": summary["gsr"],
+        "random_direction_gsr": outcome.random_direction.gsr if outcome.random_direction else None,
         "lift": None,
+        "lift_over_strongest_control": None,
         "diversity": mean_distance(domain, findings.packed) if found > 1 else None,
         "regions": regions(domain, findings.packed),
         "clusters": clusters(domain, findings.packed.long()),
@@ -179,7 +199,7 @@ def _mixed_seeds(
     network: Model, domain: TableDomain, rows: Tensor, methods: list[str], plan: Plan, progress: Progress | None
 ) -> Tensor | None:
     """Return `plan.seeds` different people, drawn at random from the global findings of all methods; None on Ctrl-C."""
-    first = replace(plan, seeds=MIX_SEEDS * plan.seeds, steps=0, instances=None, seconds=None)
+    first = replace(plan, seeds=MIX_SEEDS * plan.seeds, steps=0, instances=None, seconds=None, controls=False)
     found = []
     for method in methods:
         label = _labelled(progress, f"{method}, mixing")
@@ -198,6 +218,20 @@ def _mixed_seeds(
     if len(mixed) == 0:
         raise NeuronFairError("no method has a global finding, so there is nothing to start the local phases from")
     return mixed
+
+
+class _Asked:
+    """Counts the rows that a model was asked about in a search, but not in its controls."""
+
+    def __init__(self, network: Model, progress: Progress | None) -> None:
+        self._network, self._progress, self._before = network, progress, network.rows_forward
+        self.rows = 0
+
+    def __call__(self, phase: str, done: int, total: int, found: int) -> None:
+        if not phase.startswith(CONTROL):
+            self.rows = self._network.rows_forward - self._before
+        if self._progress is not None:
+            self._progress(phase, done, total, found)
 
 
 def _labelled(progress: Progress | None, method: str) -> Progress | None:

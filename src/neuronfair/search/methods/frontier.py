@@ -25,6 +25,7 @@ EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.
 BINS = len(EDGES) + 1
 DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
 PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most walkers
+RECENT = 64  # rows that a walker remembers, and does not judge again
 SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
 SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
 
@@ -58,9 +59,10 @@ class Frontier:
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
-        pilot = _Pilot(counts, replace(self, candidates=1, table=None))
+        # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
+        pilot = _Pilot(counts, replace(self, table=torch.zeros_like(counts[0]).flatten().to(world.network.dtype)))
         result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
-        return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result
+        return replace(self, table=chances(*pilot.counts).to(world.network.dtype)), result
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers before anything is known about them."""
@@ -69,6 +71,7 @@ class Frontier:
         slope = world.no_gradient(state["rows"])
         inside = torch.zeros(n, dtype=torch.bool, device=device)
         known = {"inside": inside, "sloping": inside, "high": number, "low": number}
+        known["recent"] = torch.full((n, RECENT), -1, device=device)
         return state | known | {"slope_high": slope, "slope_low": slope}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
@@ -93,7 +96,7 @@ class Frontier:
         return moved
 
     def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return random moves as attribute, new code, and whether the new row exists: (n, candidates) each."""
+        """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
         domain, rows = world.domain, state["rows"]
         free = domain.free.nonzero()[:, 0]
         u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
@@ -111,6 +114,11 @@ class Frontier:
             moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
+        # A key is a sum over the columns, so that of a moved row is known without making the row.
+        parts = domain.key(torch.eye(rows.shape[1], dtype=torch.int64, device=rows.device))
+        keys = domain.key(rows)[:, None] + (codes - old) * parts[columns]
+        for key in state["recent"].unbind(1):
+            exists &= keys != key[:, None]
         return columns, codes, exists
 
     def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,7 +150,8 @@ class Frontier:
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
-        return where(better, new, state)
+        recent = torch.cat([state["recent"][:, 1:], world.domain.key(rows)[:, None]], 1)
+        return where(better, new, state) | {"recent": recent}
 
 
 @dataclass(frozen=True)
@@ -169,9 +178,10 @@ class _Pilot:
         return self.walk.tell(world, state, rows, judgement, t)
 
 
-def _chances(hits: Tensor, tries: Tensor) -> Tensor:
+def chances(hits: Tensor, tries: Tensor) -> Tensor:
     """Return the share of hits in each cell, drawn towards the share of the coarser cell it belongs to."""
-    chance = torch.full((), 0.5, dtype=torch.float64, device=hits.device)
+    # Of what the pilot never tried, the safer looks the better: in a network with few findings that is nearly all.
+    chance = torch.linspace(0.05, 0.95, BINS, dtype=torch.float64, device=hits.device)[:, None]
     # By safety alone; by safety and distance; by attribute, safety and distance.
     for h, n in (
         (hits.sum((0, 2), True), tries.sum((0, 2), True)),

@@ -1,0 +1,220 @@
+"""Three populations: how often decisions flip among real, plausible and possible people, and how usual findings are.
+
+Five tables, default domains; a network of ours, boosted trees and a forest of each. Beside them: how hard people drawn
+from the model of a table are to tell from real ones.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+from neuronfair.domain.data import Data
+from neuronfair.domain.population import PopulationModel, fit_population
+from neuronfair.experiments.cases import CASES, SHORT, data
+from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
+from neuronfair.experiments.tree_models import KINDS, tree_model
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.model.fit import fit
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened, open_model
+from neuronfair.search.campaign import find
+from neuronfair.search.methods import METHODS
+from neuronfair.search.outcome import Plan
+
+import numpy as np
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+MODELS = ("network", *KINDS)
+USUAL = 0.01  # a finding is plausible unless 99 of 100 real people are more usual
+LEAST = 0.05  # what a search is kept to
+FULL = {"seeds": 200, "steps": 200, "samples": 20_000}  # of every search; people for a rate
+QUICK = {"seeds": 20, "steps": 20, "samples": 500}
+ROUNDS = {False: 150, True: 10}  # of the classifier that tells people apart; in a quick run
+RATES = ("table", "plausible", "domain")
+
+
+@cache
+def population(name: str) -> PopulationModel:
+    """Return the model of the people of a table."""
+    table = data(name, "default")
+    return fit_population(table.domain, table.rows)
+
+
+def quality(name: str, seed: int, rounds: int) -> dict[str, Any]:
+    """Return how well drawn people pass for real ones, by a model of 70 % of the rows and the others.
+
+    A boosted classifier learns to tell rows that the model has seen from people drawn, and is asked about the other
+    rows and other people drawn. The likelihood is that of the other rows, in nats a person.
+    """
+    table = data(name, "default")
+    train, *rest = table.split(seed)
+    seen, others = train.rows, torch.cat([part.rows for part in rest])
+    model = fit_population(table.domain, seen)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [model.sample(len(rows), generator) for rows in (seen, others)]
+    valid = others[table.domain.valid(others)]
+    columns = [i for i, ordered in enumerate(table.domain.ordered.tolist()) if not ordered]
+    return {
+        "auc": told_apart([(seen, drawn[0]), (others, drawn[1])], columns, seed, rounds),
+        "independent": told_apart(
+            [(rows, _independent(table, rows, generator)) for rows in (seen, others)], columns, seed, rounds
+        ),
+        "uniform": told_apart(
+            [(rows, table.domain.sample(len(rows), generator)) for rows in (seen, others)], columns, seed, rounds
+        ),
+        "log_likelihood": model.log_likelihood(valid).mean().item(),
+        "kept": table.domain.valid(torch.cat(drawn)).double().mean().item(),
+    }
+
+
+def told_apart(pairs: list[tuple[Tensor, Tensor]], nominal: list[int], seed: int, rounds: int) -> float:
+    """Return the AUC of a classifier that learns from the first pair of real and drawn people and is asked the second.
+
+    `nominal` are the columns without an order; those of more than 255 values are read as numbers all the same.
+    """
+    few = [i for i in nominal if max(int(rows[:, i].max()) for pair in pairs for rows in pair) < 255]
+    judge = HistGradientBoostingClassifier(max_iter=rounds, categorical_features=few or None, random_state=seed)
+    (x, y), (asked, truth) = (
+        (torch.cat(pair).numpy(), np.repeat([1, 0], [len(rows) for rows in pair])) for pair in pairs
+    )
+    return float(roc_auc_score(truth, judge.fit(x, y).predict_proba(asked)[:, 1]))
+
+
+def _independent(table: Data, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Return people whose attributes come from different people of the table."""
+    drawn = [table.rows[torch.randint(len(table), (len(rows),), generator=generator), i] for i in range(rows.shape[1])]
+    return torch.stack(drawn, 1)
+
+
+def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Data]:
+    """Return a model of a table: a network of ours, or trees."""
+    if kind in KINDS:
+        return tree_model(name, kind, seed)
+    table = data(name, "default")
+    module, _ = fit(table, settings=SHORT if quick else None, seed=seed)
+    return open_model(module, table.domain, table.rows), table
+
+
+def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **plan: Any) -> dict[str, Any]:
+    """Return the rates of a model in three populations, and how usual its findings are, before and after."""
+    model, table = opened(name, kind, seed, quick)
+    people, domain = population(name), table.domain
+    whom: dict[str, Any] = {"table": table.rows, "plausible": people, "domain": "domain"}
+    rates = {
+        one: discrimination_rate(model.model, domain, population=p, samples=samples, decision=model.decision, seed=seed)
+        for one, p in whom.items()
+    }
+    method = "frontier" if isinstance(model.model, Network) else _gradient_free()
+    result: dict[str, Any] = {
+        "method": method,
+        "rates": {one: {"found": rate.found, "sampled": rate.sampled} for one, rate in rates.items()},
+    }
+    for when, least in (("before", 0.0), ("after", LEAST)):
+        chosen = Plan(method=method, seed=seed, decision=model.decision, controls=False, plausible=least, **plan)
+        done = find(model.model, domain, table.rows, chosen, population=people)
+        if done.interrupted:
+            raise KeyboardInterrupt
+        usual = people.plausibility(done.findings.rows)
+        result[when] = {
+            "findings": done.total.findings,
+            "gsr": done.total.gsr,
+            "plausible": (usual >= USUAL).double().mean().item() if len(usual) else None,
+        }
+    return result
+
+
+def _gradient_free() -> str:
+    return "frontier-free" if "frontier-free" in METHODS else "aequitas"
+
+
+def tables() -> list[str]:
+    """Return the tables that are at hand."""
+    return list(dict.fromkeys(case[0] for case in CASES.values()))
+
+
+def runs(scale: Scale, name: str, kind: str) -> list[Job]:
+    """Return the measurements of one kind of model, one for each training."""
+    arguments = {"name": name, "kind": kind, "quick": scale.quick, **(QUICK if scale.quick else FULL)}
+    return [Job("populations:measure", {**arguments, "seed": seed}) for seed in range(scale.few)]
+
+
+def qualities(scale: Scale, name: str) -> list[Job]:
+    """Return the measurements of the model of a table, one for each split."""
+    arguments = {"name": name, "rounds": ROUNDS[scale.quick]}
+    return [Job("populations:quality", {**arguments, "seed": seed}) for seed in range(scale.few)]
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Return all measurements."""
+    models = [job for name, kind in product(tables(), MODELS) for job in runs(scale, name, kind)]
+    return [*models, *(job for name in tables() for job in qualities(scale, name))]
+
+
+def report(scale: Scale, results: Results) -> Report:
+    """Return the rates, the shares of findings that are plausible, and how good the models of the tables are."""
+    rates, shares, likeness, counts, splits = [], [], [], [], []
+    for name, kind in product(tables(), MODELS):
+        done = gather(results, runs(scale, name, kind))
+        counts.append(len(done))
+        if done:
+            rates.append([f"{name}, {kind}", *(_rate(done, one) for one in RATES)])
+            cells = [_found(done, when) for when in ("before", "after")]
+            shares.append([f"{name}, {kind}", done[0]["method"], *(cell for pair in cells for cell in pair)])
+    for name in tables():
+        told = gather(results, qualities(scale, name))
+        splits.append(len(told))
+        if told:
+            columns = (
+                ("uniform", ".3f"),
+                ("independent", ".3f"),
+                ("auc", ".3f"),
+                ("log_likelihood", ".2f"),
+                ("kept", ".1%"),
+            )
+            likeness.append([name, *(figure([d[column] for d in told], form) for column, form in columns)])
+    models = f"{span(counts)} trainings of each model on 70 % of the rows"
+    return Report(
+        "Three populations",
+        "A decision may flip for people of the table, for plausible people (drawn from a model of the table) and for "
+        "anybody whom the domain allows. Plausibility is the share of real people who are less usual; a finding is "
+        f"called plausible from {USUAL} on. Default domains; the sensitive attributes are those of the catalog.",
+        {
+            "rates": Table(
+                ["table, model", "people of the table", "plausible people", "whole domain"],
+                rates,
+                f"Share of people whose decision flips, with the 95 % interval of all people judged; {models}.",
+            ),
+            "findings": Table(
+                ["table, model", "method", "findings", "plausible", "`--plausible 0.05`: findings", "plausible"],
+                shares,
+                f"Findings at their success rate, and the share of them that is plausible; {models}.",
+            ),
+            "likeness": Table(
+                ["table", "uniform over the domain", "independent columns", "model", "likelihood", "rules kept"],
+                likeness,
+                "AUC of a boosted classifier that tells real people from drawn ones (0.5: it cannot), on rows that "
+                "neither it nor the model has seen; mean log-likelihood of these rows under the model, in nats; share "
+                f"of the model's people that keep the rules. Splits: {span(splits)}.",
+            ),
+        },
+    )
+
+
+def _rate(done: list[dict[str, Any]], population: str) -> str:
+    """Return the share over all trainings, with its interval."""
+    parts = [d["rates"][population] for d in done]
+    rate = Rate(sum(p["found"] for p in parts), sum(p["sampled"] for p in parts), "domain")
+    low, high = rate.interval
+    return f"{rate.rate:.2%} ({low:.2%} to {high:.2%})"
+
+
+def _found(done: list[dict[str, Any]], when: str) -> tuple[str, str]:
+    parts = [d[when] for d in done]
+    known = [p["plausible"] for p in parts if p["plausible"] is not None]
+    count = f"{mean(p['findings'] for p in parts):,.0f} at {mean(p['gsr'] for p in parts):.1%}"
+    return count, f"{mean(known):.1%}" if known else "–"
