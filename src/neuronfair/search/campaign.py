@@ -26,6 +26,7 @@ from neuronfair.search.method import Method, World
 from neuronfair.search.methods import METHODS, Setting, check_method, phases
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.outcome import Count, Outcome, Plan
+from neuronfair.search.pace import Pace
 from neuronfair.search.seeds import cluster_seeds
 
 RANDOM_WALKERS = 4096  # rows that the random control judges at a time
@@ -79,7 +80,7 @@ def find(
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
     if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, domain, rows)
-    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile)
+    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), profile, pace=Pace.of(domain, rows))
     if seeds is None:
         seeds = cluster_seeds(network.encoding, rows, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()

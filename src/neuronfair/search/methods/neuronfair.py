@@ -16,7 +16,17 @@ from torch import Tensor
 from neuronfair.errors import NeuronFairError
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
-from neuronfair.search.steps import FLOOR, inverse_influence, metropolis, one_attribute, random_neighbours, where
+from neuronfair.search.steps import (
+    FLOOR,
+    inverse_harm,
+    inverse_influence,
+    metropolis,
+    one_attribute,
+    random_neighbours,
+    room,
+    uphill,
+    where,
+)
 
 KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
 LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
@@ -32,12 +42,15 @@ class NeuronFair:
     """
 
     local: bool = False
+    loss: Literal["dynamic", "difference", "decision"] = "dynamic"
+    layer: Literal["worst", "first", "last"] = "worst"
     momentum: float = 0.1
     refresh: int = 10
     extra_share: float = 0.05
     after_miss: Literal["walk", "metropolis", "reset"] = "walk"
     sign: Literal["gradient", "random"] = "gradient"
-    choice: Literal["softmax", "inverse"] = "softmax"
+    choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of the attributes of a local step
+    several: Literal["all", "some"] = "all"  # attributes of a global step; some: a log-uniform number of them
     kick: bool = False  # globally, a random step where the gradient leads nowhere or back
 
     def start(self, world: World, state: State) -> State:
@@ -47,7 +60,7 @@ class NeuronFair:
         rows = state["rows"]
         zero = world.no_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed, "last": rows}
+        return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed, "last": rows} | self._room(zero[:, 0], zero[:, 0])
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
@@ -57,6 +70,10 @@ class NeuronFair:
         """Choose where to go on from, update the gradients there, and take a step."""
         accepted = self._accepted(world, state, judgement.discriminates, t)
         new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates}
+        if self.choice == "harm":
+            pairs = judgement.pairs()
+            both = room(world.decision, torch.cat([pairs.scores, pairs.twin_scores])).chunk(2)
+            new |= self._room(*both)
         state = state | where(accepted, new, state)
         state = state | self._momentum(world, state, t)
         step = self._local_step if self.local else self._global_step
@@ -69,20 +86,36 @@ class NeuronFair:
             return found
         return metropolis(world, state, found, t)
 
+    def _room(self, own, other):
+        return {"room": own.double(), "room_twin": other.double()} if self.choice == "harm" else {}
+
     def _momentum(self, world: World, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
         assert world.profile is not None  # start() has checked it
-        layer = world.profile.worst
+        layers = world.profile.layers
+        layer = {"worst": world.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
         counted = self._extra(world, state, len(layer.act_diff), t)
         counted[:, list(layer.biased)] = True
+        counted = counted.repeat(2, 1)
 
         def dynamic_loss(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
-            own, other = f.detach().chunk(2)
-            weights = torch.cat([other, own]) * counted.repeat(2, 1)
+            weights = torch.cat(f.detach().chunk(2)[::-1]) * counted
             return -(weights * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
 
+        def difference(f: Tensor) -> Tensor:
+            return ((f - torch.cat(f.detach().chunk(2)[::-1])).abs() * counted).sum(1)
+
+        def decision(scores: Tensor) -> Tensor:
+            own = room(world.decision, scores)
+            return own if self.local or world.decision.kind == "tolerance" else -own
+
         pairs = torch.cat([state["base"], state["twin"]])
-        g, g_twin = world.gradient(pairs, dynamic_loss, state, t, layer=layer.name).chunk(2)
+        if self.loss == "decision":
+            slopes = world.gradient(pairs, decision, state, t, through=(layer.name, counted))
+        else:
+            loss = dynamic_loss if self.loss == "dynamic" else difference
+            slopes = world.gradient(pairs, loss, state, t, layer=layer.name)
+        g, g_twin = slopes.chunk(2)
         return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
 
     def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
@@ -95,7 +128,9 @@ class NeuronFair:
 
     def _global_step(self, world: World, state: State, t: int) -> Tensor:
         domain, base = world.domain, state["base"]
-        codes = world.network.encoding.uphill(state["g"] + state["g_twin"], base)
+        codes = uphill(world, state, base, state["g"] + state["g_twin"], t)
+        if self.several == "some":
+            codes = self._some(world, state, codes, t)
         if not self.kick:
             return codes
         moved = domain.move(base, codes)
@@ -103,15 +138,30 @@ class NeuronFair:
         moves = world.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
         return torch.where(nowhere, torch.where(moves, random_neighbours(world, state, base, t), base), codes)
 
+    def _some(self, world: World, state: State, codes: Tensor, t: int) -> Tensor:
+        """Return the codes of a log-uniform number of the attributes that would change, and the old ones elsewhere."""
+        base = state["base"]
+        changes = world.domain.free & (codes >= 0) & (codes < world.domain.sizes) & (codes != base)
+        u = world.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
+        count = changes.sum(1, keepdim=True).clamp(min=1).double() ** u[:, :1]
+        rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
+        return torch.where(changes & (rank < count), codes, base)
+
     def _local_step(self, world: World, state: State, t: int) -> Tensor:
-        encoding, base, g, g_twin = world.network.encoding, state["base"], state["g"], state["g_twin"]
-        codes = (
-            encoding.uphill(g + g_twin, base) if self.sign == "gradient" else random_neighbours(world, state, base, t)
-        )
+        base, g, g_twin = state["base"], state["g"], state["g_twin"]
+        if self.sign == "gradient":
+            codes = uphill(world, state, base, g + g_twin, t)
+        else:
+            codes = random_neighbours(world, state, base, t)
+        if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
+            size = world.network.encoding.influence(g + g_twin, base).double()
+            inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
+            u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
+            return torch.where(u < inverse.softmax(1), codes, base)
         if self.choice == "inverse":
-            return one_attribute(world, state, base, codes, inverse_influence(world, base, g, g_twin), t)
-        # Algorithm 3, lines 10 to 16: every attribute for itself.
-        size = encoding.influence(g + g_twin, base).double()
-        inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
-        u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
-        return torch.where(u < inverse.softmax(1), codes, base)
+            weights = inverse_influence(world, base, g, g_twin)
+        elif self.choice == "harm":
+            weights = inverse_harm(world, base, codes, (g, g_twin), (state["room"], state["room_twin"]))
+        else:
+            weights = world.domain.free.double().expand(base.shape)
+        return one_attribute(world, state, base, codes, weights, t)
