@@ -57,7 +57,7 @@ def reproduce(
             check_writable(folder)
     lab, book, cases = map(_experiment, ("lab", "page", "cases"))
     chosen = _chosen(names, book.EXPERIMENTS)
-    if any(name.startswith("figure") for name in chosen):
+    if any(name.startswith(("figure", "ablation")) for name in chosen):
         drawing()
     scale = lab.QUICK if quick else lab.FULL
     if repeats is not None:
