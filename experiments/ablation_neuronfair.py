@@ -24,6 +24,7 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.mean import mean_interval
 from neuronfair.model.decision import Decision
 from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
@@ -35,12 +36,8 @@ from neuronfair.search.outcome import Plan
 from neuronfair.search.pace import Pace
 from neuronfair.search.seeds import cluster_seeds
 
-import numpy as np
-from sklearn.compose import make_column_transformer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 SEEDS, STEPS = 200, 150
 OWN, SCIKIT = "own", "scikit-learn"
@@ -141,8 +138,8 @@ def subject(name: str, quick: bool) -> tuple[Network, BiasProfile, Decision]:
         settings = SHORT if quick else TrainingSettings(restarts=1)
         network = Network(once(key, lambda: fit(table, settings=settings)[0]), table.domain)
     elif case.source == SCIKIT:
-        opened = open_model(once(key, lambda: _pipeline(table, quick)), table.domain, table.rows)
-        assert isinstance(opened.model, Network)  # a pipeline of a scaler and a perceptron is rebuilt in torch
+        opened = open_model(once(key, lambda: _perceptron(table, quick)), table.domain, table.rows)
+        assert isinstance(opened.model, Network)  # a perceptron is rebuilt in torch
         network, decision = opened.model, opened.decision
     else:
         network = Network(read_model(_weights(case), table.domain), table.domain)
@@ -150,17 +147,13 @@ def subject(name: str, quick: bool) -> tuple[Network, BiasProfile, Decision]:
     return network, profile, decision
 
 
-def _pipeline(table: Data, quick: bool) -> Any:
-    """Return what people write in scikit-learn: one-hot labels, scaled numbers, a perceptron."""
-    columns = table.domain.to_table(table.rows)
-    numbers = [i for i, cells in enumerate(columns.values()) if not isinstance(cells[0], str)]
-    labels = [i for i in range(len(columns)) if i not in numbers]
-    inputs = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), labels), (StandardScaler(), numbers))
+def _perceptron(table: Data, quick: bool) -> MLPClassifier:
+    """Return what people train in scikit-learn, on one-hot labels and scaled numbers: the default encoding."""
+    inputs = TableEncoding.of(table.domain).encode(table.rows).numpy()
     perceptron = MLPClassifier((32, 16), max_iter=3 if quick else 15, random_state=0)
-    cells = np.array(list(columns.values()), dtype=object).T
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fifteen rounds are enough to be searched
-        return make_pipeline(inputs, perceptron).fit(cells, table.labels.numpy())
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fifteen rounds are enough for something to search
+        return perceptron.fit(inputs, table.labels.numpy())
 
 
 def prepare(case: str, quick: bool) -> dict[str, Any]:
