@@ -33,8 +33,13 @@ def room(decision: Decision, scores: Tensor) -> Tensor:
         return best - second
     score = scores[:, -1]
     if decision.kind == "tolerance":
-        return (score - torch.cat(score.detach().chunk(2)[::-1])).abs() - decision.value
+        return (score - exchanged(score)).abs() - decision.value
     return (score - decision.boundary).abs()
+
+
+def exchanged(pairs: Tensor) -> Tensor:
+    """Return what belongs to the twins in the place of the rows and the other way round, as constants."""
+    return torch.cat(pairs.detach().chunk(2)[::-1])
 
 
 def in_scale(world: World, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
@@ -62,18 +67,17 @@ def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> 
     return (1 / size.clamp(min=FLOOR)) * world.domain.free
 
 
-def inverse_harm(
-    world: World, base: Tensor, codes: Tensor, slopes: tuple[Tensor, Tensor], rooms: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Return a weight for each attribute's own move, the larger the less of its `room` a row or its twin loses: (n, d).
+def inverse_harm(world: World, state: State, codes: Tensor) -> Tensor:
+    """Return a weight for each attribute's own move, the larger the less of its room the row or its twin loses: (n, d).
 
-    `slopes` are the gradients of both rooms: a loss is what they predict.
+    `state` holds both rooms and their gradients, which predict the loss: `base`, `room`, `g` and `g_twin`.
     """
+    base = state["base"]
     columns = torch.arange(base.shape[1], device=base.device).expand(base.shape)
-    harm = torch.zeros(base.shape, dtype=torch.float64, device=base.device)
-    for slope, left in zip(slopes, rooms, strict=True):
+    harm = base.new_zeros((), dtype=torch.float64)
+    for slope, left in zip((state["g"], state["g_twin"]), state["room"].double().clamp(min=FLOOR).T, strict=True):
         loss = -world.network.encoding.effects(slope, base, columns, codes).double()
-        harm = torch.maximum(harm, loss / left[:, None].clamp(min=FLOOR))
+        harm = torch.maximum(harm, loss / left[:, None])
     return (1 / harm.clamp(min=SAFE)) * (world.domain.free & (codes != base))
 
 

@@ -18,6 +18,7 @@ from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
 from neuronfair.search.steps import (
     FLOOR,
+    exchanged,
     inverse_harm,
     inverse_influence,
     metropolis,
@@ -35,23 +36,25 @@ MANY_NEURONS = 1 << 13  # in a larger layer r takes each neuron by chance: ranki
 
 @dataclass(frozen=True)
 class NeuronFair:
-    """One phase of NeuronFair; `local` says which.
+    """One phase of NeuronFair; `local` says which. Its guides are the biased neurons p of a layer, and with them r, a
+    random share of the layer that is drawn anew every `refresh` steps.
 
-    The dynamic loss J(x) = -Σ (p | r) · f(x') · log f(x) runs over the most biased layer (Eq. 5): p marks its biased
-    neurons, r a random share of the layer that is drawn anew every `refresh` steps.
+    With the loss "decision", the way to another decision is differentiated as far as it leads through these neurons:
+    globally a pair heads for the boundary, locally it keeps away from it. "dynamic" is Eq. 5 of the paper,
+    J(x) = -Σ (p | r) · f(x') · log f(x), "difference" is Σ (p | r) · |f(x) - f(x')|.
     """
 
     local: bool = False
-    loss: Literal["dynamic", "difference", "decision"] = "dynamic"
+    loss: Literal["decision", "dynamic", "difference"] = "dynamic"
     layer: Literal["worst", "first", "last"] = "worst"
     momentum: float = 0.1
     refresh: int = 10
     extra_share: float = 0.05
-    after_miss: Literal["walk", "metropolis", "reset"] = "walk"
-    sign: Literal["gradient", "random"] = "gradient"
-    choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of the attributes of a local step
-    several: Literal["all", "some"] = "all"  # attributes of a global step; some: a log-uniform number of them
     kick: bool = False  # globally, a random step where the gradient leads nowhere or back
+    several: Literal["all", "some"] = "all"  # attributes of a global step; some: a log-uniform number of them
+    sign: Literal["gradient", "random"] = "gradient"  # of a local step
+    choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of its attributes
+    after_miss: Literal["walk", "metropolis", "reset"] = "walk"
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers with no momentum yet."""
@@ -60,7 +63,8 @@ class NeuronFair:
         rows = state["rows"]
         zero = world.no_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed, "last": rows} | self._room(zero[:, 0], zero[:, 0])
+        nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
+        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
@@ -69,11 +73,9 @@ class NeuronFair:
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Choose where to go on from, update the gradients there, and take a step."""
         accepted = self._accepted(world, state, judgement.discriminates, t)
-        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates}
-        if self.choice == "harm":
-            pairs = judgement.pairs()
-            both = room(world.decision, torch.cat([pairs.scores, pairs.twin_scores])).chunk(2)
-            new |= self._room(*both)
+        pairs = judgement.pairs()
+        rooms = room(world.decision, torch.cat([pairs.scores, pairs.twin_scores])).chunk(2)
+        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": torch.stack(rooms, 1)}
         state = state | where(accepted, new, state)
         state = state | self._momentum(world, state, t)
         step = self._local_step if self.local else self._global_step
@@ -86,34 +88,30 @@ class NeuronFair:
             return found
         return metropolis(world, state, found, t)
 
-    def _room(self, own, other):
-        return {"room": own.double(), "room_twin": other.double()} if self.choice == "harm" else {}
-
     def _momentum(self, world: World, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
         assert world.profile is not None  # start() has checked it
-        layers = world.profile.layers
-        layer = {"worst": world.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
+        layers = {"worst": world.profile.worst, "first": world.profile.layers[0], "last": world.profile.layers[-1]}
+        layer = layers[self.layer]
         counted = self._extra(world, state, len(layer.act_diff), t)
         counted[:, list(layer.biased)] = True
         counted = counted.repeat(2, 1)
 
-        def dynamic_loss(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
-            weights = torch.cat(f.detach().chunk(2)[::-1]) * counted
-            return -(weights * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
+        def dynamic(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
+            return -(exchanged(f) * counted * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
 
         def difference(f: Tensor) -> Tensor:
-            return ((f - torch.cat(f.detach().chunk(2)[::-1])).abs() * counted).sum(1)
+            return ((f - exchanged(f)).abs() * counted).sum(1)
 
         def decision(scores: Tensor) -> Tensor:
-            own = room(world.decision, scores)
-            return own if self.local or world.decision.kind == "tolerance" else -own
+            left = room(world.decision, scores)
+            return left if self.local or world.decision.kind == "tolerance" else -left
 
         pairs = torch.cat([state["base"], state["twin"]])
         if self.loss == "decision":
             slopes = world.gradient(pairs, decision, state, t, through=(layer.name, counted))
         else:
-            loss = dynamic_loss if self.loss == "dynamic" else difference
+            loss = dynamic if self.loss == "dynamic" else difference
             slopes = world.gradient(pairs, loss, state, t, layer=layer.name)
         g, g_twin = slopes.chunk(2)
         return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
@@ -161,7 +159,7 @@ class NeuronFair:
         if self.choice == "inverse":
             weights = inverse_influence(world, base, g, g_twin)
         elif self.choice == "harm":
-            weights = inverse_harm(world, base, codes, (g, g_twin), (state["room"], state["room_twin"]))
+            weights = inverse_harm(world, state, codes)
         else:
             weights = world.domain.free.double().expand(base.shape)
         return one_attribute(world, state, base, codes, weights, t)
