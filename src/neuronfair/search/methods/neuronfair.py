@@ -141,7 +141,7 @@ class NeuronFair:
         base = state["base"]
         changes = world.domain.free & (codes >= 0) & (codes < world.domain.sizes) & (codes != base)
         u = world.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
-        count = changes.sum(1, keepdim=True).clamp(min=1).double() ** u[:, :1]
+        count = ((changes.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
         rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
         return torch.where(changes & (rank < count), codes, base)
 
