@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,15 +11,15 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.search.methods import METHODS
 from neuronfair.search.methods.adf import Adf
 from neuronfair.search.methods.aequitas import Aequitas
-from neuronfair.search.pace import SMALL, Pace
+from neuronfair.search.pace import BEYOND, SMALL, Pace
 from neuronfair.search.steps import agreed, in_scale, inverse_influence, random_neighbours, uphill
 from tests.planted import networks
 
-# Ten people: six without a gain, and gains of 10, 20, 30 and 40 on a grid of a thousand.
+# Ten people: six without a gain, and gains of 10, 20, 30 and 40 on a grid that ends 255 codes farther on.
 DOMAIN = TableDomain(
     "gains",
     (
-        Attribute("gain", "ordinal", low=0, high=999),
+        Attribute("gain", "ordinal", low=0, high=295),
         Attribute("few", "ordinal", low=0, high=SMALL - 1),
         Attribute("pay", "ordinal", low=0, high=99, missing="keep"),
         Attribute("s", "flag"),
@@ -40,12 +41,12 @@ def pace() -> Pace:
 
 def stepped(pace: Pace, code: int, way: int, u: float) -> int:
     base = torch.tensor([[code, 3, 50, 0]])
-    return int(pace.stretched(base, base + torch.tensor([[way, 0, 0, 0]]), torch.full((1, 4), u))[0, 0])
+    return int(pace.stretched(base, base + torch.tensor([[way, 0, 0, 0]]), torch.full((1, 4), u, dtype=torch.float64))[0, 0])
 
 
 def test_only_long_orders_have_a_pace(pace):
     assert pace.columns.tolist() == [0, 2]
-    assert pace.values[0].tolist() == [0, *GAINS, 999]
+    assert pace.values[0].tolist() == [*[0] * BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
     assert Pace.of(replace(DOMAIN, encoding="paper"), ROWS) is None
     assert Pace.of(DOMAIN, ROWS[:0]) is None
     moving = Pace.of(DOMAIN.with_sensitive("gain"), ROWS)
@@ -54,35 +55,37 @@ def test_only_long_orders_have_a_pace(pace):
 
 
 @pytest.mark.parametrize(
-    ("code", "way", "u", "there"),
+    ("code", "way", "places", "room", "there"),
     [
-        (0, 1, 0.0, 10),  # from the end of the heap to the next value of the table
-        (0, 1, 0.4306765, 20),  # five places of room: 5 ** 0.43 = 2 places
-        (0, 1, 1.0, 999),  # the whole way
-        (40, -1, 0.0, 30),
-        (40, -1, 1.0, 0),
-        (10, -1, 0.0, 0),  # back to the heap
-        (20, 1, 0.0, 30),
-        (15, 1, 0.0, 25),  # between two values in proportion
-        (999, -1, 0.0, 40),
-        (0, -1, 0.5, -1),  # beyond a bound by one code, for `move` to clip
-        (999, 1, 0.5, 1000),
-        (38, 1, 0.0, 807),  # four fifths of the way from 40 to the bound
+        (0, 1, 1, 12, 10),  # from the end of the heap to the next place
+        (0, 1, 2, 12, 20),
+        (0, 1, 0.3, 12, 3),  # between two places in proportion
+        (0, 1, 0, 12, 1),  # one code at least
+        (0, 1, 12, 12, 295),  # the whole way
+        (15, 1, 1, 10.5, 25),
+        (40, -1, 1, 17, 30),
+        (40, -1, 17, 17, 0),
+        (10, -1, 1, 14, 0),  # back to the heap
+        (40, 1, 2, 8, 43),  # beyond the table
+        (295, -1, 1, 25, 167),
+        (0, -1, 0, 0, -1),  # beyond a bound by one code, for `move` to clip
+        (295, 1, 0, 0, 296),
     ],
 )
-def test_steps_by_hand(pace, code, way, u, there):
+def test_steps_by_hand(pace, code, way, places, room, there):
+    u = math.log1p(places) / math.log1p(room) if room else 0.5
     assert stepped(pace, code, way, u) == there
 
 
 def test_a_step_goes_at_least_one_code_its_way(pace):
     generator = torch.Generator().manual_seed(0)
-    base = torch.stack([torch.randint(0, 1000, (MANY,), generator=generator)] * 4, 1) % torch.tensor([1000, 32, 100, 2])
+    base = torch.stack([torch.randint(0, 2960, (MANY,), generator=generator)] * 4, 1) % torch.tensor([296, 32, 100, 2])
     way = torch.randint(-1, 2, base.shape, generator=generator)
     codes = pace.stretched(base, base + way, torch.rand(base.shape, generator=generator, dtype=torch.float64))
     assert torch.equal((codes - base).sign(), way)
     assert torch.equal(codes[:, [1, 3]], (base + way)[:, [1, 3]])
     assert (codes[:, 0] >= -1).all()
-    assert (codes[:, 0] <= 1000).all()
+    assert (codes[:, 0] <= 296).all()
 
 
 def test_an_empty_cell_has_no_place_in_the_order():
@@ -90,7 +93,7 @@ def test_an_empty_cell_has_no_place_in_the_order():
     rows[:4, 2] = EMPTY
     pace = Pace.of(DOMAIN, rows)
     assert pace is not None
-    assert pace.values[1].tolist() == [0, *[50] * 10, 99]
+    assert pace.values[1, BEYOND:-BEYOND].tolist() == [50] * len(rows)
     base = torch.tensor([[0, 3, EMPTY, 0], [0, 3, 50, 0]])
     codes = torch.tensor([[0, 3, 7, 0], [0, 3, EMPTY, 0]])
     assert torch.equal(pace.stretched(base, codes, torch.full((2, 4), 0.9)), codes)

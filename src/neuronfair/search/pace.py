@@ -1,9 +1,9 @@
 """How far a step goes: in the scale of the table, where one code of an attribute is too small to be one.
 
-The position of a value is the share of the table below it. A step goes a log-uniform share of the table up or down, so
-most steps are short where people are dense, some reach across the whole table, and heaped values (no capital gain) are
-left at once and met again. Between two values of the table every code can be reached; beyond its ends, up to the
-bounds, a step goes seldom.
+Quantiles of the table are the places between which a step goes, and its length is a log-uniform number of places up or
+down: most steps are short where people are dense, some reach across the whole table, and heaped values (no capital
+gain) are left at once and met again. Between two places every code can be reached. Beyond the ends of the table, up to
+the bounds, there are a few more, ever farther apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 
 SMALL = 32  # up to so many values in order, one code is a step
-QUANTILES = 1024  # places of the table that are remembered; the shortest step is one of them
+QUANTILES = 1024  # places at most
+BEYOND = 8  # places beyond each end of the table
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Pace:
     """Quantiles of the attributes with many values in order; all others go as the domain goes."""
 
     columns: Tensor  # which attributes: (m,)
-    values: Tensor  # their codes from the lowest bound over the quantiles of the table to the highest: (m, k), float64
+    values: Tensor  # the codes of their places, from the lowest bound to the highest: (m, k), float64
 
     @staticmethod
     def of(domain: TableDomain, rows: Tensor) -> Pace | None:
@@ -38,7 +39,11 @@ class Pace:
         codes = torch.where(codes > last, middle, codes)  # an empty cell has no place in the order
         places = torch.linspace(0, len(rows) - 1, min(QUANTILES, len(rows)), device=rows.device).round().long()
         inside = codes.sort(0).values[places].T
-        return Pace(wide, torch.cat([torch.zeros_like(last)[:, None], inside, last[:, None]], 1))
+        rungs = torch.arange(1, BEYOND + 1, dtype=torch.float64, device=rows.device) / BEYOND
+        low, high = inside[:, :1], inside[:, -1:]
+        above = high + (last[:, None] - high + 1) ** rungs - 1
+        below = low - (low + 1) ** rungs.flip(0) + 1
+        return Pace(wide, torch.cat([below, inside, above], 1).round())
 
     def stretched(self, base: Tensor, codes: Tensor, u: Tensor) -> Tensor:
         """Return the codes with steps of one code made as long as numbers u in [0, 1) say, each in its direction."""
@@ -52,8 +57,8 @@ class Pace:
         last = self.values.shape[1] - 1
         up = way > 0
         place = torch.where(up, self._place(old, right=True), self._place(old, right=False))
-        room = torch.where(up, last - place, place).clamp(min=1.0)
-        goal = (place + way * room**u).clamp(0, last)
+        room = torch.where(up, last - place, place)
+        goal = (place + way * ((room + 1) ** u - 1)).clamp(0, last)
         below = goal.long().clamp(max=last - 1)
         low, high = self.values.gather(1, below), self.values.gather(1, below + 1)
         there = (low + (goal - below) * (high - low)).round()
@@ -70,7 +75,7 @@ class Pace:
         """Return how many codes a step of each attribute goes, about: one, or the mean over the table: (width,)."""
         old, last = self.values[:, 1:-1], self.values[:, -1:]
         sizes = []
-        for u in torch.arange(0.5, 8) / 8:
+        for u in torch.arange(0.5, 8) / 8:  # evenly spread
             for way in (1.0, -1.0):
                 there = self._stepped(old, torch.full_like(old, way), torch.full_like(old, float(u)))
                 sizes.append((torch.minimum(there.clamp(min=0), last) - old).abs())
