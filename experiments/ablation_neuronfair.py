@@ -265,7 +265,11 @@ def _claim(known: Mapping[str, Case], lifts: Mapping[str, list[float | None]]) -
         held,
         f"Behind: {listed}, of {counts['paper']} (paper) and {counts['default']} (default) models. Lift "
         f"{min(map(mean, lifts.values())):.2f} to {max(map(mean, lifts.values())):.2f}"
-        + (f", on the {len(test)} models on which nothing was settled {min(test):.2f} to {max(test):.2f}." if test else "."),
+        + (
+            f", on the {len(test)} models on which nothing was settled {min(test):.2f} to {max(test):.2f}."
+            if test
+            else "."
+        ),
     )
 
 

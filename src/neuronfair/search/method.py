@@ -58,8 +58,8 @@ class World:
     ) -> Tensor:
         """Return the gradient of an objective by the network input, one line per row: (n, width).
 
-        The rows are one line per walker, or several such blocks; `layer` and `through` are `Network.gradient`'s. In the blind control the gradient is noise, so that
-        the same walk goes in random directions.
+        The rows are one line per walker, or several such blocks; `layer` and `through` are `Network.gradient`'s. In the
+        blind control the gradient is noise, so that the same walk goes in random directions.
         """
         if self.blind:
             blocks, width = len(rows) // len(state["origin"]), math.prod(self.network.encoding.shape)

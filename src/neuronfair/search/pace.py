@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 
-SMALL = 32  # up to so many values in order, one code is a step
+SMALL = 128  # up to so many values in order, one code is a step
 QUANTILES = 1024  # places at most
 BEYOND = 8  # places beyond each end of the table
 
@@ -29,7 +29,7 @@ class Pace:
 
     @staticmethod
     def of(domain: TableDomain, rows: Tensor) -> Pace | None:
-        """Return the pace of a table; None in the `paper` encoding, whose steps are codes, and where no step is long."""
+        """Return the pace of a table; None in the `paper` encoding, where a step is a code, and if no step is long."""
         wide = (domain.ordered & domain.free & (domain.points > SMALL)).nonzero()[:, 0]
         if domain.encoding == "paper" or not len(rows) or not len(wide):
             return None

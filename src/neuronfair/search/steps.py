@@ -11,7 +11,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.search.method import State, World
 
 FLOOR = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
-SAFE = 0.1  # the share of its room that a row may lose without being thought the worse of
+SAFE = 0.03  # the share of its room that a row may lose without being thought the worse of
 TEMPERATURE = 1.0  # of the Metropolis test in the published programs, where a miss after a finding costs 1
 
 
