@@ -16,6 +16,7 @@ import pytest
 import neuronfair
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.mean import mean_interval
+from neuronfair.search.methods import METHODS
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "experiments"
@@ -211,6 +212,48 @@ def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_mod
     monkeypatch.setattr(cases, "outcome", None)  # nobody may search again
     plan = {name: value for name, value in retraining.arguments.items() if name != "repeats"}
     assert len(cases.found(**plan)) == count > 0
+
+
+def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
+    ablation = experiment("ablation_neuronfair")
+    case = "german-sex, default, scikit-learn"
+    shipped = METHODS["neuronfair"]
+    found = {part: ablation.search(case, part, 10, 4, 0, True) for part in (ablation.SHIPPED, ablation.BEFORE)}
+    assert METHODS["neuronfair"] is shipped
+    assert found[ablation.SHIPPED] != found[ablation.BEFORE]
+    assert all(0 < one["findings_global"] <= 10 for one in found.values())
+    made = {part: ablation.changed(None, part) for part in ablation.PARTS}
+    assert made[ablation.SHIPPED] == shipped.make(None)
+    assert len({(phases.first, phases.local) for phases in made.values()}) == len(made) - 1  # one changes the pace
+
+
+def test_the_ablation_of_neuronfair_counts_who_is_behind(lab, shared_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    ablation = experiment("ablation_neuronfair")
+    behind = "bank-age, paper, own"
+
+    def result(job):
+        arguments = job.arguments
+        if "part" not in arguments:
+            return {}
+        gsr = 0.2 if arguments["case"] == behind else 0.6 if arguments["part"] == ablation.SHIPPED else 0.3
+        blind = {"tried": 100, "findings": 30, "gsr": 0.3}
+        figures = {"findings": 60, "findings_global": 30, "tried": 100, "gsr": gsr, "random": None, "rows": 60}
+        return figures | {"random_direction": blind, "lift_over_random_direction": gsr / 0.3}
+
+    told = ablation.report(lab.QUICK, result)
+    (claim,) = told.claims
+    assert claim.held  # one of twelve
+    assert f"Behind: {behind}, of 12 (paper) and 11 (default) models. Lift 0.67 to 2.00" in claim.evidence
+    lines = {line[0]: list(line[1:]) for line in told.tables["parts"].lines}
+    lift = (2.0**11 * 2 / 3) ** (1 / 12)
+    assert lines[ablation.SHIPPED] == [f"{lift:.2f}", "1 of 12", "1.00", "1.00", "2.00", "0 of 11", "1.00", "1.00"]
+    assert lines[ablation.BEFORE][4:] == ["1.00", "0 of 11", "0.50", "1.00"]
+    for draw in told.pictures.values():
+        draw(tmp_path / "lift.png")
+    assert (tmp_path / "lift.png").stat().st_size > 10_000
 
 
 def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_path):

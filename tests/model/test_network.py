@@ -81,6 +81,21 @@ def test_gradient_at_a_layer_by_pencil(network: Network) -> None:
     torch.testing.assert_close(slope, torch.tensor([[4.0, 2.0, -2.0], [-3.0, 3.0, 7.0]]))
 
 
+def test_gradient_through_some_neurons(network: Network) -> None:
+    def slope(counted: Tensor) -> Tensor:
+        return network.gradient(X, lambda scores: scores[:, 1], through=("1", counted))
+
+    some = torch.tensor([[True, False, True, False], [False, True, True, False]])
+    torch.testing.assert_close(slope(torch.ones_like(some)), G)
+    assert (slope(torch.zeros_like(some)) == 0).all()
+    torch.testing.assert_close(slope(some) + slope(~some), G)  # what one half does not carry, the other one does
+    weights = network.module[2].weight[1] * (some & (H > 0))  # ReLU lets active neurons pass
+    torch.testing.assert_close(slope(some), weights @ network.module[0].weight)
+    assert hooks(network.module) == 0
+    with pytest.raises(ModelError, match="no layer 'x'"):
+        network.gradient(X, lambda scores: scores[:, 1], through=("x", some))
+
+
 @pytest.mark.parametrize("layer", [None, "layer1", "layer2"])
 def test_gradient_against_finite_differences(layer: str | None) -> None:
     torch.manual_seed(3)

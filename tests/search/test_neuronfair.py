@@ -314,3 +314,79 @@ def test_a_kick_where_the_gradient_leads_nowhere_or_back(slope, last):
 
 def test_no_kick_while_the_gradient_leads_on():
     assert (next_rows(NeuronFair(kick=True), [1.0, -1.0, 0.0], [3, 4, 0]) == torch.tensor([5, 2, 0])).all()
+
+
+def test_the_decision_through_the_biased_neurons_by_a_pencil():
+    # At (4, 3, 0) f = (5.5, 5.25, 7, 3.75): scores (5.5 + 2.625 - 3.5 + 0.9375, -2.75 + 5.25 + 5.25 + 0.5), class 1.
+    # Through the neurons 0 and 1 its lead z1 - z0 = -1.5 f0 + 0.5 f1 + … has the slope -1.5 w0 + 0.5 w1.
+    here = world()
+    for local, sign in ((True, 1), (False, -1)):  # globally a pair heads for the boundary
+        method = NeuronFair(local=local, loss="decision", extra_share=0.0)
+        state = told(method, here, begin(method, here, ROWS[:1]), ROWS[:1], 0)
+        slope = [-1.5 * a + 0.5 * b for a, b in zip(WEIGHTS[0], WEIGHTS[1], strict=True)]
+        assert state["g"][0].tolist() == pytest.approx([sign * x for x in slope])
+        lead = 8.25 - 5.5625
+        assert state["room"][0, 0] == pytest.approx(lead)
+    everything = NeuronFair(local=True, loss="decision", extra_share=1.0)
+    state = told(everything, here, begin(everything, here, ROWS[:1]), ROWS[:1], 0)
+    full = here.network.gradient(ROWS[:1], lambda s: s[:, 1] - s[:, 0])
+    assert torch.allclose(state["g"], full)
+
+
+def test_the_difference_of_activations_by_a_pencil():
+    # f - f' = (-2, 1.5, …): |f0 - f0'| falls with f0, |f1 - f1'| rises with f1.
+    method, here = NeuronFair(loss="difference", extra_share=0.0), world()
+    state = told(method, here, begin(method, here, ROWS[:1]), ROWS[:1], 0)
+    slope = [-a + b for a, b in zip(WEIGHTS[0], WEIGHTS[1], strict=True)]
+    assert state["g"][0].tolist() == pytest.approx(slope)
+
+
+def test_a_tolerance_is_reached_by_widening_the_gap():
+    here = networks.world(module()[:2].append(networks.linear([[1.0, 0.5, -0.5, 0.25]], [0.0]).double()), DOMAIN)
+    here = replace(here, decision=Decision("tolerance", 1.0), profile=profile())
+    method = NeuronFair(loss="decision", extra_share=1.0, momentum=0.0)
+    start = begin(method, here, ROWS[:1])
+    state = method.tell(here, start, ROWS[:1], judge(here.network, DOMAIN, ROWS[:1], here.decision), 0)
+    gaps = [float(judge(here.network, DOMAIN, rows, here.decision).gaps[0, 0]) for rows in (ROWS[:1], state["rows"])]
+    assert gaps[1] >= gaps[0]
+    assert state["room"][0].tolist() == pytest.approx([gaps[0] - 1.0] * 2)
+
+
+def test_other_layers_can_guide():
+    deep = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    layers = (profile(name="1").layers[0], profile(biased=(2,), name="3").layers[0])
+    here = networks.world(deep, DOMAIN, profile=BiasProfile(layers, 1))
+    for name, expected in (("first", "1"), ("last", "3"), ("worst", max(layers, key=lambda one: one.auc).name)):
+        seen = []
+        spy = replace(here)
+        object.__setattr__(spy, "gradient", lambda rows, *_, layer, seen=seen: seen.append(layer) or torch.zeros(2, 3))
+        method = NeuronFair(layer=name)
+        told(method, spy, begin(method, spy, ROWS[:1]), ROWS[:1], 0)
+        assert seen == [expected]
+
+
+def test_a_global_step_moves_a_log_uniform_number_of_attributes():
+    domain = networks.domain(attributes=8)
+    here = networks.world(networks.random_module(domain), domain)
+    method, many = NeuronFair(several="some"), 4000
+    base = torch.full((many, 9), 4)
+    codes = base + 1
+    codes[:, 0] = 10  # out of its bounds: no move
+    some = method._some(here, {"origin": torch.arange(many), "base": base}, codes, 3)
+    moved = some != base
+    assert not moved[:, [0, 8]].any()  # nor what is sensitive
+    counts = moved.sum(1)
+    assert (counts.min(), counts.max()) == (1, 7)
+    shares = torch.bincount(counts, minlength=8)[1:] / many
+    assert shares.tolist() == pytest.approx([math.log(1 + 1 / k, 8) for k in range(1, 8)], abs=0.03)
+
+
+def test_uniform_and_harm_choose_one_attribute():
+    here = world()
+    rows = ROWS[:1].repeat(3000, 1)
+    for choice in ("uniform", "harm", "inverse"):
+        method = NeuronFair(local=True, loss="decision", sign="random", choice=choice)
+        moved = told(method, here, begin(method, here, rows), rows, 0)["rows"] - rows
+        assert (moved.abs().sum(1) == 1).all()
+        if choice == "uniform":
+            assert (moved != 0).double().mean(0).tolist() == pytest.approx([0.5, 0.5, 0.0], abs=0.03)

@@ -119,3 +119,14 @@ def test_nobody_found_and_nobody_there_are_two_things():
         "Nobody was found whose decision flips with sex: none of all people of the domain, by proof, with 95 % "
         "confidence. 2,000 people were tried by search. It is proved that there is nobody in the domain."
     )
+
+
+def test_a_search_that_its_gradients_hardly_helped_is_named():
+    def entry(name: str, *lifts: float | None) -> AttributeReport:
+        searches = [search(f"m{i}", lift_over_random_direction=lift) for i, lift in enumerate(lifts)]
+        return attribute(name, rates=both(10), searches=tuple(searches))
+
+    told = verdict([entry("sex", 1.094, 1.1), entry("race", None, 0.5)], 1000).text
+    said = " A search hardly more successful than in random directions: "
+    assert f"{said}m0 by sex (1.09 times) and m1 by race (0.50 times)." in told
+    assert "random directions" not in verdict([entry("sex", 1.2, None)], 1000).text

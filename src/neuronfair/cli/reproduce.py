@@ -62,7 +62,7 @@ def reproduce(
     chosen = _chosen(names, book.EXPERIMENTS)
     page = docs / "results.md" if docs is not None else None
     kept = book.sections_of(page.read_text(encoding="utf-8")) if page is not None and page.exists() else {}
-    if any(name.startswith("figure") for name in chosen):
+    if any(name.startswith(("figure", "ablation")) for name in chosen):
         drawing()
     scale = lab.QUICK if quick else lab.FULL
     if repeats is not None:

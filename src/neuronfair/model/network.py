@@ -116,16 +116,26 @@ class Network:
         self.rows_forward += len(x)
         return {name: seen[name] for name in wanted}
 
-    def gradient(self, rows: Tensor, objective: Callable[[Tensor], Tensor], *, layer: str | None = None) -> Tensor:
+    def gradient(
+        self,
+        rows: Tensor,
+        objective: Callable[[Tensor], Tensor],
+        *,
+        layer: str | None = None,
+        through: tuple[str, Tensor] | None = None,
+    ) -> Tensor:
         """Return the gradient of an objective by the network input of rows: (n, *shape).
 
         `objective` is given the layer's activations (n, neurons), or the scores when no layer is named, and returns
-        a number, or one number per row (their sum is differentiated: rows do not influence each other).
+        a number, or one number per row (their sum is differentiated: rows do not influence each other). With
+        `through`, a layer and which of its neurons count for each row, bool (n, neurons), all others of that layer
+        are taken for constants.
         """
         leaf = self._inputs(rows).detach().requires_grad_()
         with torch.enable_grad():
             # A copy: a module may write into its input, but not into a leaf.
-            result, seen = self._forward(leaf.clone(), () if layer is None else (layer,))
+            with self._only(through):
+                result, seen = self._forward(leaf.clone(), () if layer is None else (layer,))
             value = objective(self._scores(result, leaf) if layer is None else seen[layer])
             if value.shape not in ((), (len(leaf),)):
                 raise ModelError(
@@ -138,6 +148,24 @@ class Network:
                 (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
         self.rows_backward += len(leaf)
         return slope
+
+    @contextmanager
+    def _only(self, through: tuple[str, Tensor] | None) -> Iterator[None]:
+        """Let gradients pass some neurons of a layer only."""
+        if through is None:
+            yield
+            return
+        name, counted = through
+        self._check_layers([name])
+        site = self.sites[name]
+
+        def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
+            if (module, call) != (site.module, site.call):
+                return None
+            return torch.where(counted.view(output.shape), output, output.detach())
+
+        with hooked({site.module}, look):
+            yield
 
     def ends_in_sigmoid(self) -> bool:
         """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""

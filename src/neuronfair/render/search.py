@@ -17,6 +17,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.probability import Scale
 from neuronfair.search.examples import examples
+from neuronfair.search.health import WEAK
 from neuronfair.search.outcome import Outcome
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
@@ -46,7 +47,8 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
             )
     per_1000 = figures["seconds_per_1000"]
     cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
-    lines = [
+    lines = [f"{note.seen} {note.remedy}" for note in outcome.health if note.name == WEAK]  # the verdict on the search
+    lines += [
         f"{figures['findings_global']:,} findings in the global phase, {figures['findings_local']:,} in the local one; "
         f"{figures['seconds']:.1f} seconds{cost}.",
         f"{figures['violations']:,} findings break a rule or a bound; {figures['rejected_on_recheck']:,} did not stand "
@@ -55,7 +57,7 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
     lines += _usual(outcome, figures["plausibility"])
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command goes on from here.")
-    lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health]
+    lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health if note.name != WEAK]
     lines += worst_examples(outcome, network)
     again = shlex.join(["neuronfair", "replay", str(folder), "0", *replay])
     lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")

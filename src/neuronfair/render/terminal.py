@@ -9,6 +9,7 @@ from rich.text import Text
 
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
+from neuronfair.search.health import WEAK
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport, measured_populations, worst_cases
 from neuronfair.verdict.report import Report
@@ -41,7 +42,7 @@ def audit_report(report: Report) -> RenderableType:
             lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
     lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
     # Most notes are about the model or the table, and the same for all attributes; weak guidance names its search.
-    notes = [n for i, one in enumerate(attributes) for n in one.health if i == 0 or n.name == "weak-guidance"]
+    notes = [n for i, one in enumerate(attributes) for n in one.health if i == 0 or n.name == WEAK]
     lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
     if not report.model.white_box or ";" in report.model.note:  # more than how many layers there are
         lines.append(report.model.note)

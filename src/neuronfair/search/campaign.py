@@ -28,6 +28,7 @@ from neuronfair.search.method import Method, World
 from neuronfair.search.methods import METHODS, Setting, check_method, phases
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.outcome import Count, Outcome, Plan
+from neuronfair.search.pace import Pace
 from neuronfair.search.seeds import cluster_seeds
 
 RANDOM_WALKERS = 4096  # rows that the random control judges at a time
@@ -89,7 +90,7 @@ def find(
     check_method(plan.method, network, plan.decision)
     if not bool(domain.free.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
-    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), **known)
+    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), pace=Pace.of(domain, rows), **known)
     if world.profile is None and isinstance(network, Network) and network.layers:
         world = replace(world, profile=interpret(network, domain, rows))
     people = rows

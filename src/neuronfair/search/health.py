@@ -19,6 +19,7 @@ from neuronfair.words import listed, percent
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
 LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
 SOFTMAX_TOLERANCE = 1e-4  # rounding of float32 probabilities
+WEAK = "weak-guidance"  # the name of the note about it
 GUIDED = 1.1  # times as often as in random directions a search must succeed to be called guided
 
 
@@ -55,7 +56,7 @@ def weak_guidance(method: str, sensitive: Sequence[str], share: float, blind: fl
     if not blind or share >= GUIDED * blind:
         return None
     return HealthNote(
-        "weak-guidance",
+        WEAK,
         f"{method} succeeded {share / blind:.2f} times as often as the same walk in random directions "
         f"({percent(share)} of the people tried against {percent(blind)}), by {listed(sensitive)}. "
         "Its gradients did not help, so what it found says how frequent such people are, "

@@ -20,6 +20,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.search.draws import Draws
 from neuronfair.search.judge import Judgement
+from neuronfair.search.pace import Pace
 
 State = dict[str, Tensor]
 """Everything a method remembers: tensors with one line per living walker, `origin` and `rows` among them."""
@@ -36,26 +37,39 @@ class World:
     profile: BiasProfile | None = None
     population: PopulationModel | None = None  # says how usual the people are who are found
     blind: bool = False  # the control: random numbers in the place of every gradient
+    pace: Pace | None = None  # how far steps go; None: one code
 
     @cached_property
     def exact(self) -> Model:
         """The model in float64, for the second judgement of findings."""
         return self.network.double()
 
+    @cached_property
+    def reach(self) -> Tensor | float:
+        """How many codes a step of each attribute goes, about."""
+        return 1.0 if self.pace is None else self.pace.reach(self.domain.codes_per_row)
+
     def gradient(
-        self, rows: Tensor, objective: Callable[[Tensor], Tensor], state: State, t: int, *, layer: str | None = None
+        self,
+        rows: Tensor,
+        objective: Callable[[Tensor], Tensor],
+        state: State,
+        t: int,
+        *,
+        layer: str | None = None,
+        through: tuple[str, Tensor] | None = None,
     ) -> Tensor:
         """Return the gradient of an objective by the network input, one line per row: (n, width).
 
-        The rows are one line per walker, or several such blocks. In the blind control the gradient is noise, so that
-        the same walk goes in random directions.
+        The rows are one line per walker, or several such blocks; `layer` and `through` are `Network.gradient`'s. In the
+        blind control the gradient is noise, so that the same walk goes in random directions.
         """
         if self.blind:
             blocks, width = len(rows) // len(state["origin"]), math.prod(self.network.encoding.shape)
             noise = self.draws.normal(t, state["origin"], blocks * width, use="blind")
             return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
         assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
-        return self.network.gradient(rows, objective, layer=layer).flatten(1)
+        return self.network.gradient(rows, objective, layer=layer, through=through).flatten(1)
 
     def anywhere(self, u: Tensor) -> Tensor:
         """Return values to draw attributes anew from, by numbers u in [0, 1): (…, d) each.

@@ -12,6 +12,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.search.method import State, World
 
 FLOOR = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
+SAFE = 0.03  # the share of its room that a row may lose without being thought the worse of
 TEMPERATURE = 1.0  # of the Metropolis test in the published programs, where a miss after a finding costs 1
 
 
@@ -22,15 +23,63 @@ def confidence(decision: Decision, scores: Tensor) -> Tensor:
     return (scores[:, -1] - decision.boundary).abs()
 
 
-def agreed(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
+def room(decision: Decision, scores: Tensor) -> Tensor:
+    """Return how far each member of a pair may go before it is decided otherwise: (2 n,), the rows and then the twins.
+
+    It is the lead of the class that is decided, or the way to the threshold. A tolerance has no such boundary: there
+    it is how far the gap of the pair exceeds the tolerance.
+    """
+    if decision.kind == "argmax":
+        best, second = scores.topk(2, 1).values.unbind(1)
+        return best - second
+    score = scores[:, -1]
+    if decision.kind == "tolerance":
+        return (score - exchanged(score)).abs() - decision.value
+    return (score - decision.boundary).abs()
+
+
+def exchanged(pairs: Tensor) -> Tensor:
+    """Return what belongs to the twins in the place of the rows and the other way round, as constants."""
+    return torch.cat(pairs.detach().chunk(2)[::-1])
+
+
+def in_scale(world: World, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
+    """Return the codes with steps of one code as long as steps are in the table: `World.pace`."""
+    if world.pace is None:
+        return codes
+    return world.pace.stretched(base, codes, world.draws.uniform(t, state["origin"], base.shape[1], use="pace"))
+
+
+def uphill(world: World, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
+    """Return the codes that a step along a gradient leads to: (n, d)."""
+    return in_scale(world, state, base, world.network.encoding.uphill(g, base), t)
+
+
+def agreed(world: World, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
     """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-    return world.network.encoding.agreed(g, g_twin, base)
+    return in_scale(world, state, base, world.network.encoding.agreed(g, g_twin, base), t)
 
 
 def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return a weight for each attribute, the larger the less it moves a row and its twin: 1 / (|g| + |g'|), (n, d)."""
     size = world.network.encoding.influence(g, base).double() + world.network.encoding.influence(g_twin, base)
+    if world.pace is not None:
+        size = size * world.reach
     return (1 / size.clamp(min=FLOOR)) * world.domain.free
+
+
+def inverse_harm(world: World, state: State, codes: Tensor) -> Tensor:
+    """Return a weight for each attribute's own move, the larger the less of its room the row or its twin loses: (n, d).
+
+    `state` holds both rooms and their gradients, which predict the loss: `base`, `room`, `g` and `g_twin`.
+    """
+    base = state["base"]
+    columns = torch.arange(base.shape[1], device=base.device).expand(base.shape)
+    harm = base.new_zeros((), dtype=torch.float64)
+    for slope, left in zip((state["g"], state["g_twin"]), state["room"].double().clamp(min=FLOOR).T, strict=True):
+        loss = -world.network.encoding.effects(slope, base, columns, codes).double()
+        harm = torch.maximum(harm, loss / left[:, None])
+    return (1 / harm.clamp(min=SAFE)) * (world.domain.free & (codes != base))
 
 
 def choose(world: World, state: State, weights: Tensor, t: int) -> Tensor:
@@ -53,7 +102,8 @@ def one_attribute(world: World, state: State, base: Tensor, codes: Tensor, weigh
 
 def random_neighbours(world: World, state: State, base: Tensor, t: int) -> Tensor:
     """Return for each attribute a neighbouring value, up or down at random: (n, d)."""
-    return world.domain.neighbours(base, world.draws.uniform(t, state["origin"], base.shape[1], use="sign"))
+    u = world.draws.uniform(t, state["origin"], base.shape[1], use="sign")
+    return in_scale(world, state, base, world.domain.neighbours(base, u), t)
 
 
 def metropolis(world: World, state: State, found: Tensor, t: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neuronfair.search.health import GUIDED
 from neuronfair.verdict.entries import AttributeReport, measured_populations
 from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Level, Verdict
@@ -34,6 +35,7 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
     unread = [_by(one) for one in attributes if len(one.sensitive) == 1 and not one.is_read]
     if unread:
         text += f" The model does not read {listed(unread)}, so its decision cannot flip with it: that says nothing."
+    text += _unguided(attributes)
     proofs = [one.proved for one in attributes if one.proved is not None and one.proved.method]
     if proofs and not all(one.is_cleared for one in attributes):
         text += f" {min(proofs, key=lambda one: one.proved_fair.share).sentence}"
@@ -91,6 +93,17 @@ def _bound(attributes: Sequence[AttributeReport]) -> str:
         return ""
     none = [f"none of {r.people} (so at most {percent(r.high)})" if r.of else f"none of {r.people}" for r in widest]
     return f": {listed(none)}, with {percent(widest[0].confidence)} confidence"
+
+
+def _unguided(attributes: Sequence[AttributeReport]) -> str:
+    """Return which searches their gradients hardly helped."""
+    weak = [
+        f"{search.method} by {_by(one)} ({search.lift_over_random_direction:.2f} times)"
+        for one in attributes
+        for search in one.searches
+        if search.lift_over_random_direction is not None and search.lift_over_random_direction < GUIDED
+    ]
+    return f" A search hardly more successful than in random directions: {listed(weak)}." if weak else ""
 
 
 def _by(attribute: AttributeReport) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -47,8 +47,9 @@ class Setting:
 
 def _neuronfair(_: Setting) -> Phases:
     # The best of the switches as measured: docs/results.md.
-    local = NeuronFair(local=True, momentum=0.05, refresh=50, after_miss="reset", sign="random", choice="inverse")
-    return Phases(NeuronFair(kick=True), local)
+    first = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, several="some", kick=True)
+    local = replace(first, local=True, refresh=50, after_miss="reset", sign="random", choice="harm")
+    return Phases(first, local)
 
 
 def _neuronfair_paper(_: Setting) -> Phases:

@@ -58,5 +58,5 @@ class Adf:
             codes = one_attribute(world, state, base, random, inverse_influence(world, base, g, g_twin), t)
         else:
             mute = (g_twin == 0).all(1, keepdim=True)  # such a twin has no say
-            codes = agreed(world, base, g, torch.where(mute, g, g_twin))
+            codes = agreed(world, state, base, g, torch.where(mute, g, g_twin), t)
         return state | {"rows": world.domain.move(base, codes)}

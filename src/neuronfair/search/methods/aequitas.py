@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
-from neuronfair.search.steps import choose, metropolis, where
+from neuronfair.search.steps import choose, in_scale, metropolis, where
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Aequitas:
         # goes anywhere.
         down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
         way = torch.where(world.domain.ordered[column], down, v)
-        code = world.domain.neighbours(base, way.expand(base.shape)).gather(1, column)
+        near = in_scale(world, state, base, world.domain.neighbours(base, way.expand(base.shape)), t)
+        code = near.gather(1, column)
         moved = world.domain.move(base, base.scatter(1, column, code))
         return state | {"rows": moved, "column": column, "went_down": code < base.gather(1, column)}
 

@@ -40,7 +40,7 @@ class EidigGlobal:
         """Update the momentum and take a step towards a less certain decision."""
         g, g_twin = _output_gradients(world, state, rows, judgement.twin, t)
         g, g_twin = MOMENTUM * state["g"] + g, MOMENTUM * state["g_twin"] + g_twin
-        codes = agreed(world, rows, -g, -g_twin)
+        codes = agreed(world, state, rows, -g, -g_twin, t)
         return state | {"g": g, "g_twin": g_twin, "rows": world.domain.move(rows, codes)}
 
 

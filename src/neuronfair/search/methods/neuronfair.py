@@ -16,7 +16,18 @@ from torch import Tensor
 from neuronfair.errors import NeuronFairError
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
-from neuronfair.search.steps import FLOOR, inverse_influence, metropolis, one_attribute, random_neighbours, where
+from neuronfair.search.steps import (
+    FLOOR,
+    exchanged,
+    inverse_harm,
+    inverse_influence,
+    metropolis,
+    one_attribute,
+    random_neighbours,
+    room,
+    uphill,
+    where,
+)
 
 KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
 LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
@@ -25,20 +36,25 @@ MANY_NEURONS = 1 << 13  # in a larger layer r takes each neuron by chance: ranki
 
 @dataclass(frozen=True)
 class NeuronFair:
-    """One phase of NeuronFair; `local` says which.
+    """One phase of NeuronFair; `local` says which. Its guides are the biased neurons p of a layer, and with them r, a
+    random share of the layer that is drawn anew every `refresh` steps.
 
-    The dynamic loss J(x) = -Σ (p | r) · f(x') · log f(x) runs over the most biased layer (Eq. 5): p marks its biased
-    neurons, r a random share of the layer that is drawn anew every `refresh` steps.
+    With the loss "decision", the way to another decision is differentiated as far as it leads through these neurons:
+    globally a pair heads for the boundary, locally it keeps away from it. "dynamic" is Eq. 5 of the paper,
+    J(x) = -Σ (p | r) · f(x') · log f(x), "difference" is Σ (p | r) · |f(x) - f(x')|.
     """
 
     local: bool = False
+    loss: Literal["decision", "dynamic", "difference"] = "dynamic"
+    layer: Literal["worst", "first", "last"] = "worst"
     momentum: float = 0.1
     refresh: int = 10
     extra_share: float = 0.05
-    after_miss: Literal["walk", "metropolis", "reset"] = "walk"
-    sign: Literal["gradient", "random"] = "gradient"
-    choice: Literal["softmax", "inverse"] = "softmax"
     kick: bool = False  # globally, a random step where the gradient leads nowhere or back
+    several: Literal["all", "some"] = "all"  # attributes of a global step; some: a log-uniform number of them
+    sign: Literal["gradient", "random"] = "gradient"  # of a local step
+    choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of its attributes
+    after_miss: Literal["walk", "metropolis", "reset"] = "walk"
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers with no momentum yet."""
@@ -47,7 +63,8 @@ class NeuronFair:
         rows = state["rows"]
         zero = world.no_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return state | {"g": zero, "g_twin": zero, "base": rows, "twin": rows, "missed": missed, "last": rows}
+        nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
+        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
@@ -56,7 +73,9 @@ class NeuronFair:
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Choose where to go on from, update the gradients there, and take a step."""
         accepted = self._accepted(world, state, judgement.discriminates, t)
-        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates}
+        pairs = judgement.pairs()
+        rooms = room(world.decision, torch.cat([pairs.scores, pairs.twin_scores])).chunk(2)
+        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": torch.stack(rooms, 1)}
         state = state | where(accepted, new, state)
         state = state | self._momentum(world, state, t)
         step = self._local_step if self.local else self._global_step
@@ -72,17 +91,29 @@ class NeuronFair:
     def _momentum(self, world: World, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
         assert world.profile is not None  # start() has checked it
-        layer = world.profile.worst
+        layers = {"worst": world.profile.worst, "first": world.profile.layers[0], "last": world.profile.layers[-1]}
+        layer = layers[self.layer]
         counted = self._extra(world, state, len(layer.act_diff), t)
         counted[:, list(layer.biased)] = True
+        counted = counted.repeat(2, 1)
 
-        def dynamic_loss(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
-            own, other = f.detach().chunk(2)
-            weights = torch.cat([other, own]) * counted.repeat(2, 1)
-            return -(weights * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
+        def dynamic(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
+            return -(exchanged(f) * counted * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
+
+        def difference(f: Tensor) -> Tensor:
+            return ((f - exchanged(f)).abs() * counted).sum(1)
+
+        def decision(scores: Tensor) -> Tensor:
+            left = room(world.decision, scores)
+            return left if self.local or world.decision.kind == "tolerance" else -left
 
         pairs = torch.cat([state["base"], state["twin"]])
-        g, g_twin = world.gradient(pairs, dynamic_loss, state, t, layer=layer.name).chunk(2)
+        if self.loss == "decision":
+            slopes = world.gradient(pairs, decision, state, t, through=(layer.name, counted))
+        else:
+            loss = dynamic if self.loss == "dynamic" else difference
+            slopes = world.gradient(pairs, loss, state, t, layer=layer.name)
+        g, g_twin = slopes.chunk(2)
         return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
 
     def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
@@ -95,7 +126,9 @@ class NeuronFair:
 
     def _global_step(self, world: World, state: State, t: int) -> Tensor:
         domain, base = world.domain, state["base"]
-        codes = world.network.encoding.uphill(state["g"] + state["g_twin"], base)
+        codes = uphill(world, state, base, state["g"] + state["g_twin"], t)
+        if self.several == "some":
+            codes = self._some(world, state, codes, t)
         if not self.kick:
             return codes
         moved = domain.move(base, codes)
@@ -103,15 +136,30 @@ class NeuronFair:
         moves = world.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
         return torch.where(nowhere, torch.where(moves, random_neighbours(world, state, base, t), base), codes)
 
+    def _some(self, world: World, state: State, codes: Tensor, t: int) -> Tensor:
+        """Return the codes of a log-uniform number of the attributes that would change, and the old ones elsewhere."""
+        base = state["base"]
+        changes = world.domain.free & (codes >= 0) & (codes < world.domain.sizes) & (codes != base)
+        u = world.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
+        count = ((changes.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
+        rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
+        return torch.where(changes & (rank < count), codes, base)
+
     def _local_step(self, world: World, state: State, t: int) -> Tensor:
-        encoding, base, g, g_twin = world.network.encoding, state["base"], state["g"], state["g_twin"]
-        codes = (
-            encoding.uphill(g + g_twin, base) if self.sign == "gradient" else random_neighbours(world, state, base, t)
-        )
+        base, g, g_twin = state["base"], state["g"], state["g_twin"]
+        if self.sign == "gradient":
+            codes = uphill(world, state, base, g + g_twin, t)
+        else:
+            codes = random_neighbours(world, state, base, t)
+        if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
+            size = world.network.encoding.influence(g + g_twin, base).double()
+            inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
+            u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
+            return torch.where(u < inverse.softmax(1), codes, base)
         if self.choice == "inverse":
-            return one_attribute(world, state, base, codes, inverse_influence(world, base, g, g_twin), t)
-        # Algorithm 3, lines 10 to 16: every attribute for itself.
-        size = encoding.influence(g + g_twin, base).double()
-        inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
-        u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
-        return torch.where(u < inverse.softmax(1), codes, base)
+            weights = inverse_influence(world, base, g, g_twin)
+        elif self.choice == "harm":
+            weights = inverse_harm(world, state, codes)
+        else:
+            weights = world.domain.free.double().expand(base.shape)
+        return one_attribute(world, state, base, codes, weights, t)
