@@ -85,7 +85,7 @@ class Places:
         """Return the places of a column in which these codes were seen."""
         values, counts = np.unique(codes, return_counts=True)
         if attribute.ordered:
-            first = _bins(values, counts, most)
+            first = _reaching(_bins(values, counts, most), values[-1] + 1, attribute.points)
             cuts = [np.array([0, attribute.points]), first, values, values + 1]
             if class_of is not None:
                 cuts.append(np.flatnonzero(np.diff(class_of)) + 1)
@@ -120,6 +120,16 @@ def _bins(values: Numbers, counts: Numbers, most: int) -> Numbers:
     new = np.ones(len(values), dtype=bool)
     new[1:] = (np.diff(quantile) > 0) | heavy[1:] | heavy[:-1]
     return values[new]
+
+
+def _reaching(first: Numbers, end: int, points: int) -> Numbers:
+    """Return the bins with two more on either side: what lies a bin beyond all values seen, and what lies farther.
+
+    Within a bin new values are as likely as between those seen; nobody was seen beyond.
+    """
+    ends = np.append(first, end)
+    near = [2 * ends[0] - ends[1], 2 * end - ends[-2]]
+    return np.unique(np.clip(np.concatenate([ends, near]), 0, points))
 
 
 def _within(place: Numbers, seen: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
