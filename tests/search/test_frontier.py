@@ -262,7 +262,8 @@ def test_the_pilot_finds_people_where_there_are_few():
 
 
 def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
-    world = networks.world(networks.one_biased_neuron(), networks.domain())
+    module = networks.one_biased_neuron(inputs=11, weight=40.0, boundary=networks.MIDDLE)
+    world = networks.world(module, networks.large_domain())  # a row has more neighbours than are remembered
     rows = networks.uniform_rows(world.domain, 40)
     state, method = measured(world, rows), Frontier(table=only_safe(world.domain))
     keys = [world.domain.key(rows)]
