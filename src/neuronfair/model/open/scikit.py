@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -123,9 +123,10 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     opened = request.black_box(
         kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
     )
-    made = partial(
-        forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
+    made = cache(
+        partial(forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried)
     )
+    opened.model.trees = made
     return replace(opened, inputs=ask if reading.declared else None, trees=made, **again)
 
 

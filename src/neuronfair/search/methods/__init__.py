@@ -21,6 +21,7 @@ from neuronfair.search.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.halving import Halving
 from neuronfair.search.methods.neuronfair import NeuronFair
+from neuronfair.search.methods.piloted import prepared
 from neuronfair.search.methods.symbgen import SymbGen
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.plugins import loaded
@@ -60,6 +61,11 @@ def _frontier(setting: Setting) -> Phases:
     return Phases(method, method, pilot)
 
 
+def _frontier_free(setting: Setting) -> Phases:
+    method, pilot = prepared(setting.world, rows=setting.rows // 10, seen=setting.seen)
+    return Phases(method, method, pilot)
+
+
 class Entry(NamedTuple):
     """A method in the list: how to make it ready, and what it needs."""
 
@@ -90,6 +96,7 @@ _OWN = {
     "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, pictures="eidig"),
     "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
     "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
+    "frontier-free": Entry(_frontier_free, gradients=False),
     "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
     "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),

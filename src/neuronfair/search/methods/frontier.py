@@ -60,7 +60,7 @@ class Frontier:
         counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
         pilot = _Pilot(counts, replace(self, candidates=1, table=None))
         result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
-        return replace(self, table=_chances(*pilot.counts).to(world.network.dtype)), result
+        return replace(self, table=chances(*pilot.counts).to(world.network.dtype)), result
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers before anything is known about them."""
@@ -169,7 +169,7 @@ class _Pilot:
         return self.walk.tell(world, state, rows, judgement, t)
 
 
-def _chances(hits: Tensor, tries: Tensor) -> Tensor:
+def chances(hits: Tensor, tries: Tensor) -> Tensor:
     """Return the share of hits in each cell, drawn towards the share of the coarser cell it belongs to."""
     chance = torch.full((), 0.5, dtype=torch.float64, device=hits.device)
     # By safety alone; by safety and distance; by attribute, safety and distance.
