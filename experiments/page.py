@@ -19,6 +19,7 @@ EXPERIMENTS = (
     "neuron_repair",
     "figure5_diversity",
     "figure6_coverage",
+    "black_boxes",
     "peers",
 )
 

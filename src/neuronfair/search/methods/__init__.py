@@ -18,6 +18,7 @@ from neuronfair.search.method import Method, World
 from neuronfair.search.methods.adf import Adf
 from neuronfair.search.methods.aequitas import Aequitas
 from neuronfair.search.methods.eidig import EidigGlobal, EidigLocal
+from neuronfair.search.methods.expga import Explained, Island
 from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.halving import Halving
 from neuronfair.search.methods.neuronfair import NeuronFair
@@ -98,6 +99,7 @@ _OWN = {
     "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
     "frontier-free": Entry(_frontier_free, gradients=False),
     "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
+    "expga": Entry(lambda _: Phases(Explained(), Island()), gradients=False),
     "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
     "aequitas-random": Entry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),

@@ -21,6 +21,9 @@ from neuronfair.search.steps import where
 
 DRAWN = 8  # random people of whom the most promising takes the place of a seed that is no finding
 
+SHARES = (0.25, 0.5, 1.0)  # of the attributes, of which some are drawn anew together
+STAYS = 0.5  # the chance of a walker without a trusted move to roam among people who are the same to the model
+
 
 @dataclass(frozen=True)
 class FrontierFree:
@@ -63,6 +66,8 @@ class FrontierFree:
         # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
+        if self.table is not None and self.effects.cells.known:
+            moved = torch.where(self._stays(world, state, merit.gather(1, best), t), rows, moved)
         if t == 1 and not bool(inside.all()):
             moved[~inside] = self._redrawn(world, rows[~inside], state["origin"][~inside], t)
         return self._roamed(world, state, moved, t)
@@ -113,15 +118,24 @@ class FrontierFree:
         exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
         return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(moved))
 
+    def _stays(self, world: World, state: State, chance: Tensor, t: int) -> Tensor:
+        """Return which walkers would rather roam than take a move that cannot be trusted: bool, (n, 1)."""
+        u = world.draws.uniform(t, state["origin"], 1, use="stay")
+        key = world.domain.key(self._roamed(world, state, state["rows"], t))[:, None]
+        return state["inside"][:, None] & (chance < self.trust) & (u < STAYS) & ~knows(state["memory"], key)
+
     def _roamed(self, world: World, state: State, rows: Tensor, t: int) -> Tensor:
         """Return other people who are the same to the model: every code is drawn anew within its cell."""
         cells, domain = self.effects.cells, world.domain
         if not cells.known:
             return rows
         columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        u = world.draws.uniform(t, state["origin"], rows.shape[1], use="roam")
-        codes = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
-        return torch.where(domain.valid(codes)[:, None], codes, rows)
+        u, which = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
+        drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
+        for share in SHARES:  # as many of them as the rules allow
+            codes = torch.where(which < share, drawn, rows)
+            rows = torch.where(domain.valid(codes)[:, None], codes, rows)
+        return rows
 
     def _redrawn(self, world: World, rows: Tensor, origin: Tensor, t: int) -> Tensor:
         """Return the most promising of some random people for each walker, with its sensitive values."""

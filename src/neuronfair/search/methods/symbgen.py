@@ -54,7 +54,7 @@ class SymbGen:
         """Return the row of the lowest rank, or a random neighbour of the seed where the queue is empty."""
         seeds = state["rows"]
         u = world.draws.uniform(t, state["origin"], 2 * seeds.shape[1], use="restart")[:, None]
-        restart = world.domain.move(seeds, _neighbours(world, seeds, u)[:, 0])
+        restart = world.domain.move(seeds, neighbours(world, seeds, u)[:, 0])
         return torch.where(state["ranks"][:, :1].isinf(), restart, state["queue"][:, 0].long())
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
@@ -95,13 +95,13 @@ class SymbGen:
         # The same numbers serve all walkers. They depend on the step only, so batches change nothing.
         everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)
         u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
-        near = _neighbours(world, rows, u.view(1, self.samples, -1))
+        near = neighbours(world, rows, u.view(1, self.samples, -1))
         others = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
         labels = world.decision.differ(scores[:, None], others)
         return grow(Bins(world.domain), rows, near, labels, self.depth)
 
 
-def _neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
+def neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
     """Return rows with some attributes drawn anew, the sensitive ones too, from numbers u in [0, 1): (n, s, d).
 
     LIME, which the published program uses, draws from the training table, by default whatever the row is. Here each
