@@ -22,7 +22,7 @@ from neuronfair.search.methods.expga import Explained, Island
 from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.halving import Halving
 from neuronfair.search.methods.neuronfair import NeuronFair
-from neuronfair.search.methods.piloted import prepared
+from neuronfair.search.methods.piloted import LEAST, prepared
 from neuronfair.search.methods.symbgen import SymbGen
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.plugins import loaded
@@ -63,7 +63,9 @@ def _frontier(setting: Setting) -> Phases:
 
 
 def _frontier_free(setting: Setting) -> Phases:
-    method, pilot = prepared(setting.world, rows=setting.rows // 10, seen=setting.seen)
+    # A pilot is worth a tenth of the rows, or a quarter of few.
+    rows = max(setting.rows // 10, min(LEAST, setting.rows // 4))
+    method, pilot = prepared(setting.world, rows=rows, seen=setting.seen)
     return Phases(method, method, pilot)
 
 

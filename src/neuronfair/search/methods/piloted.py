@@ -22,7 +22,7 @@ from neuronfair.search.methods.frontier_free import FrontierFree
 from neuronfair.search.methods.uniform import Uniform
 
 SURVEY, AT_ONCE = 2_000, 50  # random rows at most, and in each step
-STEPS, WALKERS = 50, 200  # of the walk: steps, and walkers at most
+STEPS, WALKERS = 20, 500  # of the walk: steps, and walkers at most
 LEAST = 4 * AT_ONCE  # rows, below which there is no pilot
 
 
