@@ -101,7 +101,10 @@ class Effects:
         if not self.warped:
             return judgement
         family = judgement.family.clamp(FLOOR, 1 - FLOOR)
-        family = family.log() if judgement.decision.kind == "argmax" else family.logit()
+        if judgement.decision.kind == "argmax":  # for two classes, half of the logit each
+            family = family.log() - family.log().mean(2, keepdim=True)
+        else:
+            family = family.logit()
         return replace(judgement, family=family, decision=self.decision(judgement.decision))
 
     def decision(self, decision: Decision) -> Decision:

@@ -83,7 +83,7 @@ class Island:
         """Return the walkers with a first generation: the seed, and its neighbours."""
         rows = state["rows"]
         n, d = rows.shape
-        u = world.draws.uniform(0, state["origin"], self.members * 2 * d, use="first").view(n, self.members, -1)
+        u = world.draws.uniform(0, state["origin"], self.members * 2 * d, use="first").view(n, self.members, 2 * d)
         near = world.domain.move(rows.repeat_interleave(self.members, 0), neighbours(world, rows, u).flatten(0, 1))
         people = near.view(n, self.members, d)
         people[:, 0] = rows
@@ -101,7 +101,7 @@ class Island:
         if (t + 1) % self.members:
             return state | {"fitness": fitness}
         n, m, d = state["people"].shape
-        u = world.draws.uniform(t, state["origin"], m * (5 + 2 * d), use="breed").view(n, m, -1)
+        u = world.draws.uniform(t, state["origin"], m * (5 + 2 * d), use="breed").view(n, m, 5 + 2 * d)
         children = bred(state["people"], fitness, u, world.domain.sizes)
         children = world.domain.move(state["people"].flatten(0, 1), children.flatten(0, 1)).view(n, m, d)
         return state | {"people": children, "fitness": torch.full_like(fitness, MISSED)}

@@ -19,7 +19,7 @@ from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES
 from neuronfair.search.methods.memory import empty_memory, knows, remember
 from neuronfair.search.steps import where
 
-DRAWN = 8  # random people of whom the most promising takes the place of a seed that is no finding
+DRAWN = 16  # random people of whom a promising one takes the place of a seed that is no finding
 
 SHARES = (0.25, 0.5, 1.0)  # of the attributes, of which some are drawn anew together
 STAYS = 0.5  # the chance of a walker without a trusted move to roam among people who are the same to the model
@@ -138,12 +138,13 @@ class FrontierFree:
         return rows
 
     def _redrawn(self, world: World, rows: Tensor, origin: Tensor, t: int) -> Tensor:
-        """Return the most promising of some random people for each walker, with its sensitive values."""
+        """Return a promising one of some random people for each walker, with its sensitive values."""
         domain, d = world.domain, rows.shape[1]
         u = world.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
         u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWN, 0), domain.rows_at(u)).view(len(rows), DRAWN, d)
-        best = self.effects.of_rows(drawn.flatten(0, 1), world.decision).view(len(rows), DRAWN).argmax(1)
+        # The first who may be a finding, not the likeliest: those would all be alike.
+        best = self.effects.of_rows(drawn.flatten(0, 1), world.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
         return drawn[torch.arange(len(rows), device=rows.device), best]
 
 
