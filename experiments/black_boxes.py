@@ -116,7 +116,9 @@ def report(scale: Scale, results: Results) -> Report:
         }[name]
         tables[name] = Table(["model", *LINES], lines, f"{note} {span(counts)} run seeds.")
     asked = [
-        [f"{t}, {k}", *(figure([run["queries"] for run in done[t, k, m]]) for m in LINES)] for t in TABLES for k in KINDS
+        [f"{t}, {k}", *(figure([run["queries"] for run in done[t, k, m]]) for m in LINES)]
+        for t in TABLES
+        for k in KINDS
     ]
     tables["queries"] = Table(["model", *LINES], asked, "Rows that the model was asked about, twins included.")
     claims = [

@@ -16,8 +16,8 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.method import State, World
-from neuronfair.search.methods.surrogate import MAX_BINS, Bins, Path, grow
 from neuronfair.search.methods.memory import NOBODY, _slots, remember
+from neuronfair.search.methods.surrogate import MAX_BINS, Bins, Path, grow
 from neuronfair.search.methods.symbgen import QUEUE, SymbGen, _beyond
 from neuronfair.search.methods.uniform import Uniform
 from tests.conftest import PEOPLE

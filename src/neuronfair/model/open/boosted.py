@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -59,9 +59,8 @@ def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Ope
         probability=objective != "binary:logitraw",
         print_of=print_of,
     )
-    trees = cache(partial(forest_of, booster, reading.given, opened.model.scores, request.domain, request.tried))
-    opened.model.trees = trees
-    return replace(opened, inputs=ask if reading.declared else None, trees=trees)
+    trees = partial(forest_of, booster, reading.given, opened.model.scores, request.domain, request.tried)
+    return replace(opened.with_trees(trees), inputs=ask if reading.declared else None)
 
 
 def names(file: File) -> list[str] | None:

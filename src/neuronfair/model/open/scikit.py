@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,11 +123,10 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     opened = request.black_box(
         kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
     )
-    made = cache(
-        partial(forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried)
+    made = partial(
+        forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
     )
-    opened.model.trees = made
-    return replace(opened, inputs=ask if reading.declared else None, trees=made, **again)
+    return replace(opened.with_trees(made), inputs=ask if reading.declared else None, **again)
 
 
 def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,16 @@ RIDGE = 3.0  # how many people of its own outweigh the prior that a value adds n
 FLOOR = 1e-3  # under the logarithm of a probability
 
 
+class _Grouped(NamedTuple):
+    """The codes of all attributes in one line, and the same in the order of their cells."""
+
+    number: Tensor  # the cell of each code
+    member: Tensor  # the codes in the order of their cells
+    start: Tensor  # (d,) where each attribute begins in both
+    first: Tensor  # where each cell begins in `member`; one more than there are cells
+    begin: Tensor  # (d,) where each attribute begins in `first`
+
+
 @dataclass(frozen=True)
 class Cells:
     """Codes that the model does not tell apart, attribute by attribute; every code is a cell where that is not known.
@@ -31,12 +42,7 @@ class Cells:
     """
 
     count: Tensor  # (d,) how many cells each attribute has
-    known: bool = False
-    number: Tensor | None = None  # the cell of each code, all attributes in one line
-    member: Tensor | None = None  # the codes in the order of their cells
-    start: Tensor | None = None  # (d,) where each attribute begins in both
-    first: Tensor | None = None  # where each cell begins in `member`; one more than there are cells
-    begin: Tensor | None = None  # (d,) where each attribute begins in `first`
+    grouped: _Grouped | None = None
 
     @staticmethod
     def of(domain: Domain, cells: Sequence[Tensor] | None) -> Cells:
@@ -46,27 +52,31 @@ class Cells:
         cells = [cell.to(domain.device) for cell in cells]
         count = torch.stack([cell.max() + 1 for cell in cells])
         sizes = torch.cat([torch.bincount(cell) for cell in cells])
-        return Cells(
-            count,
-            True,
+        grouped = _Grouped(
             torch.cat(cells),
             torch.cat([torch.argsort(cell, stable=True) for cell in cells]),
             domain.sizes.cumsum(0) - domain.sizes,
             torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]),
             count.cumsum(0) - count,
         )
+        return Cells(count, grouped)
+
+    @property
+    def known(self) -> bool:
+        """Whether the model shows what it does not tell apart."""
+        return self.grouped is not None
 
     def of_codes(self, columns: Tensor, codes: Tensor) -> Tensor:
         """Return the cells of codes of attributes, which have the same shape."""
-        return codes if self.number is None else self.number[self.start[columns] + codes]
+        return codes if self.grouped is None else self.grouped.number[self.grouped.start[columns] + codes]
 
     def draw(self, columns: Tensor, cells: Tensor, u: Tensor) -> Tensor:
         """Return a code of each cell, by numbers u in [0, 1)."""
-        if self.member is None:
+        if self.grouped is None:
             return cells
-        place = self.begin[columns] + cells
-        first, after = self.first[place], self.first[place + 1]
-        return self.member[first + (u * (after - first)).long()]
+        place = self.grouped.begin[columns] + cells
+        first, after = self.grouped.first[place], self.grouped.first[place + 1]
+        return self.grouped.member[first + (u * (after - first)).long()]
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def explain(kept: Tensor, scores: Tensor) -> Tensor:
     x, y = kept - kept.mean(1, keepdim=True), scores - scores.mean(1, keepdim=True)
     square = x.transpose(1, 2) @ x
     square.diagonal(dim1=1, dim2=2).add_(RIDGE)
-    return torch.linalg.solve(square, x.transpose(1, 2) @ y).abs()
+    weights: Tensor = torch.linalg.solve(square, x.transpose(1, 2) @ y)
+    return weights.abs()
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,11 @@ def bred(people: Tensor, fitness: Tensor, u: Tensor, sizes: Tensor) -> Tensor:
     draws the other parent, uniformly, and the next two the run of attributes that come from that one. Then d numbers
     say which values mutate, and d numbers to what.
     """
-    n, m, d = people.shape
+    m, d = people.shape[1:]
     ends = fitness.cumsum(1)
     one = torch.searchsorted(ends, (u[..., 0] * ends[:, -1:]).contiguous(), right=True).clamp(max=m - 1)
     other = (u[..., 2] * m).long()
-    parents = (people.gather(1, which[..., None].expand(-1, -1, d)) for which in (one, other))
-    first, second = parents
+    first, second = (people.gather(1, which[..., None].expand(-1, -1, d)) for which in (one, other))
     cuts = (u[..., 3:5] * (d + 1)).long().sort(2).values
     place = torch.arange(d, device=people.device)
     run = (place >= cuts[..., :1]) & (place < cuts[..., 1:]) & (u[..., 1:2] < CROSSOVER)

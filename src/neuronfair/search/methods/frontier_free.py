@@ -2,12 +2,12 @@
 
 As in `frontier`, a family is split exactly when its safety is positive. Where a move leads is predicted by the additive
 effects of the attributes' values, fitted to rows that were judged; a pilot counts which predictions can be trusted.
-Where the model shows the thresholds of its trees, moves lead across them. See docs/frontier.md.
+Where the model shows the thresholds of its trees, moves lead across them. See docs/methods.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor

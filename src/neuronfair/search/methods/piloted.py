@@ -120,4 +120,5 @@ class _Pilot(_Kept):
 
 def _joined(parts: list[Judgement]) -> Judgement:
     names = ("rows", "family", "valid", "discriminates")
-    return replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+    lines = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return Judgement(parts[0].domain, parts[0].decision, **lines)
