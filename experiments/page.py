@@ -26,6 +26,7 @@ EXPERIMENTS = (
     "figure6_coverage",
     "populations",
     "ablation_neuronfair",
+    "black_boxes",
     "peers",
 )
 HEAD = (

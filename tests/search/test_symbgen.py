@@ -16,8 +16,9 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.method import State, World
+from neuronfair.search.methods.memory import NOBODY, _slots, remember
 from neuronfair.search.methods.surrogate import MAX_BINS, Bins, Path, grow
-from neuronfair.search.methods.symbgen import NOBODY, QUEUE, SymbGen, _beyond, _remember, _slots
+from neuronfair.search.methods.symbgen import QUEUE, SymbGen, _beyond
 from neuronfair.search.methods.uniform import Uniform
 from tests.conftest import PEOPLE
 from tests.planted import networks
@@ -247,10 +248,10 @@ def test_a_restart_stays_near_the_seed():
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=40))
 def test_the_memory_forgets_but_never_invents(keys):
     keys = torch.tensor([keys])
-    memory = _remember(torch.full((1, 1024), NOBODY), keys)
+    memory = remember(torch.full((1, 1024), NOBODY), keys)
     assert set(memory.unique().tolist()) <= {NOBODY, *keys[0].tolist()}
     assert len(memory.unique()) == 1 + len(_slots(keys).unique())
-    assert torch.equal(_remember(memory, torch.full((1, 3), NOBODY)), memory)
+    assert torch.equal(remember(memory, torch.full((1, 3), NOBODY)), memory)
 
 
 # The search

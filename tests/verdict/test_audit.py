@@ -187,7 +187,7 @@ def test_a_subgroup_is_told():
     )
     # It is a black box: nothing to look into, searched without gradients, not retrained.
     assert entry.interpretation is entry.coverage is None
-    assert [search.method for search in entry.searches] == ["aequitas", "uniform"]
+    assert [search.method for search in entry.searches] == ["frontier-free", "aequitas"]
     assert not report.model.white_box
     assert report.repair.kind == "none"
     assert "black box" in report.repair.text

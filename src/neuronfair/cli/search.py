@@ -42,8 +42,8 @@ def search(
     method: Annotated[
         str,
         typer.Option(
-            help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, symbgen, aequitas, aequitas-semi, "
-            f"aequitas-random or uniform{_OTHERS}."
+            help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, frontier-free, symbgen, expga, "
+            f"aequitas, aequitas-semi, aequitas-random or uniform{_OTHERS}."
         ),
     ] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,

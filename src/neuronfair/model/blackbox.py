@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.model.encoding import Encoding, TableEncoding
+from neuronfair.model.forest import Forest
 
 
 class Model(Protocol):
@@ -59,6 +61,7 @@ class BlackBox:
         self.ask = ask
         self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
         self.inputs: Callable[[np.ndarray], Any] | None = None  # the same function of encoded rows, where it is one
+        self.trees: Callable[[], Forest] | None = None  # makes its trees over codes, where it has some
         self.rows_forward = 0
         self.outputs = self._ask(self.encoding.example).shape[1]
 
@@ -79,6 +82,14 @@ class BlackBox:
             raise ModelError(f"the black box gave {self.outputs} scores a row at first and {scores.shape[1]} now")
         self.rows_forward += len(rows)
         return scores
+
+    @cached_property
+    def cells(self) -> tuple[Tensor, ...] | None:
+        """The cell of every code of each attribute, where its trees show which codes they do not tell apart."""
+        try:
+            return None if self.trees is None else self.trees().cells
+        except ModelError:  # too many trees, or before them something that mixes attributes
+            return None
 
     def double(self) -> BlackBox:
         """Return the same black box: it answers in float64 already."""

@@ -66,7 +66,7 @@ def stand(
     """
     test = parts.test
     domain, model, decision = test.domain, opened.model, opened.decision
-    method, slow = ("frontier", 1) if opened.white_box else ("aequitas", 2)
+    method, slow = ("frontier", 1) if opened.white_box else ("frontier-free", 2)
     seeds, steps = SEEDS // slow, STEPS // slow
     plan = Plan(method=method, seeds=seeds, steps=steps, seed=seed, controls=False, decision=decision)
     outcome = find(model, domain, test.rows, plan, progress=progress)

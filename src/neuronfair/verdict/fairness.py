@@ -138,7 +138,7 @@ class Fairness:
         problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.level == "wrong" else []
         if limit.met_by(rate.interval[1]):
             plan = Plan(
-                method=settings.method or ("frontier" if opened.white_box else "aequitas"),
+                method=settings.method or ("frontier" if opened.white_box else "frontier-free"),
                 seeds=settings.seeds,
                 steps=settings.steps,
                 seconds=seconds,

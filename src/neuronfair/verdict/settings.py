@@ -11,7 +11,7 @@ from neuronfair.model.open import Opened
 from neuronfair.search.methods import check_method
 from neuronfair.search.outcome import Plan
 
-WHITE, BLACK = ("frontier", "neuronfair"), ("aequitas", "uniform")
+WHITE, BLACK = ("frontier", "neuronfair"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
 LEAST = {"seeds": 20, "steps": 10, "samples": 2_000}

@@ -60,7 +60,7 @@ def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Ope
         print_of=print_of,
     )
     trees = partial(forest_of, booster, reading.given, opened.model.scores, request.domain, request.tried)
-    return replace(opened, inputs=ask if reading.declared else None, trees=trees)
+    return replace(opened.with_trees(trees), inputs=ask if reading.declared else None)
 
 
 def names(file: File) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ class Opened:
     def white_box(self) -> bool:
         """Whether its neurons can be read and its scores differentiated."""
         return isinstance(self.model, Network)
+
+    def with_trees(self, make: Callable[[], Forest]) -> Opened:
+        """Return a black box that has trees, which are made once, when somebody asks for them."""
+        assert isinstance(self.model, BlackBox)
+        self.model.trees = once = cache(make)
+        return replace(self, trees=once)
 
     def with_module(self, module: nn.Module) -> Opened:
         """Return the same model with another module in the place of its own, read in the same way."""

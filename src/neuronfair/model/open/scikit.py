@@ -126,7 +126,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
     made = partial(
         forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
     )
-    return replace(opened, inputs=ask if reading.declared else None, trees=made, **again)
+    return replace(opened.with_trees(made), inputs=ask if reading.declared else None, **again)
 
 
 def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:

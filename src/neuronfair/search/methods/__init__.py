@@ -18,9 +18,11 @@ from neuronfair.search.method import Method, World
 from neuronfair.search.methods.adf import Adf
 from neuronfair.search.methods.aequitas import Aequitas
 from neuronfair.search.methods.eidig import EidigGlobal, EidigLocal
+from neuronfair.search.methods.expga import Explained, Island
 from neuronfair.search.methods.frontier import Frontier
 from neuronfair.search.methods.halving import Halving
 from neuronfair.search.methods.neuronfair import NeuronFair
+from neuronfair.search.methods.piloted import LEAST, prepared
 from neuronfair.search.methods.symbgen import SymbGen
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.plugins import loaded
@@ -61,6 +63,13 @@ def _frontier(setting: Setting) -> Phases:
     return Phases(method, method, pilot)
 
 
+def _frontier_free(setting: Setting) -> Phases:
+    # A pilot is worth a tenth of the rows, or a quarter of few.
+    rows = max(setting.rows // 10, min(LEAST, setting.rows // 4))
+    method, pilot = prepared(setting.world, rows=rows, seen=setting.seen)
+    return Phases(method, method, pilot)
+
+
 class Entry(NamedTuple):
     """A method in the list: how to make it ready, and what it needs."""
 
@@ -91,7 +100,9 @@ _OWN = {
     "eidig5": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, pictures="eidig"),
     "eidiginf": Entry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
     "adf": Entry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
+    "frontier-free": Entry(_frontier_free, gradients=False),
     "symbgen": Entry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
+    "expga": Entry(lambda _: Phases(Explained(), Island()), gradients=False),
     "aequitas": Entry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": Entry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
     "aequitas-random": Entry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),

@@ -15,14 +15,13 @@ from torch.nn.functional import one_hot
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
+from neuronfair.search.methods.memory import NOBODY, empty_memory, knows, remember
 from neuronfair.search.methods.surrogate import Bins, Path, grow
 
 SEED_RANK, LOCAL_RANK, GLOBAL_RANK = 5.0, 1.0, 10.0  # the lowest rank is judged next
 LEAST_CONFIDENCE = 0.3  # T1: the global search goes down a path while the row's side holds this share
 REDRAWN = 0.5  # the chance of an attribute to be drawn anew in a neighbour
 QUEUE = 64  # rows that wait, per walker; beyond that the last are dropped
-MEMORY = 1024  # rows that a walker remembers having queued; an old one may be forgotten, a new one is never refused
-NOBODY = torch.iinfo(torch.int64).min  # the key in an empty place of the memory
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,14 @@ class SymbGen:
         queue[:, 0] = rows
         ranks = torch.full(queue.shape[:2], torch.inf, dtype=torch.float64, device=rows.device)
         ranks[:, 0] = SEED_RANK
-        memory = torch.full((len(rows), MEMORY), NOBODY, device=rows.device)
-        return state | {"queue": queue, "ranks": ranks, "memory": _remember(memory, world.domain.key(rows)[:, None])}
+        memory = remember(empty_memory(len(rows), rows.device), world.domain.key(rows)[:, None])
+        return state | {"queue": queue, "ranks": ranks, "memory": memory}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the row of the lowest rank, or a random neighbour of the seed where the queue is empty."""
         seeds = state["rows"]
         u = world.draws.uniform(t, state["origin"], 2 * seeds.shape[1], use="restart")[:, None]
-        restart = world.domain.move(seeds, _neighbours(world, seeds, u)[:, 0])
+        restart = world.domain.move(seeds, neighbours(world, seeds, u)[:, 0])
         return torch.where(state["ranks"][:, :1].isinf(), restart, state["queue"][:, 0].long())
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
@@ -69,9 +68,8 @@ class SymbGen:
         children, ranks = (torch.cat(x) for x in zip(*born, strict=True))
         keys = world.domain.key(children)
         twice = ((keys[:, :, None] == keys[:, None]) & ranks.isfinite()[:, None]).tril(-1).any(2)
-        known = state["memory"].gather(1, _slots(keys)) == keys
-        ranks = ranks.masked_fill(twice | known, torch.inf)
-        memory = _remember(state["memory"], keys.masked_fill(ranks.isinf(), NOBODY))
+        ranks = ranks.masked_fill(twice | knows(state["memory"], keys), torch.inf)
+        memory = remember(state["memory"], keys.masked_fill(ranks.isinf(), NOBODY))
         # The first place of the queue was just judged.
         ranks, order = torch.cat([state["ranks"][:, 1:], ranks], 1).sort(dim=1, stable=True)
         queue = torch.cat([state["queue"][:, 1:], children.to(world.domain.compact)], 1)
@@ -97,13 +95,13 @@ class SymbGen:
         # The same numbers serve all walkers. They depend on the step only, so batches change nothing.
         everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)
         u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
-        near = _neighbours(world, rows, u.view(1, self.samples, -1))
+        near = neighbours(world, rows, u.view(1, self.samples, -1))
         others = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
         labels = world.decision.differ(scores[:, None], others)
         return grow(Bins(world.domain), rows, near, labels, self.depth)
 
 
-def _neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
+def neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
     """Return rows with some attributes drawn anew, the sensitive ones too, from numbers u in [0, 1): (n, s, d).
 
     LIME, which the published program uses, draws from the training table, by default whatever the row is. Here each
@@ -139,14 +137,3 @@ def _beyond(world: World, rows: Tensor, path: Path, u: Tensor, *, local: bool) -
     mean = (paths.confidence * kept).sum(2) / kept.sum(2).clamp(min=1)
     rank = LOCAL_RANK + mean if local else GLOBAL_RANK - mean
     return children, rank.masked_fill(~exists | (low > high).any(2), torch.inf)
-
-
-def _slots(keys: Tensor) -> Tensor:
-    """Return where in the memory a row belongs."""
-    return ((keys * -7046029254386353131) >> 33) % MEMORY
-
-
-def _remember(memory: Tensor, keys: Tensor) -> Tensor:
-    """Return the memory with more keys in it; of two keys for one place the larger stays."""
-    new = torch.full_like(memory, NOBODY).scatter_reduce(1, _slots(keys), keys, "amax")
-    return torch.where(new == NOBODY, memory, new)
