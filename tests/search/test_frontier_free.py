@@ -11,6 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from neuronfair import BlackBox, Decision, TableDomain, find, judge, open_model
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.own_population import own_population
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.draws import Draws
@@ -241,3 +242,13 @@ def test_two_sensitive_attributes_are_no_obstacle():
     outcome = find(world.network, domain, networks.uniform_rows(domain, 100), Plan("frontier-free", 20, 40))
     assert outcome.total.gsr >= outcome.random.gsr > 0
     assert np.isin(outcome.findings.rows[:, 1].numpy(), range(4)).all()
+
+
+def test_people_of_a_sampler_have_no_number_for_each_attribute():
+    wide = replace(DOMAIN, attributes=(*DOMAIN.attributes, *(Attribute(n, "ordinal", low=0, high=9) for n in "efg")))
+    rows = networks.uniform_rows(wide, 300)
+    own = own_population(wide, rows)
+    plan = Plan("frontier-free", seeds=10, steps=40, global_steps=5, plausible=0.1, controls=False)
+    found = find(BlackBox(margins, wide), wide, rows, plan, population=own).findings
+    assert len(found) > 0
+    assert (own.plausibility(found.rows) >= 0.1).all()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neuronfair.domain.plausible import Plausible
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
 from neuronfair.search.methods.effects import Effects
@@ -141,7 +142,8 @@ class FrontierFree:
         """Return a promising one of some random people for each walker, with its sensitive values."""
         domain, d = world.domain, rows.shape[1]
         u = world.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
-        u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
+        if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
+            u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWN, 0), domain.rows_at(u)).view(len(rows), DRAWN, d)
         # The first who may be a finding, not the likeliest: those would all be alike.
         best = self.effects.of_rows(drawn.flatten(0, 1), world.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
