@@ -88,6 +88,25 @@ def forged(path, name, change):
     path.write_bytes(save(sealed | {"domain": parts["domain"], "digest": _bytes(_digest(sealed))}))
 
 
+def test_a_small_file_cannot_ask_for_much_memory(path, model, monkeypatch):
+    asked = model.trees.asks.clone()
+    leaf = int((asked == 3).nonzero()[0, 0])
+    asked[leaf] = model.order[0]  # it asks, and has no children in the file
+    lengths = torch.tensor([*model.trees.widths.tolist(), 1])[asked]
+    forged(path, "trees.asks", lambda _: asked)
+    forged(path, "trees.base", lambda _: lengths.cumsum(0) - lengths)
+    spread, made = torch.Tensor.repeat_interleave, [0]
+
+    def noted(part, times, *dim):
+        made.append(int(torch.as_tensor(times).sum()))
+        return spread(part, times, *dim)
+
+    monkeypatch.setattr(torch.Tensor, "repeat_interleave", noted)
+    with pytest.raises(DataError, match="its parts do not fit together"):
+        load_population(path, DOMAIN)
+    assert int(lengths.sum()) not in made
+
+
 def put(place, value):
     def change(part):
         part[place] = value
@@ -102,6 +121,7 @@ def put(place, value):
         ("order", put(0, 7)),
         ("order", lambda part: part.flip(0)),  # then trees ask later columns
         ("usual", put(0, float("nan"))),
+        ("usual", lambda part: part.flip(0)),
         ("usual", lambda part: part[:0]),
         ("usual", lambda part: part.float()),
         ("trees.roots", put(0, 1)),

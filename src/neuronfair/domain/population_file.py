@@ -87,7 +87,7 @@ def _check(model: TablePopulation) -> None:
         column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
     }
     good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
-    good = good and len(model.usual) > 0 and not bool(model.usual.isnan().any())
+    good = good and len(model.usual) > 0 and torch.equal(model.usual, model.usual.sort().values)  # nor NaN
     good = good and all(_fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
     if not (good and _is_forest(trees, d, [len(column) for column in model.places], model.order)):
         raise ValueError("its parts do not fit together")
@@ -127,8 +127,10 @@ def _is_forest(trees: Forest, d: int, widths: list[int], order: tuple[int, ...])
     lengths = torch.tensor([*widths, 1])[trees.asks]
     if bool((rank[trees.asks] >= rank[of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
         return False
+    if int(lengths.sum()) != len(trees.children):  # asked first: what follows is as large
+        return False
     node = torch.arange(len(of)).repeat_interleave(lengths)
-    if len(node) != len(trees.children) or bool(((trees.children < 0) | (trees.children >= len(of))).any()):
+    if bool(((trees.children < 0) | (trees.children >= len(of))).any()):
         return False
     leads = torch.where(trees.asks[node] == d, trees.children == node, trees.children > node)
     if not bool((leads & (of[trees.children] == of[node])).all()):
