@@ -11,6 +11,7 @@ from torch import Tensor
 
 from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.own_population import OwnPopulation
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.measure.subgroups import Subgroup, subgroups
@@ -201,3 +202,19 @@ def test_rules_are_learned_from_a_population_and_measured_in_it():
 def test_where_nobody_lives_there_is_no_group():
     assert in_population(lambda x: x[:, 0] >= 7) == ()
     assert len(found(lambda x: x[:, 0] >= 7)) == 1
+
+
+def of_a_sampler(held: Held, n: int) -> tuple[Subgroup, ...]:
+    model, own = where(held, domain()), OwnPopulation(domain().sample(n, torch.Generator().manual_seed(3)), Young())
+    overall = discrimination_rate(model, domain(), population=own, samples=20_000)
+    return subgroups(model, domain(), NOBODY, overall, population=own, samples=20_000)
+
+
+def test_of_a_sampler_the_people_who_teach_a_rule_do_not_measure_it():
+    (group,) = of_a_sampler(corner, 4_000)
+    assert meets(group) == {"a0": [7, 8, 9], "a2": [0, 1, 2, 3, 4]}
+    assert group.rate.sampled == pytest.approx(2_000 * 0.15, rel=0.2)
+    assert group.people == group.rate.sampled / 2_000
+    # Of 60 people a fifth is hit by chance: rules that single them out say nothing of others.
+    assert of_a_sampler(lambda x: np.round(x @ np.arange(1, 11) * 37) % 5 == 0, 60) == ()
+    assert of_a_sampler(lambda x: x[:, 0] >= 0, 1) == ()

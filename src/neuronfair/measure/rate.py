@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from neuronfair.domain.own_population import OwnPopulation
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
@@ -105,7 +106,8 @@ def discrimination_rate(
     - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
     - rows are the people of a table ("table"), who are taken in random order and each once. The interval then speaks
       of those whom the table is a sample of;
-    - a model of a population, such as `fit_population` makes of a table, draws plausible people ("plausible").
+    - a model of a population, such as `fit_population` makes of a table, draws plausible people ("plausible"); people
+      of a sampler of your own are taken as those of a table.
 
     People without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops as soon as half
     the width of the interval is at most the error, or at so many samples; `Rate.error` tells which. This is the
@@ -148,13 +150,14 @@ def _source(
 ) -> tuple[Population, Callable[[Tensor], Tensor], int]:
     """Return the name of a population, what gives its people with consecutive numbers, and how many are drawn."""
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(population, Tensor):
-        rows = population
+    if isinstance(population, Tensor | OwnPopulation):
+        rows = population if isinstance(population, Tensor) else population.rows
+        name: Population = "table" if isinstance(population, Tensor) else "plausible"
         check_rows(domain, rows, "discrimination rate")
         if len(rows) == 0:
             raise NeuronFairError("no rows to judge. Give the rows of a table, or another population")
         order = torch.randperm(len(rows), generator=generator)
-        return "table", lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
+        return name, lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
     if not isinstance(population, str):
         model = population
         return "plausible", lambda numbers: model.sample(len(numbers), generator), samples

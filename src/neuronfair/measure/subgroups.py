@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
+from neuronfair.domain.own_population import OwnPopulation
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain
@@ -71,11 +72,18 @@ def subgroups(
     of them hold together with the stated confidence. Sensitive attributes play no part.
 
     Of the domain, people who meet a rule are drawn uniformly. Of a population, people are drawn and those taken who
-    meet it; a rule that hardly anybody meets has few of them, a wide interval, and so is not kept.
+    meet it; a rule that hardly anybody meets has few of them, a wide interval, and so is not kept. Of the people of a
+    sampler of the user's own, one half teaches the rules, and the other is measured, everybody once.
     """
     check_rows(domain, findings, "subgroups")
     generator = torch.Generator().manual_seed(seed)
-    people = (population or domain).sample(samples, generator)
+    others: Tensor | None = None
+    if isinstance(population, OwnPopulation):
+        order = torch.randperm(len(population.rows), generator=generator).to(population.rows.device)
+        people, others = (population.rows[part] for part in order.tensor_split(2))
+        people = people[:samples]
+    else:
+        people = (population or domain).sample(samples, generator)
     hit = torch.cat(
         [
             judge(network, domain, part, decision).discriminates
@@ -88,7 +96,10 @@ def subgroups(
         wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
     rules = list(_rules(domain, wanted, people[~hit][:OTHERS]))
     inside: list[tuple[TableDomain, Population | Tensor, float]]
-    if population is None:
+    if others is not None:
+        met = (others[_meet(cuts, others)] for cuts in rules)
+        inside = [(domain, rows, len(rows) / max(1, len(others))) for rows in met]
+    elif population is None:
         inside = [(view, "domain", view.count / domain.count) for view in (_inside(domain, cuts) for cuts in rules)]
     else:
         inside = [(domain, *living) for living in _living(population, rules, samples, generator)]
