@@ -8,6 +8,7 @@ import torch
 from neuronfair import BlackBox, Decision, judge
 from neuronfair.search.draws import Draws
 from neuronfair.search.method import World
+from neuronfair.search.methods import expga
 from neuronfair.search.methods.expga import Explained, Island, bred, explain
 from tests.planted import networks
 
@@ -39,6 +40,16 @@ def test_of_random_people_the_one_is_judged_whose_sensitive_attribute_ranks_high
     assert (asked[:, 4] == seeds[:, 4]).all()
     assert (asked[:, 0] > 4).double().mean() > 0.6  # the bit matters there alone; half of all people are there
     assert torch.equal(Explained().ask(here, state, 0), seeds)
+
+
+def test_few_walkers_are_explained_at_a_time(monkeypatch):
+    asked = []
+    here = world(lambda rows: asked.append(len(rows)) or rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
+    rows = networks.uniform_rows(DOMAIN, 30)
+    whole, begun = Explained().rank(here, rows, 1), len(asked)
+    monkeypatch.setattr(expga, "ROWS_PER_PASS", 700)
+    assert torch.equal(Explained().rank(here, rows, 1), whole)
+    assert asked[begun:] == [700, 700, 700, 700, 200]
 
 
 def test_children_by_hand():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
 from neuronfair.search.methods.symbgen import neighbours
@@ -54,8 +55,13 @@ class Explained:
         """Return how many attributes weigh more than the heaviest sensitive one: (n,)."""
         everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)  # the same numbers serve all walkers
         u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
-        near = neighbours(world, rows, u.view(1, self.samples, -1))
-        scores = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], -1)
+        # A few walkers at a time: memory stays flat.
+        parts = torch.split(rows, max(1, ROWS_PER_PASS // self.samples))
+        return torch.cat([self._rank(world, part, u.view(1, self.samples, -1)) for part in parts])
+
+    def _rank(self, world: World, rows: Tensor, u: Tensor) -> Tensor:
+        near = neighbours(world, rows, u)
+        scores = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
         weights = explain((near == rows[:, None]).double(), scores.double()).amax(2)
         sensitive = weights[:, list(world.domain.sensitive_columns)].amax(1, keepdim=True)
         return (weights > sensitive).sum(1)
