@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair import BlackBox, Data, TableDomain
+from neuronfair import BlackBox, Data, Decision, TableDomain
 from neuronfair.audits import Audit, audit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
+from neuronfair.verdict import inquiry
 from neuronfair.verdict.population import usual_if_known, usual_or_nobody
 from neuronfair.verdict.report import Report
 from neuronfair.verdict.settings import AuditSettings
@@ -66,6 +67,17 @@ def test_nobody_with_an_implausible_gain_is_among_the_worst(seen):
     first = next(finding for finding in entry.worst if finding.method == "table")
     assert first.place == f"row {first.number + 1} of the table"
     assert domain().to_table(people().rows[first.number][None]) == {name: [cell] for name, cell in first.row.items()}
+
+
+def test_plausible_people_to_be_brought_near_to_may_all_come_late_in_the_table(monkeypatch):
+    monkeypatch.setattr(inquiry, "NEAR", 3)  # fewer than a search needs to start from
+    data = people()
+    case = inquiry.Case(
+        model(), data, Decision(), data.rows[:1], (), 10, 0.95, 0, [], population=usual_if_known(data, 0)
+    )
+    inside, near = case.near
+    assert len(near) == 3
+    assert inside.valid(near).all()
 
 
 def test_plausible_findings_come_before_rows_of_the_table_and_others_last():

@@ -75,11 +75,11 @@ class Case:
     @cached_property
     def near(self) -> tuple[TableDomain, Tensor]:
         """The plausible people of the domain, and those of the table; all of both where nobody is known as usual."""
-        rows = self.domain.clip(self.data.rows[:NEAR])
         if self.population is None:
-            return self.domain, rows
-        inside = plausible(self.domain, self.population, PLAUSIBLE, rows)
-        return inside, inside.people
+            return self.domain, self.domain.clip(self.data.rows[:NEAR])
+        # Of all rows: nobody among the first ones may be plausible.
+        inside = plausible(self.domain, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
+        return inside, inside.people[:NEAR]
 
     def plausibility(self, rows: Tensor) -> Tensor | None:
         """Return for each row the share of the people of the table who are less usual; None where that is not known."""
