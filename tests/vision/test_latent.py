@@ -116,3 +116,16 @@ def test_twins_stand_beside_the_face_with_what_the_classifier_says(space):
         "fgsm shift: none",
     ]
     assert {picture.shape for line in lines for picture, _ in line} == {(3, SIDE, SIDE)}
+
+
+def test_a_class_beyond_those_seen_is_the_mean_of_all(space):
+    """The classifier holds a third class, of which there was no face, second likely for everybody."""
+
+    class Third(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            two = CLASSIFIER(x)
+            return torch.cat([two, two.mean(1, keepdim=True)], 1)
+
+    shift = flip_latent(space, Third(), FACES)
+    assert shift.levels.shape == FACES.shape
+    assert shift.levels.any()

@@ -58,9 +58,11 @@ def flip_latent(space: LatentSpace, classifier: nn.Module, pictures: Tensor) -> 
 
 def _flip(space: LatentSpace, classifier: nn.Module, pictures: Tensor) -> Shift:
     best = scores(classifier, pictures)
+    # The classifier may know classes beyond the last one that a face was seen of: they, too, are the mean of all.
+    groups = functional.pad(space.groups, (0, 0, 0, max(0, best.shape[1] - len(space.groups))))
     best = best.topk(min(2, best.shape[1])).indices
     before, other = best[:, 0], best[:, -1]
-    way = torch.tensordot(space.groups[other] - space.groups[before], space.decoder, 1)
+    way = torch.tensordot(groups[other] - groups[before], space.decoder, 1)
     return smallest(classifier, pictures, before, SCHEDULE, lambda left, size: size * way[left])
 
 
