@@ -141,7 +141,8 @@ def report(scale: Scale, results: Results) -> Report:
         f"{min(scale.seeds, SEEDS)} seeds, {min(scale.steps, STEPS)} steps, default domains; the models are functions "
         f"that answer and show nothing. Everybody judges as many rows, pilots included, and SymbGen fewer, so that "
         f"its neighbours are paid for; in the line '{COSTLY}' they are not. The people "
-        f"that ExpGA's explanations ask about come on top of its budget. '{SHOWN}' is told which codes the trees do not tell apart"
+        f"that ExpGA's explanations ask about come on top of its budget. "
+        f"'{SHOWN}' is told which codes the trees do not tell apart"
         + (f" ({', '.join(shown)}; the other forests have too many nodes to be read)." if shown else ".")
     )
     return Report("Black boxes: methods without gradients", text, tables, claims)
