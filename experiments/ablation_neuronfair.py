@@ -324,6 +324,7 @@ def _draw(
         axes.axvline(1, color="black", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
+        axes.minorticks_off()
         axes.set_yticks(range(len(names)), names)
         axes.set_xlabel("lift over random directions")
         axes.legend()
