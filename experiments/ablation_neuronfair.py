@@ -202,9 +202,10 @@ def runs(scale: Scale, case: str, part: str) -> list[Job]:
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """Return all trainings and searches."""
+    """Return all trainings and searches; for a quick look those of the method as it is and as it was."""
+    parts = (SHIPPED, BEFORE) if scale.quick else PARTS
     models = [Job("ablation_neuronfair:prepare", {"case": c, "quick": scale.quick}, first=True) for c in cases()]
-    searches = [job for case in cases() for part in PARTS for job in runs(scale, case, part)]
+    searches = [job for case in cases() for part in parts for job in runs(scale, case, part)]
     return models + sorted(searches, key=lambda job: int(job.arguments["seed"]))  # cut short, all models are there
 
 
@@ -323,6 +324,7 @@ def _draw(
         axes.axvline(1, color="black", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
+        axes.minorticks_off()
         axes.set_yticks(range(len(names)), names)
         axes.set_xlabel("lift over random directions")
         axes.legend()

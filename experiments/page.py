@@ -33,6 +33,8 @@ HEAD = (
     "# Results\n\n"
     "The paper's experiments on structured data, repeated, and some of our own. This page is written by a program, "
     "`neuronfair reproduce --docs docs`; the last line of a section says by which command, when and on which machine. "
+    "Sections without a date are older than version 0.2: their columns `neuronfair` and `frontier` are of earlier "
+    "forms of these searches. "
     "A dash stands for what was not computed or, among the paper's figures, for what it does not print; the notes "
     "say how many runs a table rests on. "
     "Speed, memory, kills and GPU are in [measurements.md](measurements.md), departures from the paper in "
