@@ -89,7 +89,7 @@ def test_many_rows_are_asked_about_in_parts(monkeypatch):
             asked.append(len(rows))
             return super().plausibility(rows)
 
-    monkeypatch.setattr(module, "AT_ONCE", 4)
+    monkeypatch.setattr(module, "AT_ONCE", 4 * 4)  # cells, and four attributes
     inside = plausible(WHOLE, Counted(WHOLE), 0.5, TABLE)
     assert asked == [4, 4, 2]
     assert torch.equal(inside.valid(TABLE), INSIDE.valid(TABLE))

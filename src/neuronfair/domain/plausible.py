@@ -14,7 +14,7 @@ from neuronfair.errors import NeuronFairError
 PLAUSIBLE = 0.01  # whoever is not less usual than 99 of 100 real people is called plausible
 TRIES = 4  # people drawn for one row, of whom the first plausible one is taken
 FEWEST = 5  # plausible rows of the table that a search can start from
-AT_ONCE = 1 << 16  # rows whose plausibility is asked for at a time: memory stays flat
+AT_ONCE = 1 << 20  # cells of rows whose plausibility is asked for at a time: memory stays flat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,7 @@ class Plausible(TableDomain):
         """Return for each row whether it exists and is plausible: bool, (n,)."""
         good = super().valid(rows)
         chosen = good.nonzero()[:, 0]
-        for start in range(0, len(chosen), AT_ONCE):
-            part = chosen[start : start + AT_ONCE]
+        for part in torch.split(chosen, max(1, AT_ONCE // rows.shape[1])):
             good[part] = self.population.plausibility(rows[part]) >= self.least
         return good
 
@@ -71,7 +70,7 @@ class Plausible(TableDomain):
         """Return for each attribute whether it alone can take its new code without leading out: bool, (n, d)."""
         n, width = rows.shape
         can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
-        size = max(1, AT_ONCE // width)
+        size = max(1, AT_ONCE // width**2)
         for start in range(0, n, size):
             part = slice(start, start + size)
             trials = rows[part, None].repeat(1, width, 1)

@@ -38,6 +38,7 @@ class Pace:
         middle = codes.masked_fill(codes > last, torch.nan).nanmedian(0).values.nan_to_num()
         codes = torch.where(codes > last, middle, codes)  # an empty cell has no place in the order
         places = torch.linspace(0, len(rows) - 1, min(QUANTILES, len(rows)), device=rows.device).round().long()
+        places = places.clamp(max=len(rows) - 1)  # rounding may lead beyond the last of very many
         inside = codes.sort(0).values[places].T
         rungs = torch.arange(1, BEYOND + 1, dtype=torch.float64, device=rows.device) / BEYOND
         low, high = inside[:, :1], inside[:, -1:]
