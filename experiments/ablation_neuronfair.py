@@ -202,9 +202,10 @@ def runs(scale: Scale, case: str, part: str) -> list[Job]:
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """Return all trainings and searches."""
+    """Return all trainings and searches; for a quick look those of the method as it is and as it was."""
+    parts = (SHIPPED, BEFORE) if scale.quick else PARTS
     models = [Job("ablation_neuronfair:prepare", {"case": c, "quick": scale.quick}, first=True) for c in cases()]
-    searches = [job for case in cases() for part in PARTS for job in runs(scale, case, part)]
+    searches = [job for case in cases() for part in parts for job in runs(scale, case, part)]
     return models + sorted(searches, key=lambda job: int(job.arguments["seed"]))  # cut short, all models are there
 
 

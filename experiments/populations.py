@@ -11,7 +11,9 @@ from itertools import product
 from typing import Any
 
 from neuronfair.domain.data import Data
-from neuronfair.domain.population import PopulationModel, fit_population
+from neuronfair.domain.plausible import PLAUSIBLE
+from neuronfair.domain.population import PopulationModel, fit_people, fit_population
+from neuronfair.domain.population_quality import told_apart
 from neuronfair.experiments.cases import CASES, SHORT, data
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import KINDS, tree_model
@@ -20,21 +22,15 @@ from neuronfair.model.fit import fit
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.search.campaign import find
-from neuronfair.search.methods import METHODS
 from neuronfair.search.outcome import Plan
 
-import numpy as np
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 MODELS = ("network", *KINDS)
-USUAL = 0.01  # a finding is plausible unless 99 of 100 real people are more usual
 LEAST = 0.05  # what a search is kept to
 FULL = {"seeds": 200, "steps": 200, "samples": 20_000}  # of every search; people for a rate
 QUICK = {"seeds": 20, "steps": 20, "samples": 500}
-ROUNDS = {False: 150, True: 10}  # of the classifier that tells people apart; in a quick run
 RATES = ("table", "plausible", "domain")
 
 
@@ -45,44 +41,20 @@ def population(name: str) -> PopulationModel:
     return fit_population(table.domain, table.rows)
 
 
-def quality(name: str, seed: int, rounds: int) -> dict[str, Any]:
-    """Return how well drawn people pass for real ones, by a model of 70 % of the rows and the others.
-
-    A boosted classifier learns to tell rows that the model has seen from people drawn, and is asked about the other
-    rows and other people drawn. The likelihood is that of the other rows, in nats a person.
-    """
+def quality(name: str, seed: int) -> dict[str, Any]:
+    """Return how well people drawn from a model of 70 % of the rows pass for the others, and how likely these are."""
     table = data(name, "default")
-    train, *rest = table.split(seed)
-    seen, others = train.rows, torch.cat([part.rows for part in rest])
-    model = fit_population(table.domain, seen)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [model.sample(len(rows), generator) for rows in (seen, others)]
-    valid = others[table.domain.valid(others)]
-    columns = [i for i, ordered in enumerate(table.domain.ordered.tolist()) if not ordered]
+    domain, (train, *rest) = table.domain, table.split(seed)
+    held = domain.clip(torch.cat([part.rows for part in rest]))
+    model, generator = fit_people(domain, domain.clip(train.rows), seed=seed), torch.Generator().manual_seed(seed)
+    drawn = model.sample(len(held), generator)
     return {
-        "auc": told_apart([(seen, drawn[0]), (others, drawn[1])], columns, seed, rounds),
-        "independent": told_apart(
-            [(rows, _independent(table, rows, generator)) for rows in (seen, others)], columns, seed, rounds
-        ),
-        "uniform": told_apart(
-            [(rows, table.domain.sample(len(rows), generator)) for rows in (seen, others)], columns, seed, rounds
-        ),
-        "log_likelihood": model.log_likelihood(valid).mean().item(),
-        "kept": table.domain.valid(torch.cat(drawn)).double().mean().item(),
+        "auc": told_apart(domain, held, drawn),
+        "independent": told_apart(domain, held, _independent(table, held, generator)),
+        "uniform": told_apart(domain, held, domain.sample(len(held), generator)),
+        "log_likelihood": model.log_likelihood(held).mean().item(),
+        "kept": domain.valid(drawn).double().mean().item(),
     }
-
-
-def told_apart(pairs: list[tuple[Tensor, Tensor]], nominal: list[int], seed: int, rounds: int) -> float:
-    """Return the AUC of a classifier that learns from the first pair of real and drawn people and is asked the second.
-
-    `nominal` are the columns without an order; those of more than 255 values are read as numbers all the same.
-    """
-    few = [i for i in nominal if max(int(rows[:, i].max()) for pair in pairs for rows in pair) < 255]
-    judge = HistGradientBoostingClassifier(max_iter=rounds, categorical_features=few or None, random_state=seed)
-    (x, y), (asked, truth) = (
-        (torch.cat(pair).numpy(), np.repeat([1, 0], [len(rows) for rows in pair])) for pair in pairs
-    )
-    return float(roc_auc_score(truth, judge.fit(x, y).predict_proba(asked)[:, 1]))
 
 
 def _independent(table: Data, rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -109,7 +81,7 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **plan: 
         one: discrimination_rate(model.model, domain, population=p, samples=samples, decision=model.decision, seed=seed)
         for one, p in whom.items()
     }
-    method = "frontier" if isinstance(model.model, Network) else _gradient_free()
+    method = "frontier" if isinstance(model.model, Network) else "frontier-free"
     result: dict[str, Any] = {
         "method": method,
         "rates": {one: {"found": rate.found, "sampled": rate.sampled} for one, rate in rates.items()},
@@ -123,13 +95,9 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **plan: 
         result[when] = {
             "findings": done.total.findings,
             "gsr": done.total.gsr,
-            "plausible": (usual >= USUAL).double().mean().item() if len(usual) else None,
+            "plausible": (usual >= PLAUSIBLE).double().mean().item() if len(usual) else None,
         }
     return result
-
-
-def _gradient_free() -> str:
-    return "frontier-free" if "frontier-free" in METHODS else "aequitas"
 
 
 def tables() -> list[str]:
@@ -145,8 +113,7 @@ def runs(scale: Scale, name: str, kind: str) -> list[Job]:
 
 def qualities(scale: Scale, name: str) -> list[Job]:
     """Return the measurements of the model of a table, one for each split."""
-    arguments = {"name": name, "rounds": ROUNDS[scale.quick]}
-    return [Job("populations:quality", {**arguments, "seed": seed}) for seed in range(scale.few)]
+    return [Job("populations:quality", {"name": name, "seed": seed}) for seed in range(scale.repeats)]
 
 
 def jobs(scale: Scale) -> list[Job]:
@@ -182,7 +149,7 @@ def report(scale: Scale, results: Results) -> Report:
         "Three populations",
         "A decision may flip for people of the table, for plausible people (drawn from a model of the table) and for "
         "anybody whom the domain allows. Plausibility is the share of real people who are less usual; a finding is "
-        f"called plausible from {USUAL} on. Default domains; the sensitive attributes are those of the catalog.",
+        f"called plausible from {PLAUSIBLE} on. Default domains; the sensitive attributes are those of the catalog.",
         {
             "rates": Table(
                 ["table, model", "people of the table", "plausible people", "whole domain"],
@@ -197,8 +164,8 @@ def report(scale: Scale, results: Results) -> Report:
             "likeness": Table(
                 ["table", "uniform over the domain", "independent columns", "model", "likelihood", "rules kept"],
                 likeness,
-                "AUC of a boosted classifier that tells real people from drawn ones (0.5: it cannot), on rows that "
-                "neither it nor the model has seen; mean log-likelihood of these rows under the model, in nats; share "
+                "AUC of boosted trees that tell real people, whom the model has not seen, from drawn ones (0.5: they "
+                "cannot), cross-validated; mean log-likelihood of these people under the model, in nats; share "
                 f"of the model's people that keep the rules. Splits: {span(splits)}.",
             ),
         },

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from neuronfair.domain.data import Data
 from neuronfair.errors import needs
-from neuronfair.experiments.cases import data
+from neuronfair.experiments.cases import data, once
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import Opened, open_model
 
+import numpy as np
+import numpy.typing as npt
 from sklearn.ensemble import RandomForestClassifier
 
 KINDS = ("xgboost", "forest")
 LEAVES = 600  # of a tree of the forest, at most: Bank's then stay within what `model/forest.py` takes apart
 
 
-@cache
-def tree_model(data_name: str, kind: str, seed: int) -> tuple[Opened, Data]:
-    """Return trees fitted to 70 % of the rows of a table, and the whole table.
+def fitted_trees(data_name: str, kind: str, seed: int) -> tuple[Any, Data]:
+    """Return an estimator fitted to 70 % of the rows of a table, and the whole table.
 
-    They are given the numbers of the domain's encoding, so that no pandas is needed; thresholds on them are thresholds
-    on codes.
+    It is given the numbers of the domain's encoding, so that no pandas is needed; thresholds on them are thresholds on
+    codes.
     """
     table = data(data_name, "default")
-    train = table.split(seed).train
-    fitted = _estimator(kind, seed).fit(TableEncoding.of(table.domain).encode(train.rows).numpy(), train.labels.numpy())
+
+    def fit() -> Any:
+        train = table.split(seed).train
+        return _estimator(kind, seed).fit(encoded(train), train.labels.numpy())
+
+    return once(f"{data_name}-{kind}-{seed}", fit), table
+
+
+def encoded(table: Data) -> npt.NDArray[np.float32]:
+    """Return the numbers that trees are given."""
+    return TableEncoding.of(table.domain).encode(table.rows).numpy()
+
+
+def tree_model(data_name: str, kind: str, seed: int) -> tuple[Opened, Data]:
+    """Return fitted trees, opened as a user's would be, and the whole table."""
+    fitted, table = fitted_trees(data_name, kind, seed)
     return open_model(fitted, table.domain, table.rows), table
 
 

@@ -122,7 +122,7 @@ def test_a_link_that_is_named_is_followed(run, there):
     assert run("rate", *use, "--samples", "50", "--json", "r.json").status == 0
     assert {path.name for path in Path().iterdir() if path.is_symlink()} == {"t.toml", "m.safetensors", "r.json"}
     assert {path.name for path in Path("elsewhere").iterdir()} == {"m.json", "m.safetensors", "r.json", "t.toml"}
-    assert json.loads(Path("elsewhere/r.json").read_text(encoding="utf-8"))["sampled"] == 50
+    assert json.loads(Path("elsewhere/r.json").read_text(encoding="utf-8"))["rates"]["domain"]["of"] == 50
 
 
 # Links that others have planted
@@ -174,4 +174,4 @@ def test_figures_on_standard_output(run, name):
     Path("table.csv").write_text("\n".join(TABLE) + "\n", encoding="utf-8")
     result = run("rate", *USE, "--samples", "50", "--json", name)
     assert (result.status, result.err) == (0, "")
-    assert json.loads(result.out)["sampled"] == 50
+    assert json.loads(result.out)["rates"]["domain"]["of"] == 50

@@ -24,8 +24,8 @@ from neuronfair.model.fit import fit
 from neuronfair.model.open.frames import cells
 from neuronfair.search.shrink import shrink
 from neuronfair.store.tables import _codes, values
-from neuronfair.verdict.description import _nearest
 from neuronfair.verdict.words import _condition_text, condition
+from neuronfair.verdict.worst import _nearest
 
 AGE = Attribute("age", "ordinal", low=20, high=23, encode="scaled", center=21, scale=2, missing="keep")
 SEX = Attribute("sex", "nominal", values=("F", "M"))

@@ -30,7 +30,8 @@ def test_the_people_are_those_that_were_given():
     assert float((drawn[:, 0] == 2).double().mean()) == pytest.approx(2 / 3, abs=0.05)
     usual, seldom = torch.tensor([[2, 1]]), torch.tensor([[8, 0]])
     assert population.log_likelihood(usual) > population.log_likelihood(seldom)
-    assert population.plausibility(usual) > population.plausibility(seldom) == 0
+    # The first is as far from the others as the seldom one is: half of those who are as unusual count.
+    assert population.plausibility(usual) > population.plausibility(seldom) == pytest.approx(1 / 6)
 
 
 def test_people_who_break_a_rule_are_left_out():

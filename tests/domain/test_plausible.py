@@ -108,4 +108,5 @@ def test_nobody_to_start_from():
 def test_about_so_many_of_the_table_are_inside():
     table = uniform_rows(WHOLE, 500) // torch.tensor([2, 3, 1, 1])
     inside = plausible(WHOLE, fit_population(WHOLE, table), 0.2, table)
-    assert 0.8 <= len(inside.people) / len(table) < 0.9  # ties stay together
+    # Ties stay together, and rows that a model was fitted to are more usual in it than others.
+    assert 0.8 <= len(inside.people) / len(table) < 0.95

@@ -138,7 +138,7 @@ def test_nobody_found_is_a_table_without_rows(tmp_path):
 
 def test_more_than_a_sheet_holds_is_refused_before_any_work(audit, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "SHEET", (6, 16_384))
-    with pytest.raises(DataError, match=r"6 findings in 17 columns do not fit .* holds 5 below .* Choose \.csv"):
+    with pytest.raises(DataError, match=r"6 findings in 18 columns do not fit .* holds 5 below .* Choose \.csv"):
         export.export_findings(audit, tmp_path / "f.xlsx")
     assert export.export_findings(audit, tmp_path / "f.csv") == 6
 

@@ -98,7 +98,8 @@ def rate(
                 seed=seed,
                 progress=show,
             )
-        _say(console, table, rates[name], error)
+    for measured in rates.values():
+        _say(console, table, measured, error)
     if json_file is not None:
         entries = {name: {**asdict(rate_of(one)), "error": one.error} for name, one in rates.items()}
         result = {
