@@ -41,5 +41,5 @@ def test_people_who_break_a_rule_are_left_out():
 
 
 def test_an_error_among_these_people_is_not_taken_for_one_of_the_table():
-    with pytest.raises(DataError, match="^population: column 's' is missing"):
+    with pytest.raises(DataError, match=r"^population: column 's' is missing"):
         read_people({"age": [3]}, DOMAIN)

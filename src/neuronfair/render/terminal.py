@@ -60,14 +60,16 @@ def _left_out(report: Report) -> list[str]:
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
-    # Three rates and a search must fit into 80 columns, each with its interval at most below it.
-    table = Table(title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
+    # Three rates and a search must fit into 80 columns: then the intervals stand below the rates, and all is close.
     populations = measured_populations(attributes)
-    least = dict.fromkeys(populations, len("(3.07–3.57)"))
-    least["search"] = max((len(search.method) for one in attributes for search in one.searches), default=0)
-    for heading in ("attribute", *populations, "search", "findings", "lift"):
+    close = len(populations) > 2
+    table = Table(
+        title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 0 if close else 1), show_edge=False
+    )
+    for heading in ("attribute", *populations, "search", "found", "lift"):
         justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"
-        table.add_column(heading, justify=justify, min_width=least.get(heading))
+        width = len("(0.488–13.7)") if close and heading in populations else None
+        table.add_column(heading, justify=justify, width=width, no_wrap=heading in ("search", "found", "lift"))
     for one in attributes:
         rates = [getattr(one.rates, population) for population in populations]
         cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
