@@ -12,7 +12,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 Population = Literal["table", "plausible", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # who the people of a rate are
     "table": "rows of the table",
-    "plausible": "plausible people, drawn from a model of the population",
+    "plausible": "plausible people",
     "domain": "people drawn uniformly from the domain",
     "combinations": "combinations of values drawn uniformly, rules ignored",
 }

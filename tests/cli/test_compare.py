@@ -115,6 +115,12 @@ def test_the_rate_among_the_rows_of_the_table(run):
     assert "nobody was left to judge" in said
 
 
+def test_a_rate_that_is_less_sure_than_asked_for_names_the_limit_that_stopped_it(run):
+    said = " ".join(run("rate", *DATA, "--population", "domain", "--error", 0.0001, "--samples", 500).out.split())
+    assert "more people than --samples are needed" in said
+    assert "nobody was left" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -38,3 +38,8 @@ def test_people_who_break_a_rule_are_left_out():
     assert read_people(lambda n: {"age": [9, 3], "s": [0, 1]}, DOMAIN).tolist() == [[3, 1]]
     with pytest.raises(DataError, match="population: expected people who keep the rules of people, got none"):
         read_people({"age": [9], "s": [0]}, DOMAIN)
+
+
+def test_an_error_among_these_people_is_not_taken_for_one_of_the_table():
+    with pytest.raises(DataError, match=r"^population: column 's' is missing"):
+        read_people({"age": [3]}, DOMAIN)

@@ -123,6 +123,14 @@ def test_the_figures_are_those_of_the_report():
         assert words in text, words
 
 
+def test_lift_does_not_say_that_the_control_was_drawn_from_the_whole_domain():
+    """With --plausible it was not: its people are plausible as well."""
+    text = read(reports.adult()).text
+    assert re.search(r"of the people tried, against \S+ % of as many drawn at random", text)
+    assert "… drawn at random" in text
+    assert "or, where the searches kept to plausible people, from those" in text
+
+
 def test_the_largest_figure_is_that_of_the_table():
     tile = read(reports.adult()).text.partition("of decisions flip")[2]
     assert tile.startswith("6.07 %")

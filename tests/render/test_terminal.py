@@ -13,9 +13,9 @@ from neuronfair.verdict.report import FeedingReport, PopulationReport, Report, V
 from tests import reports
 
 
-def shown(report) -> str:
+def shown(report, width: int = 200) -> str:
     console = make_console()
-    console.width = 200
+    console.width = width
     with console.capture() as capture:
         console.print(audit_report(report))
     return capture.get()
@@ -125,6 +125,13 @@ def test_columns_that_were_left_out_are_named_by_their_reason():
     assert "Left out: id: a running number." in text
 
 
+def test_the_names_of_searches_are_not_cut_off_where_there_is_little_room():
+    rates = Rates(*(reports.rate(20, 1000, who) for who in ("table", "plausible", "domain")))
+    searches = (reports.search("frontier-free", 12_345, 1.25, 20_000),)
+    text = shown(reports.report(reports.attribute("sex+race", rates=rates, searches=searches)), 80)
+    assert re.search(r"sex\+race .* frontier-free +12,345 +× 1\.2$", text, re.M)
+
+
 def test_plausible_people_are_told_first_and_how_usual_they_are():
     """The widest gap is that of somebody who is like nobody."""
     people = [
@@ -141,4 +148,7 @@ def test_plausible_people_are_told_first_and_how_usual_they_are():
         "• Nobody. Not plausible: less usual than everybody in the table.",
     ]
     assert [line for line in text.splitlines() if line.startswith("• ")][:3] == order
-    assert f"{told.text} Of the findings these are plausible: 12.5 % by frontier (sex)." in text
+    assert f"{told.text} Of the findings these are plausible: 12.5 % by frontier (sex). Plausible is who" in text
+    every = reports.attribute(searches=(reports.search("frontier", plausible_share=1.0),) * 2)
+    text = shown(replace(reports.report(every), data=replace(made.data, population=told)))
+    assert f"{told.text} All findings are plausible. Plausible is who is not less usual than 99 of 100" in text

@@ -369,7 +369,7 @@ def test_plausible_people_count_as_the_others_do():
     assert (one.fired, one.figure) == (True, "table.rate")
     (one,) = check(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
-    assert "300 of 10,000 plausible people, drawn from a model of the population, confidence 95 %." in one.text
+    assert "300 of 10,000 plausible people, confidence 95 %." in one.text
     then = report(attribute(rates=replace(three, plausible=rate(100, 10_000, "plausible"))))
     (one,) = check(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
     assert (one.fired, one.value) == (True, pytest.approx(0.02))

@@ -66,7 +66,9 @@ def audit(
         int | None, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each search.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="People drawn uniformly from the domain to judge.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Plausible people to judge, and as many of the domain.")
+    ] = None,
     prove: Annotated[
         float | None,
         typer.Option(

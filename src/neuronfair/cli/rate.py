@@ -122,9 +122,8 @@ def _say(console: Console, table: Data, rate: Rate, error: float) -> None:
         f"{percent(high)} with {percent(rate.confidence)} confidence."
     )
     if rate.error > error:
-        console.print(
-            f"The error of {percent(rate.error)} is above the {percent(error)} asked for: nobody was left to judge."
-        )
+        why = "nobody was left to judge" if rate.population == "table" else "more people than --samples are needed"
+        console.print(f"The error of {percent(rate.error)} is above the {percent(error)} asked for: {why}.")
 
 
 def _alone(rate: Rate) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.data import read_table
+from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, one_line
@@ -58,7 +60,10 @@ def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tenso
             raise DataError(
                 f"population: the sampler failed when asked for {PEOPLE:,} people: {one_line(error)}"
             ) from None
-    rows = read_table(given, replace(domain, target=None, favourable=None)).rows
+    sheet = read_sheet(given)
+    if not isinstance(given, (str, Path, Sheet)):  # so that an error is not taken for one of the table
+        sheet = replace(sheet, path=Path("population"))
+    rows = read_table(sheet, replace(domain, target=None, favourable=None)).rows
     rows = rows[domain.valid(rows)]
     if len(rows) == 0:
         raise DataError(f"population: expected people who keep the rules of {domain.name}, got none. Correct the table")

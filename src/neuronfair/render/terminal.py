@@ -60,12 +60,16 @@ def _left_out(report: Report) -> list[str]:
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
-    # Three rates and a search must fit into 80 columns, each with its interval at most below it.
-    table = Table(title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
+    # Three rates and a search must fit into 80 columns: then the intervals stand below the rates, and all is close.
     populations = measured_populations(attributes)
-    for heading in ("attribute", *populations, "search", "findings", "lift"):
+    close = len(populations) > 2
+    table = Table(
+        title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 0 if close else 1), show_edge=False
+    )
+    for heading in ("attribute", *populations, "search", "found", "lift"):
         justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"
-        table.add_column(heading, justify=justify, min_width=len("(3.07–3.57)") if heading in populations else None)
+        width = len("(0.488–13.7)") if close and heading in populations else None
+        table.add_column(heading, justify=justify, width=width, no_wrap=heading in ("search", "found", "lift"))
     for one in attributes:
         rates = [getattr(one.rates, population) for population in populations]
         cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
@@ -81,12 +85,16 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
 def _usual(report: Report) -> list[str]:
     """Return what plausible people are, and how many of the findings are such."""
     known = [
-        f"{percent(search.plausible_share)} by {search.method} ({one.name})"
+        (search.plausible_share, f"{percent(search.plausible_share)} by {search.method} ({one.name})")
         for one in report.attributes
         for search in one.searches
         if search.plausible_share is not None
     ]
-    shares = f" Of the findings these are plausible: {listed(known)}." if known else ""
+    shares = f" Of the findings these are plausible: {listed([told for _, told in known])}." if known else ""
+    if known and all(share == 1 for share, _ in known):
+        shares = " All findings are plausible."
+    if known:
+        shares += " Plausible is who is not less usual than 99 of 100 people of the table."
     return [] if report.data.population is None else [report.data.population.text + shares]
 
 

@@ -150,7 +150,7 @@ def _of_searches(limit: Limit, attribute: AttributeReport, figure: str, method: 
             value = 0.0  # nothing was found, by whatever: not above random
         why = f"the search by {search.method} has none for {attribute.name}"
         if figure == "lift":
-            why += ": nobody was drawn uniformly from the domain to compare with, or no such decision flips"
+            why += ": nobody was drawn at random to compare with, or no such decision flips"
         values[search.method] = _known(limit, value, why)
     worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
     return _Figure(values[worst], note="" if method else f"Search by {worst}.")

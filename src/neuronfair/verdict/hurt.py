@@ -14,7 +14,7 @@ from neuronfair.words import listed, plain, plural
 KEPT, TOLD = 20, 2  # sides in the report; sides of each kind in a sentence
 AMONG = {
     "table": "of the table",
-    "plausible": "drawn from a model of the population",
+    "plausible": "of plausible people",
     "domain": "drawn uniformly from the domain",
     "findings": "that the searches found",
 }

@@ -59,8 +59,9 @@ def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows:
 def _share(rate: RateOf, rows: int) -> str:
     if rate.population == "table":  # nobody was left out, or that is said
         return f"{percent(rate.rate)} of {'the people in' if rate.of >= rows else f'{rate.of:,} people of'} the table"
-    who = "plausible people" if rate.population == "plausible" else POPULATIONS[rate.population]
-    return f"{percent(rate.rate)} of {who} (between {percent(rate.low)} and {percent(rate.high)})"
+    return (
+        f"{percent(rate.rate)} of {POPULATIONS[rate.population]} (between {percent(rate.low)} and {percent(rate.high)})"
+    )
 
 
 def _suspicious(found: Sequence[AttributeReport]) -> str:
