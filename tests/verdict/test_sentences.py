@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, Severity
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import RateOf, Rates
@@ -62,6 +64,15 @@ def test_each_sentence_speaks_of_one_population():
 def test_the_table_is_named_first_also_where_nobody_in_it_is_hit():
     told = verdict([fair(rates=Rates(table=rate(0, 1000, "table"), domain=rate(10, 1000)))], 1000)
     assert "flips for 0 % of the people in the table and 1 % of people drawn uniformly" in told.text
+
+
+@pytest.mark.parametrize(
+    ("plausible", "said"),
+    [(None, ""), (0, ", none of them plausible"), (7, ", 7 of them plausible"), (80, ", all of them plausible")],
+)
+def test_how_many_of_those_found_are_plausible(plausible, said):
+    one = fair(rates=both(10), searches=(search("frontier", 80),), plausible_found=plausible)
+    assert f"The searches found 80 such people{said}." in verdict([one], 1000).text
 
 
 def test_people_are_counted_once():

@@ -53,6 +53,7 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     order = torch.randperm(len(once), generator=generator).to(once.device)
     drawn = once[order]
     inquiry.add(
+        plausible_found=None if case.population is None else int(usual.sum()),
         severity=_severity(gaps.cpu().numpy()),
         probability_gaps=_probability_gaps(case, scores, others),
         direction=(*inquiry.report.direction, *_found_direction(case, unique)),

@@ -258,6 +258,7 @@ class AttributeReport:
     direction: tuple[Direction, ...] = ()  # by population, findings last; empty if no class is known as favourable
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
+    plausible_found: int | None = None  # people found who are plausible; null where that is not known
     severity: Severity | None = None  # gaps between scores
     probability_gaps: Severity | None = None  # the same between probabilities; null where there are none
     mean_distance: float | None = None  # between two findings

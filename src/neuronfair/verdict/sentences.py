@@ -53,7 +53,11 @@ def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows:
         others = [f"{_by(one)} ({percent(rate.rate)})" for one, rate in rates if rate.rate]
         if others:
             text += f" Among {POPULATIONS[population]} also by {listed(others)}."
-    return text + (f" The searches found {worst.people_found:,} such people." if worst.people_found else "")
+    if not worst.people_found:
+        return text
+    usual = {None: "", 0: ", none of them plausible", worst.people_found: ", all of them plausible"}
+    plausible = usual.get(worst.plausible_found, f", {worst.plausible_found or 0:,} of them plausible")
+    return f"{text} The searches found {worst.people_found:,} such people{plausible}."
 
 
 def _share(rate: RateOf, rows: int) -> str:
