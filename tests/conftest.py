@@ -16,12 +16,15 @@ import typer
 from neuronfair import cli
 from neuronfair import proofs as proving
 from neuronfair.certify import answer
+from neuronfair.domain import own_population, population
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
 from neuronfair.model import stacked
 from neuronfair.repair import evaluate
+from neuronfair.search import campaign
 from neuronfair.testing.cases import PEOPLE
-from neuronfair.verdict import audit
+from neuronfair.verdict import audit, compare
+from neuronfair.verdict import population as usual
 from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.settings import AuditSettings
 
@@ -48,6 +51,29 @@ def unproved() -> Iterator[None]:
     """Audits prove nothing unless a test asks for it (`proofs`): proofs take seconds, and depend on the clock."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "prove_and_sample", lambda *_: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fitted_once() -> Iterator[None]:
+    """Fit the population of a table once, however many tests audit it: each fit takes half a second."""
+    known: dict[object, object] = {}
+
+    def remembered(fit):
+        def fitted(domain, rows, **options):
+            table = (rows.cpu().numpy().tobytes(), rows.shape, rows.device)
+            key = (fit, domain.fingerprint, domain.sensitive, table, tuple(sorted(options.items())))
+            if key not in known:
+                known[key] = fit(domain, rows, **options)
+            return known[key]
+
+        return fitted
+
+    with pytest.MonkeyPatch.context() as patch:
+        fit = remembered(population.fit_population)
+        for module in (population, own_population, campaign, compare, usual):
+            patch.setattr(module, "fit_population", fit)
+        patch.setattr(usual, "population_quality", remembered(usual.population_quality))
         yield
 
 
