@@ -25,11 +25,11 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 
 # isort: split
 from neuronfair.domain.data import Data, load
+from neuronfair.domain.draws import Draws
 from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
 from neuronfair.search.campaign import find
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import World

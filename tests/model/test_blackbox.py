@@ -9,9 +9,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from neuronfair import BlackBox, Decision, NeuronFairError, find, judge
+from neuronfair.domain.draws import Draws
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.search.draws import Draws
 from neuronfair.search.health import CHECKS, check_health
 from neuronfair.search.method import World
 from neuronfair.search.methods import METHODS

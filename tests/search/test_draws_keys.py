@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from neuronfair.search.draws import Draws
+from neuronfair.domain.draws import Draws
 from neuronfair.search.keys import KeySet
 
 ORIGIN = torch.arange(4000)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuronfair import BlackBox, Decision, judge
-from neuronfair.search.draws import Draws
+from neuronfair.domain.draws import Draws
 from neuronfair.search.method import World
 from neuronfair.search.methods import expga
 from neuronfair.search.methods.expga import Explained, Island, bred, explain

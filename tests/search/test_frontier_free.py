@@ -11,10 +11,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from neuronfair import BlackBox, Decision, TableDomain, find, judge, open_model
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.draws import Draws
 from neuronfair.domain.own_population import own_population
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.search.draws import Draws
 from neuronfair.search.method import World
 from neuronfair.search.methods.effects import Cells, Effects
 from neuronfair.search.methods.frontier_free import FrontierFree, to_the_ends

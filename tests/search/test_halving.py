@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from neuronfair import Decision, Network
+from neuronfair.domain.draws import Draws
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
 from neuronfair.search.method import World
 from neuronfair.search.methods.halving import Halving

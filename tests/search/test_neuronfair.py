@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair import Decision, Network, NeuronFairError, interpret, judge, load
+from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import Record, search
 from neuronfair.search.method import State, World
 from neuronfair.search.methods.neuronfair import NeuronFair

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from neuronfair import Decision, Network, NeuronFairError, interpret
+from neuronfair.domain.draws import Draws
 from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.keys import KeySet

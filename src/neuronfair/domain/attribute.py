@@ -38,7 +38,9 @@ class Attribute:
 
     How a cell of a table is read is no part of what exists, nor of a fingerprint: with `date` it is a date in that
     form and stands for the days since 1970-01-01; `decimal` is the decimal mark; a label that is not one of the
-    `values` counts as the value that `other` names.
+    `values` counts as the value that `other` names. Nor is what counterparts ask (`domain/counterparts.py`): whether
+    nobody's group moves it (`fixed`), whether it may differ between groups and may count (`legitimate`), and which
+    attributes it depends on (`causes`).
 
     >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
     array([ 0, 22])
@@ -60,6 +62,9 @@ class Attribute:
     decimal: str = field(default=".", repr=False)
     date: str | None = field(default=None, repr=False)
     other: str | None = field(default=None, repr=False)
+    fixed: bool = field(default=False, repr=False)
+    legitimate: bool = field(default=False, repr=False)
+    causes: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -91,6 +96,8 @@ class Attribute:
             raise self._error(
                 f"other = {self.other!r} is not one of its values. {did_you_mean(self.other, self.values)}"
             )
+        if self.fixed and self.legitimate:
+            raise self._error("is fixed and legitimate: say one of the two")
         if self.date is not None:
             self._check_date()
         if self.missing is not None and self.empty is None:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Twins(NamedTuple):
-    """The same people with other sensitive values."""
+    """The people with whom each person is compared."""
 
     rows: Tensor  # (n, k, d)
-    valid: Tensor  # (n, k): False where a rule says that no such person exists
+    valid: Tensor  # (n, k): False where no such person exists
 
 
 class Domain(Protocol):
@@ -37,6 +37,10 @@ class Domain(Protocol):
     @property
     def sensitive_values(self) -> Tensor:
         """All combinations of the sensitive codes: (combinations, sensitive columns)."""
+
+    @property
+    def twin_columns(self) -> tuple[int, ...]:
+        """The positions of the codes in which a twin may differ."""
 
     @property
     def free(self) -> Tensor:
@@ -81,7 +85,7 @@ class Domain(Protocol):
         """Return for each code a random other value, from numbers u in [0, 1): (n, d) each."""
 
     def twins(self, rows: Tensor) -> Twins:
-        """Return, for each row, the rows that differ from it in the sensitive attributes only."""
+        """Return the people with whom each row is compared."""
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from neuronfair.errors import DomainError, did_you_mean, repeated
+
+MOST = 100_000  # combinations of sensitive values
 
 
 class Combinations(NamedTuple):
@@ -36,3 +40,18 @@ class Combinations(NamedTuple):
         """Return each row with the values that come so many places, (k,) or (n, k), after its own: (n, k, d)."""
         values = self.values[(self.number(rows)[:, None] + places) % len(self.values)]
         return rows[:, None].repeat(1, places.shape[-1], 1).index_copy_(2, self.columns, values)
+
+
+def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[str]) -> None:
+    """Refuse sensitive attributes that are none, unknown, named twice, or that have one value or too many."""
+    if not sensitive:
+        raise DomainError(f"{domain}: no sensitive attribute is named. {did_you_mean('', sizes)}")
+    for name in sensitive:
+        if name not in sizes:
+            raise DomainError(f"{domain}: sensitive attribute '{name}' is not a column. {did_you_mean(name, sizes)}")
+        if sizes[name] < 2:
+            raise DomainError(f"{domain}: sensitive attribute '{name}' has one value only, so nobody has a twin")
+    if repeated(sensitive) is not None:
+        raise DomainError(f"{domain}: a sensitive attribute is named twice: {', '.join(sensitive)}")
+    if math.prod(sizes[name] for name in sensitive) > MOST:
+        raise DomainError(f"{domain}: over {MOST:,} combinations of sensitive values. Use a coarser grid")

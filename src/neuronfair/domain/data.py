@@ -13,6 +13,7 @@ from torch import Tensor
 from neuronfair.domain import sources
 from neuronfair.domain.cells import Cells
 from neuronfair.domain.files import Sheet, read_sheet
+from neuronfair.domain.graph import without_others
 from neuronfair.domain.recipes import RECIPES
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
@@ -121,7 +122,7 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
 
 def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:
     """Return a domain with some of its attributes, in its own order, and the rules that speak of no other."""
-    attributes = tuple(attribute for attribute in domain.attributes if attribute.name in names)
+    attributes = without_others(domain.attributes, names)
     rules = tuple(rule for rule in domain.rules if {*rule.when, *rule.then} <= set(names))
     return replace(domain, attributes=attributes, rules=rules)
 

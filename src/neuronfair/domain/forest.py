@@ -64,10 +64,14 @@ class Forest:
 
     def chances_of(self, column: int, places: Tensor) -> Tensor:
         """Return the chances of a column's places, given the places (d + 1, n) of those it asks: (n, places)."""
+        return taken(self.table(column), self.leaves_of(column, places))
+
+    def leaves_of(self, column: int, places: Tensor) -> Tensor:
+        """Return in which leaf of a column's tree rows end, numbered within the tree: (n,)."""
         nodes = self.roots[column].repeat(places.shape[1])
         for _ in range(self._depths[column]):
             nodes = self._below(nodes, places)
-        return taken(self.table(column), nodes - self.roots[column])
+        return nodes - self.roots[column]
 
     def _below(self, nodes: Tensor, places: Tensor) -> Tensor:
         n = places.shape[1]

@@ -62,6 +62,14 @@ class Places:
         length = self.lengths[run]
         return self.starts[run] + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
 
+    def share_of(self, codes: Tensor, u: Tensor) -> Tensor:
+        """Return where in its place a code stands, u of the way from its begin to its end: the inverse of `code_at`."""
+        run = self.runs_of(codes)
+        by_place, ends, before = self._mass
+        rank = torch.argsort(by_place)[run]
+        within = (codes - self.starts[run] + u) / self.lengths[run]
+        return before[rank] + within * (ends[rank] - before[rank]) - self.place[run]
+
     @cached_property
     def _mass(self) -> tuple[Tensor, Tensor, Tensor]:
         """The runs by place, and where each ends and begins if every place were one unit long."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.domain.completions import Step, steps
+from neuronfair.domain.completions import Step
+from neuronfair.domain.completions import steps as steps_of
 from neuronfair.domain.conditionals import grow
 from neuronfair.domain.forest import Forest, taken
 from neuronfair.domain.places import Places, most_places
 from neuronfair.domain.rules import Group, RuleBook
-from neuronfair.domain.structure import drawn_after, questions
+from neuronfair.domain.structure import caused, drawn_after, questions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 
@@ -75,7 +76,7 @@ class TablePopulation:
 
     def _rows_at(self, u: Tensor) -> Tensor:
         rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
-        places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self._groups, len(u))
+        places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self.groups, len(u))
         for column in self.order:
             chances = self._chances(column, places, states)
             ends = chances.cumsum(1)
@@ -87,7 +88,7 @@ class TablePopulation:
             share = (at - ends.gather(1, place) + chance) / chance
             places[column] = place[:, 0]
             rows[:, column] = self.places[column].code_at(place[:, 0], share[:, 0].clamp(0, 1))
-            self._advance(column, places, states)
+            self.advance(column, places, states)
         return rows
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -97,15 +98,15 @@ class TablePopulation:
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
         """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
-        places, within = self._placed(rows)
+        places, within = self.placed(rows)
         leaves = self.trees.leaves(places)
         total = self.trees.log_chances(leaves, places).sum(0) + within
-        states = rows.new_zeros(self._groups, len(rows))
+        states = rows.new_zeros(self.groups, len(rows))
         valid = ((rows >= 0) & (rows < self.domain.sizes)).all(1)
-        for column, step in self._steps.items():
+        for column, step in self.steps.items():
             mass = taken(self._class_mass[column], leaves[column])
             total -= (mass * step.allowed(states[step.group])).sum(1).log()
-            valid &= self._advance(column, places, states)
+            valid &= self.advance(column, places, states)
         return total.masked_fill(~valid, -torch.inf)
 
     def plausibility(self, rows: Tensor) -> Tensor:
@@ -120,10 +121,10 @@ class TablePopulation:
 
     def conditional(self, column: int, rows: Tensor) -> Tensor:
         """Return the chances of a column's places, given the columns that come earlier in `order`: (n, places)."""
-        places, _ = self._placed(rows)
-        states = rows.new_zeros(self._groups, len(rows))
+        places, _ = self.placed(rows)
+        states = rows.new_zeros(self.groups, len(rows))
         for earlier in self.order[: self.order.index(column)]:
-            self._advance(earlier, places, states)
+            self.advance(earlier, places, states)
         chances = self._chances(column, places, states)
         return chances / chances.sum(1, keepdim=True)
 
@@ -134,7 +135,7 @@ class TablePopulation:
             self, domain=self.domain.to(device), places=places, trees=self.trees.to(device), usual=self.usual.to(device)
         )
 
-    def _placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the place of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
         codes = torch.minimum(rows.clamp(min=0), self.domain.sizes - 1)
         places = codes.new_zeros(len(self.places) + 1, len(rows))
@@ -148,33 +149,35 @@ class TablePopulation:
     def _chances(self, column: int, places: Tensor, states: Tensor) -> Tensor:
         """Return the chances of a column's places, 0 where no valid row goes on: (n, places), not yet adding to 1."""
         chances = self.trees.chances_of(column, places)
-        if column in self._steps:
-            step = self._steps[column]
+        if column in self.steps:
+            step = self.steps[column]
             chances = chances * step.allowed(states[step.group])[:, self.places[column].classes]
         return chances
 
-    def _advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
+    def advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
         """Go on to the states that a column's places lead to; return for each row whether there is one."""
-        if column not in self._steps:
+        if column not in self.steps:
             return True
-        step = self._steps[column]
+        step = self.steps[column]
         state = step.follow[states[step.group], taken(self.places[column].classes, places[column])]
         states[step.group] = state.clamp(min=0)
         return state >= 0
 
     @cached_property
-    def _groups(self) -> int:
-        return 1 + max((step.group for step in self._steps.values()), default=-1)
+    def groups(self) -> int:
+        """How many groups of columns rules tie together."""
+        return 1 + max((step.group for step in self.steps.values()), default=-1)
 
     @cached_property
-    def _steps(self) -> dict[int, Step]:
-        return steps(self.tied, self.order, self.domain.device)
+    def steps(self) -> dict[int, Step]:
+        """What may follow under the rules, for each column that they name."""
+        return steps_of(self.tied, self.order, self.domain.device)
 
     @cached_property
     def _class_mass(self) -> dict[int, Tensor]:
         """For each column that rules name, the chance of each class in each node: (nodes, classes)."""
         masses = {}
-        for column, step in self._steps.items():
+        for column, step in self.steps.items():
             table = self.trees.table(column)
             mass = table.new_zeros(len(table), step.follow.shape[1])
             masses[column] = mass.index_add_(1, self.places[column].classes, table)
@@ -198,8 +201,18 @@ def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0, first: S
     return replace(fit_people(domain, people, seed=seed, first=first), usual=torch.cat(scores).sort().values)
 
 
-def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
-    """Return a model of valid people that does not know yet how usual they are: it has no plausibility."""
+def fit_people(
+    domain: TableDomain,
+    people: Tensor,
+    *,
+    seed: int = 0,
+    first: Sequence[str] = (),
+    causes: Mapping[int, Sequence[int]] | None = None,
+) -> TablePopulation:
+    """Return a model of valid people that does not know yet how usual they are: it has no plausibility.
+
+    `causes` are the only columns that each column may depend on; without them all that are drawn earlier are.
+    """
     rows = people.cpu().numpy()
     tied = RuleBook(domain.attributes, domain.rules).tied
     classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
@@ -209,7 +222,8 @@ def fit_people(domain: TableDomain, people: Tensor, *, seed: int = 0, first: Seq
     sizes = [len(p) for p in columns]
     most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
     sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
-    after = drawn_after(places[sample], sizes, [domain.column(name) for name in first])
+    leading = [domain.column(name) for name in first]
+    after = drawn_after(places[sample], sizes, leading) if causes is None else caused(causes, leading)
     trees = {}
     for column, earlier in after.items():
         kinds = [(int(c), domain.attributes[c].ordered) for c in earlier]

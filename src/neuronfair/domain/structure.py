@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,17 @@ def drawn_after(places: Numbers, sizes: Sequence[int], first: Sequence[int] = ()
         told = np.where(told < 0, -1, np.maximum(told, shared[order[-1]]))
         told[order[-1]] = -1
     return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
+
+
+def caused(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[int, Numbers]:
+    """Return the columns of a graph in an order in which causes come before effects, each with its causes.
+
+    The `first` ones come first and have none.
+    """
+    before = {column: () if column in first else tuple(known) for column, known in causes.items()}
+    order = list(TopologicalSorter(before).static_order())
+    order = [*first, *(column for column in order if column not in first)]
+    return {column: np.array(before[column], dtype=np.int64) for column in order}
 
 
 def _most(earlier: Numbers, shared: Floats) -> Numbers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,12 +13,12 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.base import Twins
-from neuronfair.domain.combinations import Combinations
+from neuronfair.domain.combinations import Combinations, check_sensitive
 from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
+from neuronfair.domain.twinning import FLIPS, Twinning
 from neuronfair.errors import DomainError, did_you_mean, repeated
 
-MAX_TWINS = 100_000
 _CPU = torch.device("cpu")
 
 
@@ -48,22 +47,12 @@ class TableDomain:
     outside: Outside = "error"
     favourable: str | None = None  # the class that people hope for
     device: torch.device = _CPU
+    twinning: Twinning = FLIPS  # who is compared with whom
 
     def __post_init__(self) -> None:
-        names, me = self.names, self.name
-        if (twice := repeated(names)) is not None:
-            raise DomainError(f"{me}: attribute '{twice}' is declared twice")
-        if not self.sensitive:
-            raise DomainError(f"{self.name}: no sensitive attribute is named. {did_you_mean('', names)}")
-        for name in self.sensitive:
-            if name not in self._columns:
-                raise DomainError(f"{me}: sensitive attribute '{name}' is not a column. {did_you_mean(name, names)}")
-            if self.attributes[self.column(name)].size < 2:
-                raise DomainError(f"{self.name}: sensitive attribute '{name}' has one value only, so nobody has a twin")
-        if repeated(self.sensitive) is not None:
-            raise DomainError(f"{self.name}: a sensitive attribute is named twice: {', '.join(self.sensitive)}")
-        if math.prod(self.attributes[c].size for c in self.sensitive_columns) > MAX_TWINS:
-            raise DomainError(f"{me}: over {MAX_TWINS:,} combinations of sensitive values. Use a coarser grid")
+        if (twice := repeated(self.names)) is not None:
+            raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
+        check_sensitive(self.name, {a.name: a.size for a in self.attributes}, self.sensitive)
         if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
             raise DomainError(f"{self.name}: favourable '{self.favourable}' is not a class of the target")
         self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made
@@ -129,14 +118,19 @@ class TableDomain:
         return digest(self.target, *self.attributes)
 
     def with_sensitive(self, *names: str) -> TableDomain:
-        """Return this domain with other sensitive attributes."""
-        return dataclasses.replace(self, sensitive=tuple(names))
+        """Return this domain with other sensitive attributes; twins differ in nothing else then."""
+        return dataclasses.replace(self, sensitive=tuple(names), twinning=FLIPS)
 
     def to(self, device: str | torch.device) -> TableDomain:
         """Return this domain with its lookup tables on another device."""
-        return dataclasses.replace(self, device=torch.device(device))
+        return dataclasses.replace(self, device=torch.device(device), twinning=self.twinning.to(torch.device(device)))
 
     # Which rows exist
+
+    @property
+    def ruled(self) -> set[int]:
+        """The positions of the attributes that rules name."""
+        return self._rulebook.columns
 
     @property
     def restricted(self) -> bool:
@@ -189,7 +183,7 @@ class TableDomain:
         codes = codes.clone()
         codes[:, columns] = rows[:, columns]
         moved = self.clip(codes)
-        if self._rulebook.columns & set(columns):
+        if self.ruled & set(columns):
             kept = (moved[:, columns] == rows[:, columns]).all(1, keepdim=True)
             moved = torch.where(kept, moved, rows)
         return moved
@@ -231,26 +225,23 @@ class TableDomain:
         return self.combinations.values
 
     def twins(self, rows: Tensor) -> Twins:
-        """Return, for each row, the rows that differ from it in the sensitive attributes only: all k of them.
+        """Return the twins of each row, one for each other combination of sensitive values: all k of them.
 
-        A twin that breaks a rule is marked as not valid: no such person exists, so nothing is to be compared. A rule
-        that the row itself breaks already does not count against its twin.
+        One that is marked as not valid does not exist, so nothing is to be compared.
         """
-        twins = self.combinations.ahead(rows, self.combinations.others)
-        valid = torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device)
-        if self._rulebook.columns & set(self.sensitive_columns):
-            newly = self.broken(twins.flatten(0, 1)).view(*valid.shape, len(self.rules)) & ~self.broken(rows)[:, None]
-            valid = ~newly.any(-1)
-        return Twins(twins, valid)
+        return self.twinning.twins(self, rows)
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
-        number = number[:, None]
-        others = self.combinations.ahead(rows, number)[:, 0]
-        return torch.where(number > 0, others, rows)  # a row outside its bounds stays itself
+        return self.twinning.member(self, rows, number)
+
+    @cached_property
+    def twin_columns(self) -> tuple[int, ...]:
+        """The positions of the attributes in which a twin may differ."""
+        return self.twinning.columns(self)
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.
+        """Return one 64-bit number per row, equal for rows of one person: who differ in the sensitive attributes only.
 
         Exact where the other attributes have fewer than 2^63 combinations (`keys_are_exact`); otherwise two rows share
         a key with a chance of about 2^-63, or 3 in a million for any of ten million rows. Rows must lie within bounds.
@@ -264,8 +255,9 @@ class TableDomain:
 
     @property
     def _key_sizes(self) -> list[int]:
-        """How many values each column contributes to the key: one for a sensitive column, which does not count."""
-        return [1 if i in self.sensitive_columns else a.size for i, a in enumerate(self.attributes)]
+        """How many values each column contributes to the key: one for a column that does not count."""
+        alike = () if self.twinning.key_has_group else self.sensitive_columns
+        return [1 if i in alike else a.size for i, a in enumerate(self.attributes)]
 
     @cached_property
     def _key_coefficients(self) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.domain.attribute import MAX_VALUES, Attribute
+from neuronfair.domain.graph import check_graph
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.written import as_days
@@ -24,7 +25,7 @@ _TOP = (
 )
 _ATTRIBUTE = (
     *("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra"),
-    *("decimal", "date", "other"),
+    *("decimal", "date", "other", "fixed", "legitimate", "causes"),
 )
 _NUMBERS = ("low", "high", "step", "center", "scale")
 _TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
@@ -55,9 +56,11 @@ def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
     if not attributes:
         raise DomainError("no attributes. Write a table [attributes] with one line per column")
     default_encode = document.get("encode")
+    known = tuple(_attribute(name, entry, default_encode) for name, entry in attributes.items())
+    check_graph(known)
     return TableDomain(
         name=str(document.get("name", default_name)),
-        attributes=tuple(_attribute(name, entry, default_encode) for name, entry in attributes.items()),
+        attributes=known,
         sensitive=_names("sensitive", document.get("sensitive", [])),
         rules=tuple(_rule(entry) for entry in _list("rules", document.get("rules", []))),
         target=_target(document.get("target")),
@@ -85,7 +88,8 @@ def format_domain(domain: TableDomain) -> str:
         entry |= {"missing": a.missing} if a.missing is not None else {}
         entry |= {"extra": a.extra} if a.extra else {}
         entry |= {"decimal": a.decimal} if a.decimal != "." else {}
-        entry |= {key: getattr(a, key) for key in ("date", "other") if getattr(a, key) is not None}
+        entry |= {key: getattr(a, key) for key in ("date", "other", "causes") if getattr(a, key) is not None}
+        entry |= {key: True for key in ("fixed", "legitimate") if getattr(a, key)}
         lines.append(f"{_written(a.name)} = {_written(entry)}")
     for rule in domain.rules:
         lines += ["\n[[rules]]", f"name = {_written(rule.name)}"]
@@ -104,6 +108,8 @@ def _written(value: Any) -> str:
         return "{ " + ", ".join(f"{quoted(str(key))} = {_written(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_written(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return quoted(value) if isinstance(value, str) else repr(value)
 
 
@@ -138,7 +144,12 @@ def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
     for key in ("decimal", "date", "other"):
         if not isinstance(entry.get(key, ""), str):
             raise DomainError(f"{where}: {key} must be a text, is {entry[key]!r}")
-    reading = {key: entry[key] for key in ("decimal", "date", "other") if key in entry}
+    for key in ("fixed", "legitimate"):
+        if not isinstance(entry.get(key, False), bool):
+            raise DomainError(f"{where}: {key} must be true or false, is {entry[key]!r}")
+    reading = {key: entry[key] for key in ("decimal", "date", "other", "fixed", "legitimate") if key in entry}
+    if "causes" in entry:
+        reading["causes"] = _names(f"{where}: causes", entry["causes"])
     return Attribute(name, kind, values=values, encode=encode, missing=missing, extra=extra, **numbers, **reading)
 
 

@@ -11,6 +11,7 @@ from typing import Protocol, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import Draws
 from neuronfair.domain.plausible import plausible
 from neuronfair.domain.population import PopulationModel, fit_population
 from neuronfair.domain.table import TableDomain
@@ -19,7 +20,6 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.health import check_health, weak_guidance

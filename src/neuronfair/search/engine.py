@@ -187,7 +187,7 @@ class _Tally:
         self._parts.append(
             Findings(
                 packed=pairs.rows.to(domain.compact),
-                twin_values=pairs.twins[:, list(domain.sensitive_columns)].long(),
+                twin_values=pairs.twins[:, list(domain.twin_columns)].long(),
                 scores=pairs.scores,
                 twin_scores=pairs.twin_scores,
                 origin=origin[chosen],

@@ -22,7 +22,7 @@ class Findings:
     """
 
     packed: Tensor  # (f, d) codes, in the domain's compact type
-    twin_values: Tensor  # (f, s) sensitive codes of the twin for whom the decision flips
+    twin_values: Tensor  # (f, s) codes of the twin for whom the decision flips, where it may differ: `twin_columns`
     scores: Tensor  # (f, outputs)
     twin_scores: Tensor  # (f, outputs)
     origin: Tensor  # (f,) which seed the walker came from
@@ -54,7 +54,7 @@ class Findings:
     def twins(self, domain: Domain) -> Tensor:
         """Return the other person of each pair: (f, d)."""
         twins = self.rows.clone()
-        twins[:, list(domain.sensitive_columns)] = self.twin_values
+        twins[:, list(domain.twin_columns)] = self.twin_values
         return twins
 
     def scale(self, decision: Decision, known: Scale | None) -> Scale:
@@ -72,7 +72,7 @@ class Findings:
         rows = torch.empty(0, domain.codes_per_row, dtype=domain.compact, device=domain.device)
         number = torch.empty(0, dtype=torch.int64, device=domain.device)
         scores = torch.empty(0, outputs, device=domain.device)
-        return Findings(rows, rows[:, list(domain.sensitive_columns)].long(), scores, scores, number, number, rows)
+        return Findings(rows, rows[:, list(domain.twin_columns)].long(), scores, scores, number, number, rows)
 
     @staticmethod
     def join(parts: list[Findings]) -> Findings:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Domain
+from neuronfair.domain.draws import Draws
 from neuronfair.domain.plausible import Plausible
 from neuronfair.domain.population import PopulationModel
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.search.draws import Draws
 from neuronfair.search.judge import Judgement
 from neuronfair.search.pace import Pace
 

@@ -17,7 +17,7 @@ from neuronfair.errors import DomainError, RunError
 from neuronfair.search.findings import Findings
 
 ORIGIN, STEP, PLAUSIBILITY = "origin", "step", "plausibility"
-TWIN = "twin_{}"  # the value of a sensitive attribute in the twin
+TWIN = "twin_{}"  # the value of an attribute in the twin, where it may be another
 SCORE, TWIN_SCORE = "score_{}", "twin_score_{}"
 
 
@@ -31,7 +31,7 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
     }
     for i, attribute in enumerate(domain.attributes):
         columns[attribute.name] = values(attribute, packed[:, i])
-    for i, column in enumerate(domain.sensitive_columns):
+    for i, column in enumerate(domain.twin_columns):
         columns[ours[TWIN, column]] = values(domain.attributes[column], twins[:, i])
     for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
         for i in range(scores.shape[1]):
@@ -49,7 +49,7 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
         with pq.ParquetFile(path) as file:
             table = file.read()
         packed = torch.stack([_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
-        twins = [_codes(domain.attributes[c], table[ours[TWIN, c]]) for c in domain.sensitive_columns]
+        twins = [_codes(domain.attributes[c], table[ours[TWIN, c]]) for c in domain.twin_columns]
         return Findings(
             packed=packed.to(domain.device),
             twin_values=torch.stack(twins, 1).to(domain.device),
@@ -70,7 +70,7 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
 def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], str]:
     """Return what our own columns are called: a name that an attribute or an earlier one has gets a line behind it."""
     wanted: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
-    wanted |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.sensitive_columns}
+    wanted |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.twin_columns}
     wanted |= {(kind, i): kind.format(i) for kind in (SCORE, TWIN_SCORE) for i in range(outputs)}
     wanted[PLAUSIBILITY] = PLAUSIBILITY  # last, as it was in no older run: the names of the others stay
     taken = set(domain.names)

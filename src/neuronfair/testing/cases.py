@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.draws import Draws
 from neuronfair.domain.plausible import plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
@@ -16,7 +17,6 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.search.draws import Draws
 from neuronfair.search.judge import judge
 from neuronfair.search.method import World
 

@@ -80,6 +80,11 @@ class ImageDomain:
         """The position of the flag."""
         return (FLAG,)
 
+    @property
+    def twin_columns(self) -> tuple[int, ...]:
+        """The position of the flag."""
+        return (FLAG,)
+
     @cached_property
     def sensitive_values(self) -> Tensor:
         """Not shifted and shifted: (2, 1)."""

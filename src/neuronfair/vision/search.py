@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import search
 from neuronfair.search.findings import Findings
 from neuronfair.search.keys import KeySet

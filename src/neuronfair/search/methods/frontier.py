@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import Draws
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet

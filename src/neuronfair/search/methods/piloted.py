@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import Draws
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import with_row
 from neuronfair.search.budget import Budget
-from neuronfair.search.draws import Draws
 from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.judge import Judgement
