@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from neuronfair.domain.plausible import PLAUSIBLE
+from neuronfair.verdict.counterpart import CounterpartReport
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import AUDITED, RateOf, Rates
 from neuronfair.words import Population, percent, unusual
@@ -252,12 +253,14 @@ class AttributeReport:
     sensitive: tuple[str, ...]
     twins: int  # with how many others a person is compared
     rates: Rates = field(default_factory=Rates)
+    counterpart: CounterpartReport | None = None  # null where there are none, or they were not asked for
     groups: tuple[Group, ...] = ()
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
     direction: tuple[Direction, ...] = ()  # by population, findings last; empty if no class is known as favourable
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
+    search_twins: Literal["flip", "counterpart"] = "flip"  # whom the searches compare people with
     plausible_found: int | None = None  # people found who are plausible; null where that is not known
     severity: Severity | None = None  # gaps between scores
     probability_gaps: Severity | None = None  # the same between probabilities; null where there are none
@@ -278,6 +281,11 @@ class AttributeReport:
     def is_read(self) -> bool:
         """Whether the model reads one of the sensitive attributes, as far as is known; else no decision can flip."""
         return all(note.name != NOT_READ for note in self.health)
+
+    @property
+    def leads_with_counterparts(self) -> bool:
+        """Whether the flip test is empty and counterparts speak in its place."""
+        return self.counterpart is not None and not self.is_read
 
     @property
     def is_cleared(self) -> bool:
