@@ -21,6 +21,7 @@ from neuronfair.render.groups import left_out
 from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
+from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
 from neuronfair.verdict.entries import AttributeReport, Change, Finding, SearchReport
 from neuronfair.verdict.hurt import AMONG
 from neuronfair.verdict.rates import RateOf
@@ -68,14 +69,41 @@ def _headline(attribute: AttributeReport) -> RateOf | None:
 
 
 def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
-    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks."""
-    return max(attributes, key=lambda one: one.rates.largest)
+    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks.
+
+    Where no decision flips at all it is those with the largest effect that counterparts show.
+    """
+    return max(attributes, key=lambda one: (one.rates.largest, _effect(one)))
 
 
-def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[AttributeReport]:
-    """Return those of whom the first screen says whom they hurt: each attribute alone, at most two."""
-    alone = [one for one in attributes if one.direction and len(one.sensitive) == 1]
-    return (alone or [one for one in attributes if one.direction])[:2]
+def _effect(attribute: AttributeReport) -> float:
+    found = attribute.counterpart
+    return found.effect.rate if found is not None and found.claimed else 0.0
+
+
+def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
+    """Return those by which most people, on balance, lose or gain first, or else those by which most flip."""
+
+    def concerned(move: MoveReport) -> tuple[float, float]:
+        return abs((move.lost or 0.0) - (move.gained or 0.0)) * move.people, move.flips * move.people
+
+    return sorted(moves, key=concerned, reverse=True)
+
+
+def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[str]:
+    """Return whom it hurts, for the first screen: by each attribute alone, at most two.
+
+    Where the model does not read an attribute, that is what counterparts say.
+    """
+    told = {one.name: _hurt(one) for one in attributes if _hurt(one)}
+    alone = [told[one.name] for one in attributes if one.name in told and len(one.sensitive) == 1]
+    return (alone or list(told.values()))[:2]
+
+
+def _hurt(attribute: AttributeReport) -> str:
+    if attribute.counterpart is not None and attribute.leads_with_counterparts:
+        return attribute.counterpart.hurt
+    return attribute.direction[0].sentence if attribute.direction else ""
 
 
 def _best_search(attribute: AttributeReport) -> SearchReport | None:
@@ -136,6 +164,12 @@ def _parts(seconds: Seconds) -> str:
     return ", ".join(f"{step} {words.duration(value)}" for step, value in asdict(seconds).items())
 
 
+def _spanned(rate: Interval | CounterpartReport, unit: str = "%") -> str:
+    """Return a figure with the ends of its interval."""
+    value, low, high = (words.percent(share).removesuffix(" %") for share in (rate.rate, rate.low, rate.high))
+    return f"{value}{SPACE}{unit} ({low} to {high})"
+
+
 def _united(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: show(value).replace(" ", SPACE)
 
@@ -157,6 +191,7 @@ def _environment() -> Environment:
         },
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
+        "clearest": _clearest,
         "digest": _digest,
         "distance": _distance,
         "duration": _united(words.duration),
@@ -173,7 +208,9 @@ def _environment() -> Environment:
         "people": _people,
         "percent": percent,
         "reach": charts.reach,
+        "spanned": _spanned,
         "tight": _tight,
+        "widest": charts.widest,
         "worst_attribute": _worst_attribute,
     }
     environment.globals |= {
