@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from neuronfair.words import listed, plain, some
 
+NO_COUNTERPARTS = "no-counterparts"  # the name of a note about why there are none
+
 
 @dataclass(frozen=True)
 class Interval:

@@ -12,6 +12,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.measure.counterparts import counterpart_effect
 from neuronfair.model.blackbox import Model
+from neuronfair.verdict.counterpart import NO_COUNTERPARTS
 from neuronfair.verdict.counterpart_words import counterpart_report
 from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
@@ -19,9 +20,7 @@ from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import listed, plain
 
 
-def compare_counterparts(
-    case: Case, inquiry: Inquiry, settings: AuditSettings, progress: Progress
-) -> Case:
+def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, progress: Progress) -> Case:
     """Compare the people of the table with their counterparts, and return what the searches are to look at.
 
     They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
@@ -43,7 +42,7 @@ def compare_counterparts(
         if twins == "counterpart":
             raise
         seen = f"Nobody was compared with counterparts, who they would be in another group. {error}."
-        inquiry.note(Note("no-counterparts", seen, "The figures speak of flips only."))
+        inquiry.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
         return case
     inquiry.add(counterpart=counterpart_report(case.domain, case.data.rows, effect, case.confidence))
     if twins is None and read:
@@ -63,7 +62,7 @@ def unread(case: Case, reads: tuple[str, ...] | None) -> list[Note]:
         return []
     else:
         why = f"No score of the {len(case.data):,} rows of the table moves with {by}"
-    seen = f"{why}, so no decision flips with it: the flip test is empty, and says nothing of columns that stand in for it."
+    seen = f"{why}, so no decision flips with it: the flip test is empty, and silent on columns that stand in for it."
     return [Note(NOT_READ, seen, "Look at counterparts and groups instead, which may differ all the same.")]
 
 

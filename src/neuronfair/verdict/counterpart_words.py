@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterparts import Carrier, CounterpartEffect, Move
+from neuronfair.measure.carriers import Carrier
+from neuronfair.measure.counterparts import CounterpartEffect
+from neuronfair.measure.moves import Move
 from neuronfair.verdict.counterpart import CarrierReport, CounterpartReport, Interval, Legitimate, MoveReport
 from neuronfair.words import listed, number, part_of, percent, plain, plural
 
@@ -37,14 +40,16 @@ def counterpart_report(
         confidence=confidence,
         lost=effect.lost,
         gained=effect.gained,
-        moves=tuple(_moves(domain, moves, effect.placebo_moves)),
+        moves=tuple(_moves(domain, moves, effect)),
         hurt=_hurt(domain, moves) if claimed and effect.lost is not None else "",
         carriers=tuple(CarrierReport(_names(domain, one), one.share) for one in effect.carriers),
         carried=_carried(domain, effect.carriers) if claimed else "",
         auc=effect.auc,
         told=_told(domain, effect.auc),
         fixed=tuple(a.name for _, a in kept if a.fixed),
-        legitimate=tuple(Legitimate(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate),
+        legitimate=tuple(
+            Legitimate(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
+        ),
         left_out=tuple(_group(domain, codes) for codes in effect.left_out),
     )
 
@@ -60,21 +65,21 @@ def _sentence(domain: TableDomain, effect: CounterpartEffect) -> str:
     return f"{had}, no more than with shuffled groups ({shuffled}{few}): no effect is claimed. It is {points}."
 
 
-def _moves(domain: TableDomain, moves: Sequence[Move], placebos: Sequence[Move]) -> Iterator[MoveReport]:
-    shuffled = {(move.own, move.other): move for move in placebos}
+def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterpartEffect) -> Iterator[MoveReport]:
+    shuffled = {(move.own, move.other): move for move in effect.placebo_moves}
     for move in moves:
-        placebo = shuffled.get((move.own, move.other))
-        yield MoveReport(
-            _group(domain, move.own),
-            _group(domain, move.other),
-            *(move.people, move.flips, move.lost, move.gained),
-            *((None, None) if placebo is None else (placebo.lost, placebo.gained)),
-        )
+        report = MoveReport(_group(domain, move.own), _group(domain, move.other), move.people, move.flips)
+        if effect.lost is not None:  # else no class is favourable
+            report = replace(report, lost=move.lost, gained=move.gained)
+            placebo = shuffled.get((move.own, move.other))
+            if placebo is not None:
+                report = replace(report, placebo_lost=placebo.lost, placebo_gained=placebo.gained)
+        yield report
 
 
 def _hurt(domain: TableDomain, moves: Sequence[Move]) -> str:
     """Name the moves that most people, on balance, lose or gain by."""
-    clear = sorted(moves, key=lambda move: -abs((move.lost or 0) - (move.gained or 0)) * move.people)[:TOLD]
+    clear = sorted(moves, key=lambda move: -abs(move.lost - move.gained) * move.people)[:TOLD]
     told = [
         f"{_group(domain, move.own)} as {_group(domain, move.other)} lose '{domain.favourable}' in "
         f"{percent(move.lost)} of cases and gain it in {percent(move.gained)}"
@@ -95,7 +100,9 @@ def _carried(domain: TableDomain, carriers: Sequence[Carrier]) -> str:
     names = listed([plain(name) for name in _names(domain, one)])
     it = "that" if len(one.columns) == 1 else "these"
     share = part_of(one.share)
-    return f"{share[0].upper()}{share[1:]} of the effect goes through {names}: so much is gone if counterparts keep {it}."
+    return (
+        f"{share[0].upper()}{share[1:]} of the effect goes through {names}: so much is gone if counterparts keep {it}."
+    )
 
 
 def _told(domain: TableDomain, auc: float | None) -> str:
