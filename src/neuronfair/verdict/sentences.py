@@ -58,7 +58,7 @@ def _counterparts(attributes: Sequence[AttributeReport], carried: Sequence[Attri
     largest = sorted(carried, key=lambda one: -one.counterpart.effect.rate if one.counterpart else 0.0)
     empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
     parts = []
-    for one in dict.fromkeys([*largest[:1], *empty]):
+    for one in [*largest[:1], *(one for one in empty if one not in largest[:1])]:
         report = one.counterpart
         if report is not None:
             lead = (

@@ -22,7 +22,7 @@ from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
 from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
-from neuronfair.verdict.entries import AttributeReport, Change, Finding, SearchReport
+from neuronfair.verdict.entries import NOT_READ, AttributeReport, Change, Finding, SearchReport
 from neuronfair.verdict.hurt import AMONG
 from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Seconds
@@ -90,20 +90,13 @@ def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
     return sorted(moves, key=concerned, reverse=True)
 
 
-def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[str]:
-    """Return whom it hurts, for the first screen: by each attribute alone, at most two.
+def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[AttributeReport]:
+    """Return those of whom the first screen says whom they hurt: each attribute alone, at most two.
 
-    Where the model does not read an attribute, that is what counterparts say.
+    Where counterparts lead, the verdict has said it.
     """
-    told = {one.name: _hurt(one) for one in attributes if _hurt(one)}
-    alone = [told[one.name] for one in attributes if one.name in told and len(one.sensitive) == 1]
-    return (alone or list(told.values()))[:2]
-
-
-def _hurt(attribute: AttributeReport) -> str:
-    if attribute.counterpart is not None and attribute.leads_with_counterparts:
-        return attribute.counterpart.hurt
-    return attribute.direction[0].sentence if attribute.direction else ""
+    every = [one for one in attributes if one.direction and not one.leads_with_counterparts]
+    return ([one for one in every if len(one.sensitive) == 1] or every)[:2]
 
 
 def _best_search(attribute: AttributeReport) -> SearchReport | None:
@@ -215,6 +208,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "AMONG": AMONG,
+        "NOT_READ": NOT_READ,
         "OF": words.OF,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,
