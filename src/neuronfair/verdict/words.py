@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import FLIPS
 from neuronfair.measure.direction import favourable_class
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
@@ -118,7 +119,9 @@ def finding(
     one, other = decided(domain, decision, pair.scores, pair.twin_scores)
     verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
     instead = listed([f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed])
-    who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
+    others = {*table} - {change.attribute for change in changed} - {domain.names[c] for c in named}
+    who = person(domain, row, [domain.names[c] for c in named], len(others))
+    twin = "with" if domain.twinning is FLIPS else "the counterpart, with"
     score, twin_score = lead(decision, pair.scores, pair.twin_scores)
     likely = likelihood(domain, decision, scale, pair)
     odds = f" (probability of '{likely[0]}' {' → '.join(shift(*likely[1:]))})" if likely is not None else ""
@@ -133,7 +136,7 @@ def finding(
         score=float(score),
         twin_score=float(twin_score),
         gap=float(decision.gap(pair.scores, pair.twin_scores)),
-        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}{odds}.",
+        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; {twin} {instead}: {quote}{other}{quote}{odds}.",
         outcome=outcome,
         probability=probability,
         twin_probability=twin_probability,
@@ -187,6 +190,9 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
     by = listed([plain(name) for name in domain.sensitive])
     times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
+    flips = f"the decision flips with {by}"
+    if domain.twinning is not FLIPS:
+        flips = f"a counterpart by {by} is decided otherwise"
     who = "Plausible people" if group.rate.population == "plausible" else "People"
     return SubgroupReport(
         text=text,
@@ -195,7 +201,7 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
         findings=group.findings,
         rate=rate_of(group.rate),
         lift=group.lift,
-        sentence=f"{who} with {text}: the decision flips with {by} for {percent(group.rate.rate)} of them{times}.",
+        sentence=f"{who} with {text}: {flips} for {percent(group.rate.rate)} of them{times}.",
     )
 
 
