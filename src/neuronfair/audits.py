@@ -87,15 +87,14 @@ class Audit:
         lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
         for one in self.report.attributes:
             shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
-            counterpart = (
-                one.counterpart
-                and f"; {percent(one.counterpart.rate)} as counterparts, {percent(one.counterpart.placebo.rate)} with shuffled groups"
-            )
-            proved = [f"{percent(part.share)} {name}" for name, part in one.proved.parts] if one.proved else []
-            lines.append(
-                f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}{counterpart or ''}"
-                + (f"; {', '.join(proved)}" if proved else "")
-            )
+            people = ", ".join([*shares, plural(one.people_found, "person", "people")])
+            parts = [f"  {one.name}: flips for {people}"]
+            if one.counterpart is not None:
+                rate, placebo = percent(one.counterpart.rate), percent(one.counterpart.placebo.rate)
+                parts.append(f"{rate} decided otherwise as counterparts, {placebo} with shuffled groups")
+            if one.proved is not None:
+                parts.append(", ".join(f"{percent(part.share)} {name}" for name, part in one.proved.parts))
+            lines.append("; ".join(parts))
         lines += [f"  table: {remark}" for remark in self.remarks]
         return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
 

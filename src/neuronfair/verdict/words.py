@@ -126,6 +126,7 @@ def finding(
     likely = likelihood(domain, decision, scale, pair)
     odds = f" (probability of '{likely[0]}' {' → '.join(shift(*likely[1:]))})" if likely is not None else ""
     outcome, probability, twin_probability = likely or (None, None, None)
+    told = f"{verb} {quote}{one}{quote}; {twin} {instead}: {quote}{other}{quote}{odds}."
     return Finding(
         number=number,
         method=method,
@@ -136,7 +137,7 @@ def finding(
         score=float(score),
         twin_score=float(twin_score),
         gap=float(decision.gap(pair.scores, pair.twin_scores)),
-        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; {twin} {instead}: {quote}{other}{quote}{odds}.",
+        sentence=f"{who[0].upper()}{who[1:]} {told}",
         outcome=outcome,
         probability=probability,
         twin_probability=twin_probability,
