@@ -79,8 +79,13 @@ class CounterpartReport:
     left_out: tuple[str, ...] = ()  # groups of too few people to say what they are like
 
     @property
+    def sentences(self) -> tuple[str, ...]:
+        """All that is said: how many would be decided otherwise, whom it hurts, what carries it, what is kept."""
+        return tuple(filter(None, (self.sentence, self.hurt, self.carried, self.told, *self.notes)))
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What counterparts keep and who has none, a sentence each."""
+        """What counterparts keep, and who has none."""
         fixed = f"Counterparts keep {listed([plain(name) for name in self.fixed])}: nobody's group moves that."
         few = "have too few people in the table to say what such people are like, so they have no counterparts."
         return (

@@ -11,6 +11,7 @@ from neuronfair.domain.counterpart_fit import with_counterparts
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.measure.counterparts import counterpart_effect
+from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import Model
 from neuronfair.verdict.counterpart import NO_COUNTERPARTS
 from neuronfair.verdict.counterpart_people import beside_counterparts
@@ -54,6 +55,16 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
     inquiry.add(search_twins="counterpart")
     plans = tuple(replace(plan, twins="counterpart") for plan in case.plans)
     domain = with_counterparts(case.domain, effect.counterparts)
+    progress("Judging plausible people beside their counterparts", 0, None)
+    inquiry.rate = discrimination_rate(  # that groups are compared with
+        case.model,
+        domain,
+        population="domain" if case.population is None else case.population,
+        samples=case.samples,
+        confidence=case.confidence,
+        decision=case.decision,
+        seed=case.seed,
+    )
     return replace(case, data=replace(case.data, domain=domain), plans=plans)
 
 

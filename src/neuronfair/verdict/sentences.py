@@ -55,19 +55,16 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
 
 def _counterparts(attributes: Sequence[AttributeReport], carried: Sequence[AttributeReport]) -> str:
     """Return what counterparts say: of each attribute that the model does not read, and of the largest effect."""
-    largest = sorted(carried, key=lambda one: -one.counterpart.effect.rate if one.counterpart else 0.0)
     empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
+    largest = sorted(carried, key=lambda one: -one.counterpart.effect.rate if one.counterpart else 0.0)[:1]
     parts = []
-    for one in [*largest[:1], *(one for one in empty if one not in largest[:1])]:
-        report = one.counterpart
-        if report is not None:
-            lead = (
-                f"Counterparts ({_by(one)}):"
-                if one.is_read
-                else f"The model does not read {_by(one)}, so the flip test is empty."
-            )
-            parts.append(" ".join(filter(None, [lead, report.sentence, report.hurt, report.carried])))
-    return " ".join([*parts, *(["That is evidence, no proof."] if parts else [])])
+    for one in (*largest, *(one for one in empty if one not in largest)):
+        lead = f"The model does not read {_by(one)}, so the flip test is empty."
+        if one.is_read:
+            lead = f"Counterparts ({_by(one)}):"
+        if (report := one.counterpart) is not None:
+            parts += [lead, report.sentence, report.hurt, report.carried]
+    return " ".join(filter(None, [*parts, "That is evidence, no proof." if parts else ""]))
 
 
 def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows: int) -> str:
