@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from neuronfair.measure.rate import Rate
+from neuronfair.verdict import counterpart as c
 from neuronfair.verdict import entries as e
 from neuronfair.verdict import report as r
 from neuronfair.verdict.proved import Proved
@@ -90,6 +91,44 @@ def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
     nobody = (search("frontier", 0, None), search("neuronfair", 0, None))
     rates = Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
     return attribute(name, **{"rates": rates, "searches": nobody, "severity": None, "worst": ()} | more)
+
+
+def counterpart(groups: Sequence[str] = ("Male", "Female"), *, claimed: bool = True, **more: Any) -> c.CounterpartReport:
+    """What counterparts in these groups say: men lose, women gain; and no more than chance where nothing is claimed."""
+    rate, placebo, effect = (
+        (c.Interval(0.19, 0.181, 0.199), c.Interval(0.0003, 0.0, 0.0007), c.Interval(0.1897, 0.1806, 0.1988))
+        if claimed
+        else (c.Interval(0.031, 0.019, 0.043), c.Interval(0.028, 0.012, 0.044), c.Interval(0.003, -0.009, 0.015))
+    )
+    pairs = [(i, own, other) for i, own in enumerate(groups) for other in groups if other != own]
+    size = 1.0 if claimed else 0.1
+    moves = tuple(
+        c.MoveReport(own, other, 20_000 // (i + 1), 0.2 * size, *sides, 0.018, 0.01)
+        for i, own, other in pairs
+        for sides in [(0.171 * size, 0.013 * size) if i == 0 else (0.006 * size, 0.08 * size)]
+    )
+    made = c.CounterpartReport(
+        **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20, confidence=0.95,
+        sentence="Had they been of the other group, 19 % of 20,000 people would be decided otherwise.",
+        lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1 % of cases." if claimed else "",
+        carriers=(c.CarrierReport(("relationship",), 0.58), c.CarrierReport(("relationship", "marital_status"), 0.81)),
+        carried="81 % of the effect goes through relationship and marital status." if claimed else "",
+        auc=0.93, told="The model's other inputs tell sex with an AUC of 0.93.", fixed=("age",),
+        legitimate=(c.Legitimate("hours_per_week", "Counterparts keep hours per week, since it is legitimate."),),
+        left_out=("Other",),
+    )  # fmt: skip
+    return replace(made, **more)
+
+
+def unread(made: r.Report, *found: c.CounterpartReport) -> r.Report:
+    """The same audit of a model that does not read the sensitive attributes: counterparts speak."""
+    note = e.Note(e.NOT_READ, "The model does not read it.", "Look at counterparts.")
+    attributes = tuple(
+        replace(one, rates=rates(0, table=0), direction=(), health=(note,), counterpart=what, search_twins="counterpart")
+        for one, what in zip(made.attributes, found, strict=True)
+    )
+    data = replace(made.data, favourable=made.data.classes[-1])
+    return replace(made, attributes=attributes, data=data)
 
 
 def report(*attributes: e.AttributeReport, **more: Any) -> r.Report:

@@ -14,6 +14,7 @@ from neuronfair.measure.counterparts import counterpart_effect
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import Model
 from neuronfair.verdict.counterpart import NO_COUNTERPARTS
+from neuronfair.verdict.counterpart_people import beside_counterparts
 from neuronfair.verdict.counterpart_words import counterpart_report
 from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
@@ -50,7 +51,10 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
         seen = f"Nobody was compared with counterparts, who they would be in another group. {error}."
         inquiry.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
         return case
-    inquiry.add(counterpart=counterpart_report(case.domain, rows, effect, case.confidence))
+    inquiry.add(
+        counterpart=counterpart_report(case.domain, rows, effect, case.confidence),
+        counterpart_people=beside_counterparts(case, effect),
+    )
     if twins is None and read:
         return case
     inquiry.add(search_twins="counterpart")

@@ -214,6 +214,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A person of the table beside the typical counterpart, who is decided otherwise."""
+
+    person: Finding  # changed: all in which the counterpart differs
+    share: float  # of the person's drawn counterparts who are decided otherwise
+
+
+@dataclass(frozen=True)
 class Condition:
     """One condition of a rule: labels, or the ends that matter of a number."""
 
@@ -254,6 +262,7 @@ class AttributeReport:
     twins: int  # with how many others a person is compared
     rates: Rates = field(default_factory=Rates)
     counterpart: CounterpartReport | None = None  # null where there are none, or they were not asked for
+    counterpart_people: tuple[Beside, ...] = ()  # up to four with many such counterparts; none without an effect
     groups: tuple[Group, ...] = ()
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
