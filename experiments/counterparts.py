@@ -152,34 +152,34 @@ def report(scale: Scale, results: Results) -> Report:
         small |= dict.fromkeys(f"{' '.join(case)}: {group}" for d in done for group in d["left_out"])
         if kind == "xgboost" and case in FIRST:
             before.append([" ".join(case), *_beside(FIRST[case]), *_beside([_of(done, largest, k) for k in BOTH])])
-    splits = f"{span(counts)} splits"
+    splits, tables = f"Splits: {span(counts)}.", (QUICK if scale.quick else FULL)["placebos"]
     return Report(
         "Counterparts: models that do not read the attribute",
         "A network and boosted trees are trained on 70 % of the rows without the sensitive attribute, so the flip test "
         "finds nothing. A person's counterparts are who they would be in another group, by what the table says of both "
         "groups; the rate is the share of counterparts that are decided otherwise, the placebo the same with shuffled "
-        "groups. Counterparts, 20 placebos and 20 resampled tables are made of the 30 % of the rows that taught the "
-        "model nothing (a third of them stopped the network's training) and measured on the same people: that is what "
-        "an auditor has who is not given the rows of the training. Default domains, no attribute fixed or legitimate. "
-        "Bank's ages are three groups: below 25, 25 to 60, above 60. An effect is claimed where the interval of the "
-        "rate does not reach that of the placebo. It is evidence that other attributes carry the group into the "
-        "decision, not proof: hidden causes and another order of the attributes would give other counterparts, and "
-        "whether a difference is legitimate (an age's profession, say) the table does not know. Nor does an effect "
-        "that is not claimed acquit a model: of few people (German: 300) only a large one can be told from chance.",
+        f"groups. Counterparts, {tables} placebos and {tables} resampled tables are made of the 30 % of the rows that "
+        "taught the model nothing (a third of them stopped the network's training) and measured on the same people: "
+        "that is what an auditor has who is not given the rows of the training. Default domains, no attribute fixed or "
+        "legitimate; Bank's ages are three groups: below 25, 25 to 60, above 60. An effect is claimed where the "
+        "interval of the rate does not reach that of the placebo. It is evidence that other attributes carry the group "
+        "into the decision, not proof: with hidden causes, or another order of the attributes, counterparts would be "
+        "others, and what may rightly differ between groups the table does not say. Nor does an effect that is not "
+        "claimed acquit a model: of few people (German: 300) only a large one can be told from chance.",
         {
             "rates": Table(
                 ["model", "accuracy", "flip test", "counterparts", "placebo", "effect", "claimed", "AUC"],
                 rates,
                 "Accuracy on the 20 % of rows for testing. Effect: rate less placebo, with the 95 % interval of one "
                 "audit (mean of the splits). AUC: how well boosted trees tell the group from the other attributes "
-                f"(0.5: not at all). ± is that of the mean of {splits}, which share people: another table may differ "
-                f"by more.{_left_out(small)}",
+                f"(0.5: not at all). {splits} They share people: another table may differ by more than ± says."
+                f"{_left_out(small)}",
             ),
             "moves": Table(
                 ["the two largest groups", "class", "lost", "gained", "placebo: lost", "gained"],
                 moves,
                 "Of the counterparts that people of one group have in the other, the share that loses or gains the "
-                f"class, which is the favourable one where the domain names one (not of Bank and MEPS); {splits}.",
+                f"class, which is the favourable one where the domain names one (not of Bank and MEPS). {splits}",
             ),
             "carriers": Table(
                 ["model", "carriers (splits that name them)", "first alone", "first two", "all named"],
