@@ -7,7 +7,7 @@ import pytest
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
 from neuronfair.verdict.baseline import compare_with, read_baseline
-from neuronfair.verdict.entries import Interpretation
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.rates import Rates
 from neuronfair.verdict.report import DecisionReport
 from tests.reports import MODEL, REPRODUCTION, attribute, fair, layer, proved, report, search

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from neuronfair.domain.counterpart_fit import fit_counterparts
 from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
@@ -74,6 +75,9 @@ def run(
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
+    if settings.twins == "counterpart":
+        for view in views:
+            fit_counterparts(view.domain, view.rows)  # refuses what is impossible, before any work is done
     past = ready.replay(opened)
     place = Path(folder) if folder is not None else None
     if place is not None:

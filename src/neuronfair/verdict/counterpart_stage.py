@@ -21,6 +21,8 @@ from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import listed, plain
 
+LEARNED = 50_000  # rows of the table, at most, that counterparts are learned from, some forty times
+
 
 def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, progress: Progress) -> Case:
     """Compare the people of the table with their counterparts, and return what the searches are to look at.
@@ -28,12 +30,15 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
     They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
     else for flips. Where counterparts are impossible that is said, but an error if they were asked for.
     """
-    twins, read = settings.twins, inquiry.report.is_read
+    twins, read, rows = settings.twins, inquiry.report.is_read, case.data.rows
+    if len(rows) > LEARNED:
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(case.seed))
+        rows = rows[order[:LEARNED].to(rows.device)]
     try:
         effect = counterpart_effect(
             case.model,
             case.domain,
-            case.data.rows,
+            rows,
             decision=case.decision,
             thorough=settings.thorough(case.samples, leads=twins is not None or not read),
             confidence=case.confidence,
@@ -47,7 +52,7 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
         inquiry.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
         return case
     inquiry.add(
-        counterpart=counterpart_report(case.domain, case.data.rows, effect, case.confidence),
+        counterpart=counterpart_report(case.domain, rows, effect, case.confidence),
         counterpart_people=beside_counterparts(case, effect),
     )
     if twins is None and read:

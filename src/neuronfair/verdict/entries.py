@@ -8,6 +8,7 @@ from typing import Literal
 
 from neuronfair.domain.plausible import PLAUSIBLE
 from neuronfair.verdict.counterpart import CounterpartReport
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import AUDITED, RateOf, Rates
 from neuronfair.words import Population, percent, unusual
@@ -83,32 +84,6 @@ class Direction:
     people: int  # those among them for whom the favourable decision hangs on the sensitive values
     sides: tuple[Side, ...]  # up to 20, the clearest first
     sentence: str
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """How a layer reacts to the sensitive attributes."""
-
-    name: str
-    neurons: int
-    auc: float  # area under the AS curve
-    cut: float  # T_d, where the AS curve meets y = x
-    biased: tuple[int, ...]  # neurons whose reaction exceeds the cut
-    act_diff: tuple[float, ...]  # ActDiff of each neuron
-    curve: tuple[tuple[float, float], ...]  # the AS curve: threshold and share of neurons above it
-
-
-@dataclass(frozen=True)
-class Interpretation:
-    """Which layers and neurons react."""
-
-    worst: str  # the most biased layer
-    layers: tuple[LayerReport, ...]
-
-    @property
-    def worst_auc(self) -> float | None:
-        """The area of the most biased layer; None where it is not among the layers."""
-        return next((layer.auc for layer in self.layers if layer.name == self.worst), None)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class AuditSettings:
         """Return how many counterparts are looked at, where so many people are sampled; fewer unless they lead."""
         if leads:
             return Thoroughness(placebos=self.placebos, people=samples)
-        return Thoroughness(BESIDE, self.placebos, math.ceil(samples / 10))
+        return Thoroughness(BESIDE, self.placebos, math.ceil(samples / 20))
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
-from neuronfair.verdict.entries import Interpretation
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.rates import RateOf
 
 
