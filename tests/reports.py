@@ -111,7 +111,8 @@ def counterpart(
         for sides in [(0.171 * size, 0.013 * size) if i == 0 else (0.006 * size, 0.08 * size)]
     )
     made = c.CounterpartReport(
-        **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20, confidence=0.95,
+        **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
+        confidence=0.95,
         sentence="Had they been of the other group, 19 % of 20,000 people would be decided otherwise.",
         lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1 % of cases." if claimed else "",
         carriers=(c.CarrierReport(("relationship",), 0.58), c.CarrierReport(("relationship", "marital_status"), 0.81)),
