@@ -153,8 +153,8 @@ def test_where_the_flip_test_is_empty_counterparts_lead():
     assert told.level == "discriminates"
     assert told.text == (
         "The model does not read sex, so the flip test is empty. Had they been of the other group, 19 % of 20,000 "
-        "people would be decided otherwise. Men as women lose '>50K' in 17.1 % of cases. 81 % of the effect goes through "
-        "relationship and marital status. That is evidence, no proof."
+        "people would be decided otherwise. Men as women lose '>50K' in 17.1 % of cases. 81 % of the effect goes "
+        "through relationship and marital status. That is evidence, no proof."
     )
 
 
