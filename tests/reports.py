@@ -112,7 +112,8 @@ def counterpart(
     )
     made = c.CounterpartReport(
         **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
-        confidence=0.95, sentence="Had they been of the other group, 19 % of 20,000 people would be decided otherwise.",
+        confidence=0.95,
+        sentence="Had they been of the other group, 19 % of 20,000 people would be decided otherwise.",
         lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1 % of cases." if claimed else "",
         carriers=(c.CarrierReport(("relationship",), 0.58), c.CarrierReport(("relationship", "marital_status"), 0.81)),
         carried="81 % of the effect goes through relationship and marital status." if claimed else "",

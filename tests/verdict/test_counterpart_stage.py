@@ -12,10 +12,12 @@ from neuronfair import Data, TableDomain
 from neuronfair.audits import Audit, audit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.errors import DomainError
+from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.counterparts import Thoroughness
 from neuronfair.verdict import audit as auditing
 from neuronfair.verdict import counterpart_stage as stage
+from neuronfair.verdict import excess
+from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.settings import AuditSettings
 
 SMALL = AuditSettings(seeds=5, steps=3, samples=500, methods=("frontier",), prove=0, repair=False, placebos=4)
@@ -175,3 +177,23 @@ def test_ctrl_c_keeps_what_is_there(compared, monkeypatch):
     assert told.interrupted
     assert one.rates.table is not None
     assert (one.counterpart, one.searches) == (None, ())
+
+
+def test_a_test_judges_the_effect_of_counterparts(tmp_path, monkeypatch):
+    monkeypatch.setattr(excess, "Thoroughness", lambda people: Thoroughness(4, 4, people))
+    fairness, quick = Fairness(tmp_path), CheckSettings(samples=300, seeds=5, steps=3)
+    with pytest.raises(AssertionError) as failed:
+        fairness.check(reads(COPY), people(), settings=quick, twins="counterpart")
+    told = str(failed.value)
+    assert "Its upper end may be 1 at most." in told
+    assert "All of the effect goes through copy" in told
+    assert "their counterpart with group" in told
+    assert "flips" not in told
+    passed = fairness.check(reads(COPY), people(), max_rate=0.02, settings=quick)  # by flips
+    assert passed.counterpart is None
+    passed = fairness.check(reads(NOISE, 4.5), people(), max_rate=0.5, settings=quick, twins="counterpart")
+    assert passed.counterpart.effect.high < 0.5
+    with pytest.raises(NeuronFairError, match="needs a table"):
+        fairness.check(reads(COPY), DOMAIN, twins="counterpart")
+    with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'twin'"):
+        fairness.check(reads(COPY), people(), twins="twin")

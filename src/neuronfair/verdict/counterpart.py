@@ -69,7 +69,7 @@ class CounterpartReport:
     lost: float | None = None  # share of the counterparts who lose the favourable decision; null if none is known
     gained: float | None = None  # and who gain it
     moves: tuple[MoveReport, ...] = ()  # by group and other group, the largest groups first
-    hurt: str = ""  # whom it hurts, as a sentence; empty if no class is known as favourable
+    hurt: str = ""  # whom it hurts, as a sentence; empty where nothing is claimed, or no class is known as favourable
     carriers: tuple[CarrierReport, ...] = ()  # the attribute that carries most of the effect first
     carried: str = ""  # which attributes carry it, as a sentence; empty where nothing is claimed
     auc: float | None = None  # with which the model's inputs tell the group: 0.5 is not at all; null: not known

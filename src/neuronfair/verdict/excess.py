@@ -95,5 +95,4 @@ def too_large(report: CounterpartReport, most: float) -> list[str]:
     """Return that the effect of counterparts is too large; nothing where its interval excludes that."""
     if report.effect.high <= most:
         return []
-    allowed = f"At most {100 * most:g} points are allowed, at the upper end of the interval."
-    return [f"{report.sentence} {allowed}", *report.sentences[1:]]
+    return [f"{report.sentence} Its upper end may be {100 * most:g} at most.", *report.sentences[1:]]
