@@ -58,7 +58,8 @@ def test_what_they_say_is_on_the_page(unread):
         "81 % of the effect goes through relationship and marital status.", "with an AUC of 0.93",
         "relationship 58 %", "marital_status 81 %", "Counterparts keep age: nobody's group moves that.",
         "Counterparts keep hours per week, since it is legitimate.", "Other have too few people",
-        "What else differs goes with the group.", "docs/explanation/counterparts.md", "evidence and no proof",
+        "What else differs goes with the group.", "(people whose counterpart is decided otherwise)",
+        "docs/explanation/counterparts.md", "evidence and no proof",
     ):  # fmt: skip
         assert words in unread.text, words
     assert [a["href"] for a in unread.all("a")].count("#counterparts") == 2
