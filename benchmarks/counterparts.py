@@ -95,7 +95,7 @@ def truth(args: argparse.Namespace) -> None:
     """Print how often the true decision is told, in percent, the mean of some worlds."""
     row(("world", "people", *TRUTH))
     row(["---"] * (2 + len(TRUTH)))
-    for kind in KINDS:
+    for kind in args.kinds or KINDS:
         for people in args.people:
             seeds = range(args.seed, args.seed + args.worlds)
             means = np.mean([told(World(kind, people, seed), args.draws, seed) for seed in seeds], 0)
@@ -107,7 +107,7 @@ def claims(args: argparse.Namespace) -> None:
     row(("model", "people", "worlds", "claimed", "mean rate, %", "largest", "mean placebo, %"))
     row(["---"] * 7)
     thorough, decision = Thoroughness(draws=args.draws), Decision("threshold", 0.0)
-    for kind in ("alone", "apart", "copy"):
+    for kind in args.kinds or ("alone", "apart", "copy"):
         for people in args.people:
             found = []
             for seed in range(args.seed, args.seed + args.worlds):
@@ -124,6 +124,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("truth", "claims"))
+    parser.add_argument("--kinds", nargs="+", help="some of the worlds, or of the models")
     parser.add_argument("--people", type=int, nargs="+", default=[2000])
     parser.add_argument("--worlds", type=int, default=10)
     parser.add_argument("--draws", type=int, default=8)
