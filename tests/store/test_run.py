@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import PopulationModel, fit_population
+from neuronfair.domain.population_file import load_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import Target
 from neuronfair.domain.toml import format_domain, parse_domain, read_domain
@@ -28,7 +29,7 @@ from neuronfair.search.outcome import Plan
 from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import DOMAIN
-from neuronfair.store.population import read_population
+from neuronfair.store.population import read_back
 from neuronfair.store.run import Run
 from neuronfair.testing.cases import Young
 from tests.conftest import PEOPLE
@@ -267,11 +268,14 @@ def test_a_run_with_another_option(halfway, option, value):
 
 def test_a_run_that_is_older_than_a_setting_goes_on_without_it(tmp_path):
     old = make_manifest(PLAN)
-    del old["plan"]["plausible"]
+    del old["plan"]["plausible"], old["plan"]["twins"]
     Run.create_or_open(tmp_path / "run", old, DOMAIN_OF_RUN, 2)
     assert Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2).population is None
     other = make_manifest(dataclasses.replace(PLAN, plausible=0.1))
     with pytest.raises(RunError, match=r"begun with plausible = 0\.0, not 0\.1"):
+        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
+    other = make_manifest(dataclasses.replace(PLAN, twins="counterpart"))
+    with pytest.raises(RunError, match=r"begun with twins = flip, not counterpart"):
         Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
 
 
@@ -291,7 +295,7 @@ def test_the_population_is_kept_with_the_run(tmp_path):
     with pytest.raises(
         RunError, match=r"bad\.safetensors: not a population that can be read.*What was found is still there"
     ):
-        read_population(tmp_path / "bad.safetensors", DOMAIN_OF_RUN)
+        read_back(load_population, tmp_path / "bad.safetensors", DOMAIN_OF_RUN)
 
 
 def test_a_population_of_ones_own_is_not_kept(tmp_path):
