@@ -17,12 +17,13 @@ from neuronfair.words import listed
 FEWEST = 30  # people of a group, to say what such people are like
 
 
-def fit_counterparts(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> Counterparts:
+def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None = None, seed: int = 0) -> Counterparts:
     """Return how the people of a table become people of another group.
 
     The sensitive attributes come first, then those that stay as they are, then the others, in the order of the
     population model or of the graph that the attributes' `causes` are. Groups of a few people are left out; refused
-    where fewer than two groups are left, or where nothing else than the group may change.
+    where fewer than two groups are left, or where nothing else than the group may change. `groups`, where they are
+    known, are those that are not left out.
     """
     kept = kept_columns(domain)
     sensitive = domain.sensitive_columns
@@ -32,11 +33,11 @@ def fit_counterparts(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> Cou
             "decision could differ. Leave some attributes free to move with the group"
         )
     people = domain.clip(rows)
-    numbers = domain.combinations.number(people)
-    counts = torch.bincount(numbers, minlength=len(domain.sensitive_values))
-    groups = counts >= FEWEST
-    if int(groups.sum()) < 2:
-        raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
+    if groups is None:
+        counts = torch.bincount(domain.combinations.number(people), minlength=len(domain.sensitive_values))
+        groups = counts >= FEWEST
+        if int(groups.sum()) < 2:
+            raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
     causes = graph(domain.attributes)
     names = domain.sensitive if causes is not None else first

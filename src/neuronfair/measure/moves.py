@@ -1,0 +1,143 @@
+"""How people and their counterparts are decided, and how each group fares as another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.base import Twins
+from neuronfair.domain.counterparts import Counterparts
+from neuronfair.domain.table import TableDomain
+from neuronfair.measure.carriers import Pairs
+from neuronfair.measure.direction import favourable_class
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+
+AT_ONCE = 1 << 16  # counterparts that the model is asked about together
+
+
+@dataclass(frozen=True)
+class Move:
+    """How people of one group fare as people of another: shares of their counterparts."""
+
+    own: tuple[int, ...]  # sensitive codes
+    other: tuple[int, ...]
+    people: int
+    flips: float  # decided otherwise
+    lost: float = 0.0  # the favourable class is decided for the person, and not for the counterpart
+    gained: float = 0.0  # the other way round
+
+
+class Asked:
+    """A model, and what it says of some people and of who differs from them in the group only."""
+
+    def __init__(self, model: Model, domain: TableDomain, people: Tensor, decision: Decision) -> None:
+        self._model, self._domain, self._people, self._decision = model, domain, people, decision
+        self._flipped = domain.twins(people).rows
+        self._own = self._scores(people)
+        self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
+        self.favourable = favourable_class(domain, decision, model.outputs)
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        parts = torch.split(rows, max(1, self._model.encoding.rows_per_pass))
+        return torch.cat([self._model.scores(part) for part in parts])
+
+    def tally(self, grouped: Tensor, draws: Iterable[Twins], *, flipped: bool) -> Tally:
+        """Compare the decisions for the people and for their counterparts.
+
+        `grouped` are the people with the groups that were used. Of shuffled groups the model knows nothing: then
+        (`flipped` False) it is asked about counterparts with the person's own sensitive values.
+        """
+        columns, own = list(self._domain.sensitive_columns), self._own[:, None, None]
+        base, known = self._flipped, self._flipped_scores
+        if not flipped:
+            base, known = self._people[:, None].expand_as(base), self._own[:, None].expand_as(known)
+        counts = torch.zeros(4, *base.shape[:2], device=base.device)
+        draws, together = iter(draws), max(1, AT_ONCE // max(1, base.shape[0] * base.shape[1]))
+        while several := list(islice(draws, together)):  # of few people, who make a small batch alone
+            rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
+            if not flipped:
+                rows[..., columns] = self._people[:, None, None, columns]
+            # Who differs in nothing but the group is asked about once.
+            moved = (rows != base[:, None]).any(-1) & valid
+            scores = known[:, None].repeat(1, len(several), 1, 1)
+            if bool(moved.any()):
+                scores[moved] = self._scores(rows[moved])
+            seen = [valid, self._decision.differ(own, scores)]
+            if self.favourable is not None:
+                before, after = (self._decision.chosen(s) == self.favourable for s in (own, scores))
+                seen += [before & ~after, ~before & after]
+            for count, one in zip(counts, seen, strict=False):
+                count += (one & valid).sum(1)
+        return Tally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped))
+
+    def pairs(self, counterparts: Counterparts, most: int) -> Pairs:
+        """Return some people with one of their counterparts each, and the model that decides."""
+        people = self._people[: max(1, most // self._flipped.shape[1])]
+        twins = next(counterparts.drawn(self._domain, people, 1))
+        exists = twins.valid.nonzero()
+        return Pairs(self._scores, self._decision, people[exists[:, 0]], twins.rows[twins.valid])
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was counted of each person's counterparts in each other group."""
+
+    count: Tensor  # (n, k)
+    flips: Tensor
+    lost: Tensor
+    gained: Tensor
+    group: Tensor  # (n,) the number of the combination of sensitive values
+
+    @property
+    def shares(self) -> Tensor:
+        """The share of each person's counterparts who are decided otherwise: (n,)."""
+        return self.flips.sum(1) / self.count.sum(1).clamp(min=1)
+
+    def rate(self, weights: Tensor | None = None) -> float:
+        """Return the mean share of those who have counterparts, each counted so many times."""
+        return self.mean(self.flips, weights)
+
+    def mean(self, counted: Tensor, weights: Tensor | None = None) -> float:
+        """Return the mean over people of the share of counterparts that were counted."""
+        every = self.count.sum(1)
+        shares = (counted.sum(1) / every.clamp(min=1)).double()
+        weight = (every > 0).double() if weights is None else (every > 0) * weights.double()
+        return float((shares * weight).sum() / weight.sum().clamp(min=1))
+
+    def moves(self, domain: TableDomain) -> tuple[Move, ...]:
+        """Return how people of each group fare as people of each other one."""
+        values = [tuple(codes) for codes in domain.sensitive_values.tolist()]
+        places = torch.arange(1, len(values), device=self.group.device)
+        cell = self.group[:, None] * len(values) + (self.group[:, None] + places) % len(values)
+        sums = [
+            torch.zeros(len(values) ** 2, dtype=torch.float64, device=cell.device).index_add_(
+                0, cell.flatten(), counted.flatten().double()
+            )
+            for counted in (self.count, self.count > 0, self.flips, self.lost, self.gained)
+        ]
+        table = torch.stack(sums, 1).tolist()
+        return tuple(
+            Move(values[i // len(values)], values[i % len(values)], int(people), *(part / count for part in parts))
+            for i, (count, people, *parts) in enumerate(table)
+            if count
+        )
+
+
+def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
+    """Return the means of several tables, move by move."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
+    for move in (move for moves in every for move in moves):
+        found.setdefault((move.own, move.other), []).append(move)
+    return tuple(
+        Move(
+            *pair,
+            round(sum(move.people for move in moves) / len(moves)),
+            *(sum(getattr(move, part) for move in moves) / len(moves) for part in ("flips", "lost", "gained")),
+        )
+        for pair, moves in found.items()
+    )
