@@ -256,3 +256,14 @@ def test_nothing_depends_on_the_group_in_a_world_apart():
     world = World("apart", 2000, seed=0)
     assert torch.equal(world.rows[:, 1:], world.truth[:, 1:])
     assert torch.equal(world.again(0)[:, 1:], world.rows[:, 1:])
+
+
+def test_what_has_nothing_to_do_with_the_group_stays_beside_what_has():
+    """A number that was shuffled; its tree must not ask, by chance, for one of the attributes that move."""
+    for seed in range(4):
+        world = World("mixed", 1000, seed)
+        rows = world.rows.clone()
+        rows[:, 1] = rows[torch.randperm(1000, generator=torch.Generator().manual_seed(seed)), 1]
+        how = fit_counterparts(world.domain, rows)
+        assert len(how.couplings) > 2
+        assert 1 not in how.couplings
