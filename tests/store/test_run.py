@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import PopulationModel, fit_population
+from neuronfair.domain.population_file import load_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import Target
 from neuronfair.domain.toml import format_domain, parse_domain, read_domain
@@ -28,7 +29,7 @@ from neuronfair.search.outcome import Plan
 from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import DOMAIN
-from neuronfair.store.population import read_population
+from neuronfair.store.population import read_back
 from neuronfair.store.run import Run
 from neuronfair.testing.cases import Young
 from tests.conftest import PEOPLE
@@ -291,7 +292,7 @@ def test_the_population_is_kept_with_the_run(tmp_path):
     with pytest.raises(
         RunError, match=r"bad\.safetensors: not a population that can be read.*What was found is still there"
     ):
-        read_population(tmp_path / "bad.safetensors", DOMAIN_OF_RUN)
+        read_back(load_population, tmp_path / "bad.safetensors", DOMAIN_OF_RUN)
 
 
 def test_a_population_of_ones_own_is_not_kept(tmp_path):

@@ -43,6 +43,10 @@ class Domain(Protocol):
         """The positions of the codes in which a twin may differ."""
 
     @property
+    def twins_are_mutual(self) -> bool:
+        """Whether the twins of a person are one another's twins, too, so that any two of them can be compared."""
+
+    @property
     def free(self) -> Tensor:
         """Which codes a search may change: bool, (d,)."""
 
@@ -91,7 +95,7 @@ class Domain(Protocol):
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for rows that differ in the sensitive attributes only.
+        """Return one 64-bit number per row, equal for rows of one person.
 
         It is a sum of codes times fixed numbers, modulo 2^64.
         """

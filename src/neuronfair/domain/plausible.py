@@ -36,10 +36,11 @@ class Plausible(TableDomain):
 
     def to(self, device: str | torch.device) -> Plausible:
         """Return this domain, its population and its people on another device."""
-        population = self.population
+        population, device = self.population, torch.device(device)
         if isinstance(population, TablePopulation):  # one of the user's own looks after itself
             population = population.to(device)
-        return replace(self, device=torch.device(device), population=population, people=self.people.to(device))
+        twinning, people = self.twinning.to(device), self.people.to(device)
+        return replace(self, device=device, twinning=twinning, population=population, people=people)
 
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it exists and is plausible: bool, (n,)."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load, save
@@ -21,15 +23,16 @@ from neuronfair.limits import TooLarge, read_bytes
 
 _PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Places, Forest))
 _FLOATS = {"chance", "chances", "usual"}
+_Made = TypeVar("_Made")
 
 
-def save_population(model: TablePopulation, path: Path) -> None:
-    """Write a population, whole or not at all."""
+def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
+    """Write a population, and what else belongs to it, whole or not at all."""
     parts = {f"trees.{name}": getattr(model.trees, name) for name in _FOREST}
     for name in _PLACES:
         parts[f"places.{name}"] = torch.cat([getattr(column, name) for column in model.places])
     parts["places.runs"] = torch.tensor([len(column.starts) for column in model.places])
-    parts |= {"order": torch.tensor(model.order), "usual": model.usual}
+    parts |= {"order": torch.tensor(model.order), "usual": model.usual, **(more or {})}
     parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
     seal = {"domain": _bytes(model.domain.fingerprint), "digest": _bytes(_digest(parts))}
     with replacing(path) as temporary:
@@ -38,6 +41,13 @@ def save_population(model: TablePopulation, path: Path) -> None:
 
 def load_population(path: Path, domain: TableDomain) -> TablePopulation:
     """Read the population of a domain; a file that is damaged, or of another domain, is refused."""
+    return load_made(path, domain, lambda model, _: model)
+
+
+def load_made(
+    path: Path, domain: TableDomain, make: Callable[[TablePopulation, dict[str, Tensor]], _Made], *more: str
+) -> _Made:
+    """Return what is made of the population of a domain and of these parts that are kept with it."""
     try:
         parts = load(read_bytes(path, times=3))
         said, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
@@ -45,9 +55,10 @@ def load_population(path: Path, domain: TableDomain) -> TablePopulation:
             raise ValueError("its content is not what was written")
         if said != domain.fingerprint:
             raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
+        others = {name: parts.pop(name) for name in more}
         model = _made(parts, domain)
         _check(model)
-        return model.to(domain.device)
+        return make(model.to(domain.device), others)
     except TooLarge:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader

@@ -240,8 +240,13 @@ class TableDomain:
         """The positions of the attributes in which a twin may differ."""
         return self.twinning.columns(self)
 
+    @property
+    def twins_are_mutual(self) -> bool:
+        """Whether the twins of a person are one another's twins, too, so that any two of them can be compared."""
+        return not self.twinning.key_has_group
+
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for rows of one person: who differ in the sensitive attributes only.
+        """Return one 64-bit number per row, equal for rows of one person: for flips, whatever the sensitive values.
 
         Exact where the other attributes have fewer than 2^63 combinations (`keys_are_exact`); otherwise two rows share
         a key with a chance of about 2^-63, or 3 in a million for any of ten million rows. Rows must lie within bounds.

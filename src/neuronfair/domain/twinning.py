@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from neuronfair.domain.base import Twins
 
 if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
+
+TwinKind = Literal["flip", "counterpart"]  # what a person is compared with: see Flips, and Counterparts
 
 
 class Twinning(Protocol):

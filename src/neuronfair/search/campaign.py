@@ -11,6 +11,7 @@ from typing import Protocol, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from neuronfair.domain.counterparts import Counterparts
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.plausible import plausible
 from neuronfair.domain.population import PopulationModel, fit_population
@@ -20,6 +21,7 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.search.budget import Budget
+from neuronfair.search.counterparts import comparing, counterparts_of
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
 from neuronfair.search.health import check_health, weak_guidance
@@ -39,8 +41,10 @@ NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
 class Recorder(Protocol):
     """Where a campaign leaves what it finds, and finds it again after a kill."""
 
-    def begin(self, seeds: Tensor, population: PopulationModel | None) -> None:
-        """Keep the rows that the walkers start from, and the population that says how usual people are."""
+    def begin(
+        self, seeds: Tensor, population: PopulationModel | None, counterparts: Counterparts | None = None
+    ) -> None:
+        """Keep the rows that the walkers start from, who is usual, and whom people are compared with if not flips."""
 
     def resume(self, phase: str) -> Checkpoint | None:
         """Return where a phase stood, if it was begun."""
@@ -64,6 +68,7 @@ class Known(TypedDict, total=False):
 
     profile: BiasProfile | None  # what `interpret` says of the network and these rows
     population: PopulationModel | None  # what `fit_population` says of them, or one of your own
+    counterparts: Counterparts | None  # what `fit_counterparts` says of them: asked for with `plan.twins`
 
 
 def find(
@@ -82,7 +87,8 @@ def find(
     The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
     `profile` is what `interpret` says of the network and these rows, where that is known already, and `population`
     says how usual each finding is. With `plan.plausible` the search stays among people who are as usual as that; the
-    population is fitted to the rows then if none is given, and seeds who are less usual are left out.
+    population is fitted to the rows then if none is given, and seeds who are less usual are left out. So are
+    `counterparts`, where `plan.twins` asks for them and neither they are given nor the domain has them.
     With a recorder the search can be killed at any time and goes on from there when it is run again.
     """
     plan = plan or Plan()
@@ -90,7 +96,9 @@ def find(
     check_method(plan.method, network, plan.decision)
     if not bool(domain.free.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
-    world = World(network, domain, plan.decision, Draws(plan.seed, "global"), pace=Pace.of(domain, rows), **known)
+    domain = comparing(domain, rows, plan.twins, known.pop("counterparts", None))
+    draws, pace = Draws(plan.seed, "global"), Pace.of(domain, rows)
+    world = World(network, domain, plan.decision, draws, pace=pace, **known)  # type: ignore[misc]  # the rest of it
     if world.profile is None and isinstance(network, Network) and network.layers:
         world = replace(world, profile=interpret(network, domain, rows))
     people = rows
@@ -105,7 +113,7 @@ def find(
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
-        recorder.begin(seeds, world.population)
+        recorder.begin(seeds, world.population, counterparts_of(domain))
     with _kept(recorder):
         first, local = _both_phases(plan, world, seeds, recorder, progress, "")
         outcome = Outcome(plan, domain, seeds, world.profile, first, local, None, None, health)

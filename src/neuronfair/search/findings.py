@@ -1,4 +1,4 @@
-"""What a search found: pairs of people who differ in a sensitive attribute only, and with it in the decision."""
+"""What a search found: pairs of a person and a twin who are decided differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether people who differ in the sensitive attributes only are decided alike (Definition 1)."""
+"""Whether people are decided as their twins are (Definition 1, where twins differ in the sensitive attributes only)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,11 @@ def judge(
     scores, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     if checked and not bool(scores.isfinite().all()):
         raise not_finite()
-    return Judgement(domain, decision, rows, scores, valid, decision.splits(scores, valid))
+    if domain.twins_are_mutual:
+        splits = decision.splits(scores, valid)
+    else:  # what differs between two counterparts of one person says nothing of that person
+        splits = (decision.differ(scores[:, :1], scores[:, 1:]) & valid).any(1)
+    return Judgement(domain, decision, rows, scores, valid, splits)
 
 
 def _family(network: Model, domain: Domain, rows: Tensor) -> tuple[Tensor, Tensor]:

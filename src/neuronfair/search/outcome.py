@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.plausible import PLAUSIBLE
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import TwinKind
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
@@ -35,6 +36,7 @@ class Plan:
     decision: Decision = field(default_factory=Decision)
     controls: bool = True
     plausible: float = 0.0  # the least plausibility of the people searched among; 0: the whole domain
+    twins: TwinKind = "flip"  # whom people are compared with: the same person in another group, or a counterpart
     scale: Scale | None = None  # what the model's scores are, for those who read what was found
 
     def __post_init__(self) -> None:
@@ -46,6 +48,8 @@ class Plan:
                 f"plausible must be 0 or more and below 1, got {self.plausible}: the share of real people who are less "
                 "usual than anybody who is looked at"
             )
+        if self.twins not in get_args(TwinKind):
+            raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")
         check_method(self.method)
 
 

@@ -20,7 +20,9 @@ from neuronfair.search.outcome import Count
 from neuronfair.store.files import read_text
 from neuronfair.store.seal import Json
 
-JOURNAL, SEEDS, POPULATION = "journal.jsonl", "seeds.npy", "population.safetensors"
+JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
+POPULATION, COUNTERPARTS = "population.safetensors", "counterparts.safetensors"
+BEGUN_WITH = {"population": POPULATION, "counterparts": COUNTERPARTS}  # where there are any
 PHASES = ("pilot", "global", "local")
 PROOF = "proof"  # the only phase of one
 Kind = Literal["search", "proof"]  # of what a journal is
@@ -119,7 +121,7 @@ def _sealed(body: bytes, check: int) -> bytes:
 def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
     """Return whether a line of the journal says what its event must say; it may be anything that JSON can hold."""
     if entry["event"] == "begin":
-        files = {"seeds": SEEDS, **({"population": POPULATION} if "population" in entry else {})}
+        files = {"seeds": SEEDS, **{kind: name for kind, name in BEGUN_WITH.items() if kind in entry}}
         named = "crc32" not in entry if PROOF in parts else _names(entry, files)
         return named and isinstance(entry["model"], str | None)
     if entry["event"] == "part":

@@ -19,7 +19,7 @@ from neuronfair.domain.toml import format_domain, read_domain
 from neuronfair.errors import RunError
 from neuronfair.store import files
 from neuronfair.store.files import writing
-from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal, Kind, part_names
+from neuronfair.store.journal import BEGUN_WITH, JOURNAL, SEEDS, Journal, Kind, part_names
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, check_same, is_unused, read_manifest, write_manifest
 from neuronfair.store.seal import Json
@@ -156,7 +156,7 @@ class Ledger:
             for name in part_names(phase, len(lines)).values():
                 self._check_free(name)
         if not self.lines:
-            for name in (SEEDS, POPULATION):
+            for name in (SEEDS, *BEGUN_WITH.values()):
                 self._check_free(name)
         for name, check, followed in self._named():
             found = None

@@ -29,7 +29,7 @@ MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # until it is whole
 FORMAT = 2  # of run folders and of the folders of audits; the first had no checksums
 MAX_OUTPUTS = 100_000
-_BEFORE = {"plausible": 0.0}  # what runs did that are older than the setting
+_BEFORE = {"plausible": 0.0, "twins": "flip"}  # what runs did that are older than the setting, or say nothing of it
 _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
 
 
@@ -41,6 +41,9 @@ def make_manifest(
     `model` says where the model is, seen from the run folder, and `weights` is its fingerprint. `extra_weights` is the
     weights file of a module that Python code makes.
     """
+    asked = asdict(plan)
+    if asked.get("twins") == _BEFORE["twins"]:  # as in runs that were begun before there was a choice
+        del asked["twins"]
     return {
         **versions(),
         "data": data.name,
@@ -51,7 +54,7 @@ def make_manifest(
         "domain": data.domain.fingerprint,
         "rows": rows_digest(data.rows),
         "outputs": outputs,
-        "plan": {"sensitive": list(data.domain.sensitive), **asdict(plan)},
+        "plan": {"sensitive": list(data.domain.sensitive), **asked},
     }
 
 
@@ -143,7 +146,7 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
             raise RunError(
                 f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out, or --force"
             )
-    for key, value in now["plan"].items():
-        was = there["plan"].get(key, _BEFORE.get(key))
+    for key in (*now["plan"], "twins"):
+        was, value = (plan.get(key, _BEFORE.get(key)) for plan in (there["plan"], now["plan"]))
         if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
             raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from neuronfair.domain.counterpart_file import load_counterparts
+from neuronfair.domain.counterpart_fit import with_counterparts
+from neuronfair.domain.counterparts import Counterparts
 from neuronfair.domain.population import PopulationModel
+from neuronfair.domain.population_file import load_population
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import RunError
+from neuronfair.search.counterparts import counterparts_of
 from neuronfair.search.engine import Checkpoint
 from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Count
 from neuronfair.store import files
-from neuronfair.store.journal import PHASES, POPULATION, SEEDS, Journal
+from neuronfair.store.journal import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
-from neuronfair.store.population import read_population, written
+from neuronfair.store.population import read_back, written
 from neuronfair.store.seal import Json
 from neuronfair.store.tables import read_findings, write_findings
 
@@ -57,8 +62,13 @@ class Run:
 
     @property
     def domain(self) -> TableDomain:
-        """Who was searched for."""
-        return self.ledger.domain
+        """Who was searched for, and with whom people were compared."""
+        return self._with_counterparts if self._has("counterparts") else self.ledger.domain
+
+    @cached_property
+    def _with_counterparts(self) -> TableDomain:
+        path, domain = self.ledger.path(COUNTERPARTS), self.ledger.domain
+        return with_counterparts(domain, read_back(load_counterparts, path, domain))
 
     @property
     def journal(self) -> Journal:
@@ -97,18 +107,28 @@ class Run:
     @property
     def population(self) -> PopulationModel | None:
         """The population that says how usual people are; None where the run has not kept one."""
-        if not self.lines or "population" not in self.lines[0]:
+        if not self._has("population"):
             return None
-        return read_population(self.ledger.path(POPULATION), self.domain)
+        return read_back(load_population, self.ledger.path(POPULATION), self.ledger.domain)
+
+    @property
+    def counterparts(self) -> Counterparts | None:
+        """The counterparts with whom people were compared; None where twins differ in their group only."""
+        return counterparts_of(self.domain)
+
+    def _has(self, kind: str) -> bool:
+        return bool(self.lines) and kind in self.lines[0]
 
     # What a campaign asks of a recorder
 
-    def begin(self, seeds: Tensor, population: PopulationModel | None = None) -> None:
-        """Keep the rows that the walkers start from, and the population that says how usual people are."""
+    def begin(
+        self, seeds: Tensor, population: PopulationModel | None = None, counterparts: Counterparts | None = None
+    ) -> None:
+        """Keep the rows that the walkers start from, who is usual, and whom people are compared with if not flips."""
         # Walkers start within the bounds; a code beyond them may not even fit the compact type.
         seeds = self.domain.clip(seeds).to(self.domain.compact)
         if not self.lines:
-            self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population)})
+            self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterparts)})
         elif not torch.equal(self.seeds, seeds.long()):
             raise RunError(f"{self.folder}: this run was begun with other rows to start from. Choose another --out")
 

@@ -85,6 +85,11 @@ class ImageDomain:
         """The position of the flag."""
         return (FLAG,)
 
+    @property
+    def twins_are_mutual(self) -> bool:
+        """Whether a picture and its shifted one are each other's twin: they are."""
+        return True
+
     @cached_property
     def sensitive_values(self) -> Tensor:
         """Not shifted and shifted: (2, 1)."""
