@@ -117,7 +117,7 @@ def audit(
     model: Any,
     data: Data | Any,
     *,
-    sensitive: str | Sequence[str] | None = None,
+    sensitive: str | Sequence[str] | Any | None = None,
     target: str | None = None,
     domain: TableDomain | str | Path | None = None,
     settings: AuditSettings | None = None,
@@ -130,10 +130,14 @@ def audit(
     The model is whatever `open_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
     DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
     off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
-    model does not read are left out. Each of the sensitive attributes is looked at alone, then all together. `checks`
-    are limits, past counterexamples and an earlier audit that it is judged by. Who is plausible says a model of the
-    table, unless a `population` does. With a folder, every search is a run in
-    it that survives a kill (the same audit goes on from there), and the figures are left in its audit.json.
+    model does not read are left out. Where the model is not given the sensitive attributes and the table does not have
+    them, give their columns instead of their names (`sensitive=df2["sex"]`: a Series, a DataFrame, an array, a mapping):
+    they belong to the table row by row, those of pandas by their index where both have the same.
+
+    Each of the sensitive attributes is looked at alone, then all together. `checks` are limits, past counterexamples and
+    an earlier audit that it is judged by. Who is plausible says a model of the table, unless a `population` does. With a
+    folder, every search is a run in it that survives a kill (the same audit goes on from there), and the figures are left
+    in its audit.json.
 
     `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
 
@@ -143,6 +147,10 @@ def audit(
     >>> small = AuditSettings.quick(seeds=5, steps=5)
     >>> audit(model, people, sensitive="sex", target="hired", settings=small).report.attributes[0].rates.table.rate
     0.5
+    >>> sexes = people.pop("sex")
+    >>> blind = audit(lambda table: table.age > 25, people, sensitive={"sex": sexes}, target="hired", settings=small)
+    >>> blind.report.attributes[0].rates.table.rate
+    0.0
     """
     opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name not in _NOT_OPENING}
     speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
@@ -172,7 +180,7 @@ def audit(
     ready.refuse(table.domain.sensitive, settings.methods_for(opened))
     weights = seldom.get("weights")
     origin = Origin(
-        table=str(data) if isinstance(data, (str, Path)) else None,
+        table=str(data) if isinstance(data, (str, Path)) and found.beside is None else None,
         domain_text=found.text,
         inferred=found.inferred,
         reads=found.reads,

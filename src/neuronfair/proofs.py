@@ -30,7 +30,7 @@ def prove(
     model: Any,
     data: Data | TableDomain | Any,
     *,
-    sensitive: str | Sequence[str] | None = None,
+    sensitive: str | Sequence[str] | Any | None = None,
     where: str = "",
     seconds: float = 60.0,
     rows: int = 200,

@@ -8,7 +8,7 @@ from a layer begins with its weights, the same for all boxes, so it is one produ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -49,6 +49,7 @@ class Crown:
     start: Tensor  # (values, neurons of the first layer)
     curves: tuple[Curve, ...]
     rounding: tuple[Tensor, ...]  # per layer, the margins last: how far its numbers may be off
+    unread: bool = False  # no input that a sensitive value changes has any weight
 
     @property
     def ways(self) -> int:
@@ -57,8 +58,11 @@ class Crown:
 
     def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines for all margins over boxes."""
-        if not self.curves:
-            return self._of_one_layer(boxes)
+        lines = self._of_one_layer(boxes) if not self.curves else self._of_all(boxes, known, way)
+        same = torch.full((len(boxes),), True, device=self.start.device) if self.unread else None
+        return replace(lines, same=same)
+
+    def _of_all(self, boxes: Boxes, known: Tensor | None, way: int) -> Lines:
         if len(boxes) <= self._rows:
             return self._lines(boxes, known, WAYS[way])
         pieces = [slice(i, i + self._rows) for i in range(0, len(boxes), self._rows)]

@@ -18,7 +18,7 @@ from neuronfair.certify.proof import Proof
 from neuronfair.certify.question import Halves, Seen, look
 from neuronfair.certify.space import Boxes
 from neuronfair.certify.stopping import stopping
-from neuronfair.certify.subject import Subject
+from neuronfair.certify.subject import Subject, unread
 from neuronfair.model.threads import Threads, threads
 
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
@@ -121,10 +121,10 @@ class _Search:
         self._put(state.open, None)
 
     def _beginning(self) -> State:
-        """Return the region, cut by its rules. Who has no twin is treated like all of them."""
+        """Return the region, cut by its rules. Who has no twin that the model can tell is treated like all of them."""
         boxes, pattern = self._people.boxes, self._people.pattern
         nobody = ~self._people.inside[pattern].any(1)
-        alone = self._people.valid[pattern].sum(1) < 2
+        alone = (self._people.valid[pattern].sum(1) < 2) | unread(self.subject.domain)
         ready, rest = (nobody | alone).nonzero()[:, 0], (~(nobody | alone)).nonzero()[:, 0]
         zero = torch.zeros(len(rest), dtype=torch.float64, device=self.subject.device)
         columns = undecided(boxes[rest], pattern[rest], zero, zero)

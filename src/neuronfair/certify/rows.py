@@ -20,7 +20,7 @@ from neuronfair.certify.asking import members
 from neuronfair.certify.bounds import Bounder, Unprovable
 from neuronfair.certify.question import Question, look
 from neuronfair.certify.space import Axis, Boxes, Space
-from neuronfair.certify.subject import MOST_VALUES, answers, rows_at, subject_of
+from neuronfair.certify.subject import MOST_VALUES, answers, rows_at, subject_of, unread
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rows import check_rows
 from neuronfair.model.blackbox import Model
@@ -118,6 +118,9 @@ def certified(
     asked = subject if subject is not None else answering(model, domain, decision)
     rows, domain = rows.cpu(), asked.domain
     inside = domain.valid(rows)
+    if unread(domain):
+        known = torch.ones_like(inside)
+        return Certified(inside, inside, known, known, ~inside)
     space, values = asked.space, domain.combinations.number(rows)
     clipped = torch.minimum(rows.clamp(min=0), domain.sizes - 1)
     places = torch.stack([axis.place.cpu()[clipped[:, axis.column]] for axis in space.axes] + [values], 1)
@@ -252,5 +255,6 @@ class _People:
         # Alike for all values is more than alike for those that exist, and what a box can be proved for at once.
         every = torch.ones(lines.low_at.shape[:2], dtype=torch.bool, device=asked.space.device)
         proved = look(asked.question, asked.space, boxes, lines, every).fair
+        proved = proved if lines.same is None else proved | lines.same
         reach = asked.space.reach(boxes, lines.low.flatten(1, 2)).amax(1).cpu()
         return proved.cpu(), reach.masked_fill(~wide, -1.0).argmax(1)

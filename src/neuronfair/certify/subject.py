@@ -102,6 +102,11 @@ def subject_of(
     return _everybody(whole, asked, domain, allowed, classes, decision, why)
 
 
+def unread(domain: TableDomain) -> bool:
+    """Return whether models are not given any sensitive attribute: then nobody's decision can flip."""
+    return not any(domain.attributes[column].given for column in domain.sensitive_columns)
+
+
 def _everybody(
     whole: Callable[..., Subject],
     model: Model,
@@ -116,7 +121,7 @@ def _everybody(
     people = people_of(domain, space, allowed)
     question, margins, slack = answers(model, domain, decision, space)
     subject = whole(space, people, question, margins, slack, None, "asking everybody")
-    if subject.count > MOST_ASKED:
+    if subject.count > MOST_ASKED and not unread(domain):
         raise Unprovable(
             f"nothing can be proved about this model: {why}; and its {subject.count:,} people are more than can be "
             f"asked ({MOST_ASKED:,}). Ask about a region with --where"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain
 from neuronfair.errors import DataError
 from neuronfair.shown import visible
@@ -42,6 +42,8 @@ def audit(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     sensitive: options.SensitiveOption = None,
     take_rules: options.TakeRulesOption = "none",
     encoding: options.EncodingOption = "default",
@@ -131,11 +133,11 @@ def audit(
 
     if force:
         check_writable(out)
-        check_discardable(out, (data, model, weights, domain, population, corpus, baseline))
+        check_discardable(out, (data, model, weights, domain, attributes_file, population, corpus, baseline))
     else:
         check_audit_folder(out)
     outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    read = (domain, model, weights, population, None if corpus_add else corpus)
+    read = (domain, model, weights, attributes_file, population, None if corpus_add else corpus)
     outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
     options.check_device(device)
     options.read_decision(decision)
@@ -144,7 +146,8 @@ def audit(
     given |= {"seed": seed, "prove": prove, "repair": repair, "plausible": plausible}
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    found = options.load_data(data, encoding, domain, sensitive, target, source, take_rules)
+    beside = tables.Beside.of(attributes_file, key)
+    found = tables.load_data(data, encoding, domain, sensitive, target, source, take_rules, beside)
     table = found.data
     people = None if population is None else read_people(population, table.domain)
     for remark in found.remarks:
@@ -161,6 +164,7 @@ def audit(
         trust_pickle=trust_pickle,
         preprocess=preprocess,
         table=None if data in DATASETS else data,
+        beside=() if beside is None else beside.words,
         domain_text=found.text,
         inferred=found.inferred,
         reads=found.reads,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain, warn_of_feeding
 from neuronfair.errors import NeuronFairError
 from neuronfair.words import listed, plural
@@ -58,6 +58,8 @@ def certify(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     force: options.ForceOption = False,
     json_file: options.JsonOption = None,
     device: options.DeviceOption = "cpu",
@@ -85,7 +87,15 @@ def certify(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    load = partial(_load, encoding=encoding, domain=domain, sensitive=sensitive, target=target, source=source)
+    load = partial(
+        _load,
+        encoding=encoding,
+        domain=domain,
+        sensitive=sensitive,
+        target=target,
+        source=source,
+        beside=tables.Beside.of(attributes_file, key),
+    )
     if check is not None:
         verified = _check(check, source, None if data is None else load(data), console)
         if json_file is not None:
@@ -105,7 +115,7 @@ def certify(
     from neuronfair.verdict.folder import check_writable, refuse_links
 
     if force:
-        check_discardable(out, (data, model, weights, domain))
+        check_discardable(out, (data, model, weights, domain, attributes_file))
     else:
         check_folder(out)
         refuse_links(out)
@@ -161,15 +171,18 @@ def _load(
     sensitive: str | None,
     target: str | None,
     source: options.Source,
+    beside: tables.Beside | None,
 ) -> Given:
     """Return a table or, of a domain file alone, people drawn from it for the model to be tried on."""
     from neuronfair.domain.toml import read_domain
     from neuronfair.verdict.given import drawn_from, given
 
     if not _is_domain(data):
-        return options.load_data(data, encoding, domain, sensitive, target, source)
-    if domain is not None or target is not None:
-        raise NeuronFairError(f"{data}: is a domain file; --domain and --target are for tables of your own")
+        return tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside)
+    if domain is not None or target is not None or beside is not None:
+        raise NeuronFairError(
+            f"{data}: is a domain file; --domain, --target and --attributes-file are for tables of your own"
+        )
     people = drawn_from(read_domain(Path(data)))
     return given(people, model=source.speaking, sensitive=options.names(sensitive), trust_pickle=source.trust_pickle)
 

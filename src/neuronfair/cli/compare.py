@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from neuronfair import __version__
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
 from neuronfair.words import listed
 
@@ -32,6 +32,8 @@ def compare(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
     phase: Annotated[_Phase, typer.Option(help="Both phases, or one of them alone.")] = _Phase.both,
     seeds: Annotated[int, typer.Option(min=1, help="How many rows to start from.")] = 100,
@@ -80,7 +82,8 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    table = options.load_data(data, encoding, domain, sensitive, target, source).data
+    beside = tables.Beside.of(attributes_file, key)
+    table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)

@@ -17,6 +17,7 @@ from neuronfair.cli.options import (
     names,
     write_file,
 )
+from neuronfair.cli.tables import AttributesFileOption, Beside, KeyOption
 from neuronfair.errors import DataError
 from neuronfair.shown import visible
 
@@ -74,6 +75,8 @@ def domain_infer(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or Feather file with a header.")],
     sensitive: Annotated[str, typer.Option(help="Sensitive attribute, or several: sex,race.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
+    attributes_file: AttributesFileOption = None,
+    key: KeyOption = None,
     take_rules: TakeRulesOption = "none",
     out: Annotated[
         Path | None, typer.Option(help="Where to write it; '-' prints it. Default: FILE with .toml.")
@@ -88,7 +91,9 @@ def domain_infer(
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    draft = draft_domain(file, sensitive=names(sensitive) or [], target=target, take_rules=take_rules)
+    chosen, beside = names(sensitive) or [], Beside.of(attributes_file, key)
+    table = file if beside is None else beside.joined(file, chosen)
+    draft = draft_domain(table, sensitive=chosen, target=target, take_rules=take_rules)
     text = draft.text
     parse_domain(text)
     if is_stdout(out):

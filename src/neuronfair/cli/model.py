@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from neuronfair import __version__
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.words import listed
@@ -22,6 +22,8 @@ def train(
     domain: options.DomainOption = None,
     sensitive: options.SensitiveOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     hidden: Annotated[
         str | None, typer.Option(help="Neurons per hidden layer, e.g. 64,32,16. Default: the paper's.")
     ] = None,
@@ -37,7 +39,8 @@ def train(
 
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
-    table = options.load_data(data, encoding, domain, sensitive, target).data
+    beside = tables.Beside.of(attributes_file, key)
+    table = tables.load_data(data, encoding, domain, sensitive, target, beside=beside).data
     module, card = options.fit_classifier(table, console, seed, _sizes(hidden))
     save(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
@@ -55,6 +58,8 @@ def interpret(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     json_file: options.JsonOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the AS curves (.png, .svg or .pdf).")] = None,
     device: options.DeviceOption = "cpu",
@@ -82,7 +87,8 @@ def interpret(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    table = options.load_data(data, encoding, domain, sensitive, target, source).data
+    beside = tables.Beside.of(attributes_file, key)
+    table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
     if not isinstance(network, Network):

@@ -6,13 +6,14 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neuronfair.errors import DataError, NeuronFairError, did_you_mean
+from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.model.sources import reader_of
 from neuronfair.shown import visible
 from neuronfair.words import percent
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from neuronfair.model.descent import TrainingSettings
     from neuronfair.model.open import Opened
     from neuronfair.model.weights import Card
-    from neuronfair.verdict.given import Given
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a table: CSV, Parquet, Feather.")
@@ -93,53 +93,6 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def load_data(
-    name: str,
-    encoding: str,
-    domain: Path | None,
-    sensitive: str | None,
-    target: str | None,
-    source: Source | None = None,
-    take_rules: Literal["none", "free", "all"] = "none",
-) -> Given:
-    """Return a data set of the paper, or a user's table, with the columns that the model reads.
-
-    The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
-    among numbers, as trees do, is given empty cells and not the median.
-    """
-    from neuronfair.domain.data import DATASETS, load
-    from neuronfair.verdict.given import given
-
-    chosen, path = names(sensitive), Path(name)
-    source = source or Source()
-    if name in DATASETS:
-        if domain is not None or target is not None:
-            raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        table, trust = load(name, encoding, sensitive=chosen), source.trust_pickle
-        return given(table, model=source.speaking, trust_pickle=trust, take_rules=take_rules)
-    if not path.exists():
-        raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
-    if encoding != "default":
-        raise DataError(
-            f"--encoding {encoding}: for the data sets of the paper only. Say encode = … in a --domain file"
-        )
-    if domain is not None and target is not None:
-        raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
-    if domain is None and not (target is not None and chosen):
-        raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
-    return given(
-        path,
-        model=source.speaking,
-        domain=domain,
-        sensitive=chosen,
-        target=target,
-        decision=read_decision(source.decision),
-        opens=None if source.model is None else source.open,
-        trust_pickle=source.trust_pickle,
-        take_rules=take_rules,
-    )
-
-
 def read_decision(text: str | None) -> Decision | None:
     """Return what --decision says; None where nothing was said."""
     from neuronfair.model.decision import Decision
@@ -201,6 +154,11 @@ class Source:
     def speaking(self) -> str | None:
         """The model, if its inputs are columns of the table and not what a function has made of them."""
         return self.model if self.preprocess is None else None
+
+    @property
+    def opens(self) -> Callable[[Data], Opened] | None:
+        """What opens the model, if one is named."""
+        return None if self.model is None else self.open
 
     def __post_init__(self) -> None:
         if self.model is not None:

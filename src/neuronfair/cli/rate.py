@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair import __version__
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.errors import NeuronFairError
 from neuronfair.words import POPULATIONS, listed, percent
@@ -40,6 +40,8 @@ def rate(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     population: Annotated[
         _Population | None,
         typer.Option(
@@ -73,7 +75,8 @@ def rate(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    table = options.load_data(data, encoding, domain, sensitive, target, source).data
+    beside = tables.Beside.of(attributes_file, key)
+    table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     if model is not None:
         warn_of_feeding(opened, table, console)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
 from neuronfair.cli.own import own_model
 from neuronfair.errors import DataError, ModelError, NeuronFairError
@@ -54,6 +54,8 @@ def repair(
     data: Annotated[
         Path | None, typer.Option(help="The table that was searched, if it was one of your own (CSV, Parquet).")
     ] = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     how: Annotated[
         _How, typer.Option(help="Train again with findings, or turn down the biased neurons.")
     ] = _How.retrain,
@@ -113,7 +115,10 @@ def repair(
         source = own_model(run)  # refuses one that is not that of the run
     if out is not None and out.exists() and Path(str(source)).exists() and out.samefile(str(source)):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
-    table = searched_table(run, data)
+    beside = tables.Beside.of(attributes_file, key)
+    if beside is not None and data is None:
+        raise DataError(f"--attributes-file {attributes_file}: stands beside a table; name that with --data")
+    table = searched_table(run, data if data is None or beside is None else beside.joined(data, (), run.domain))
     decision = Decision(**run.manifest["plan"]["decision"])
     opening = partial(open_model, domain=table.domain, rows=table.rows, device=device, decision=decision)
     opened = cache(lambda: opening(str(source), weights=weights, trust_pickle=trust_pickle))

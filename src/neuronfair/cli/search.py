@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neuronfair.cli import options
+from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.cli.own import own_model
 from neuronfair.errors import NeuronFairError, RunError
@@ -39,6 +39,8 @@ def search(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    attributes_file: tables.AttributesFileOption = None,
+    key: tables.KeyOption = None,
     method: Annotated[
         str,
         typer.Option(
@@ -92,7 +94,7 @@ def search(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     if force:
-        check_discardable(out, (data, model, weights, domain, population))
+        check_discardable(out, (data, model, weights, domain, population, attributes_file))
     else:
         check_folder(out)
         refuse_links(out)
@@ -103,7 +105,8 @@ def search(
     )
     if model is None and not force:
         source = replace(source, model=_trained(out))
-    table = options.load_data(data, encoding, domain, sensitive, target, source).data
+    beside = tables.Beside.of(attributes_file, key)
+    table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
     check_method(method, network, plan.decision)

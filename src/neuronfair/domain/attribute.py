@@ -16,7 +16,7 @@ from neuronfair.domain.written import DECIMALS, day, days, is_day, is_form, numb
 from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
 
 Kind = Literal["ordinal", "nominal", "flag", "continuous"]
-Encoding = Literal["raw", "scaled", "onehot"]
+Encoding = Literal["raw", "scaled", "onehot", "none"]
 Outside = Literal["error", "keep"]
 
 MISSING = "missing"  # what an empty cell is called
@@ -34,7 +34,8 @@ class Attribute:
     A value is held as a code 0, 1, …, size - 1. Numbers have `low`, `high` and `step`, and their code c stands
     for low + step · c; labels have `values`, and their code is the position in it. A code outside this range can
     be held (published data contain such cells) but is not valid. `missing` is the value that an empty cell stands for;
-    with "keep" an empty cell among numbers is a value of its own, which has the last code and no neighbours.
+    with "keep" an empty cell among numbers is a value of its own, which has the last code and no neighbours. With
+    encode "none" it is no input: no model is given it, though it exists, may be sensitive and may have rules.
 
     How a cell of a table is read is no part of what exists, nor of a fingerprint: with `date` it is a date in that
     form and stands for the days since 1970-01-01; `decimal` is the decimal mark; a label that is not one of the
@@ -128,6 +129,11 @@ class Attribute:
     def empty(self) -> int | None:
         """The code of an empty cell that is a value of its own; None where it stands for another, or is refused."""
         return self.points if self.points < self.size else None
+
+    @property
+    def given(self) -> bool:
+        """Whether a model is given it as an input."""
+        return self.encode != "none"
 
     @property
     def ordered(self) -> bool:

@@ -25,6 +25,16 @@ _NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters s
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Where those columns of a table come from that a file beside it has added: never an input of a model."""
+
+    sheet: Sheet
+    names: tuple[str, ...]
+    key: str | None  # the column by which they were joined; None: row by row
+    rows: Sequence[int]  # for each row of the table, the row of that file
+
+
+@dataclass(frozen=True)
 class Sheet:
     """The columns of a table as text, an empty cell as '', and the line of the file that each row stands on.
 
@@ -37,10 +47,14 @@ class Sheet:
     unit: str = "line"
     remarks: tuple[str, ...] = ()  # what the user should know of how it was read
     copies: Mapping[str, str] = field(default_factory=dict)
+    beside: Beside | None = None
 
     def where(self, row: int) -> str:
-        """Return where a row is found in its file."""
-        return f"{self.unit} {self.lines[row]}"
+        """Return where a row is found in its file, and in the one beside it."""
+        here = f"{self.unit} {self.lines[row]}"
+        if self.beside is None:
+            return here
+        return f"{here} ({self.beside.sheet.path.name}: {self.beside.sheet.where(self.beside.rows[row])})"
 
     def check_clear(self, used: Sequence[str]) -> None:
         """Refuse a name that stands for two different columns, unless both are used, each by a name of its own."""

@@ -25,6 +25,10 @@ _HEAD = """\
 # - kind: ordinal (order matters, whole steps), nominal (no order), flag (two values), continuous (a grid of numbers)
 # - low / high: widen them where the table happens not to reach the real limits
 # - step: a number between two steps is refused, so make it smaller where there are such
+# - encode: raw, scaled (with center and scale), onehot, or none: no model is given it, as where the law forbids it
+# - for counterparts (what if this person were of another group?): fixed = true for what no group changes, such as age;
+#   legitimate = true for what may differ between groups and may count, say why in a comment; causes = ["age", …] for
+#   what an attribute depends on. Without causes anywhere, a graph is learned from the table
 # - rules at the end: combinations that no real person has; nothing is tested that breaks one
 {remarks}name = {name}
 sensitive = {sensitive}
@@ -85,8 +89,12 @@ def draft_domain(
     regression: bool = False,
     keep_missing: bool = False,
     take_rules: TakeRules = "none",
+    outside: Sequence[str] = (),
 ) -> Draft:
-    """Return what `infer_domain` does, with what was left out and remarks."""
+    """Return what `infer_domain` does, with what was left out and remarks.
+
+    The model is not given the columns that are `outside`, nor those that a file beside the table has added.
+    """
     check_take(take_rules)
     sheet = read_sheet(path)
     for name in (*sensitive, target):
@@ -104,6 +112,7 @@ def draft_domain(
                 "people, a second value is needed: use more rows, or write the domain file by hand"
             )
     kept = {*sensitive, *(columns or ())}
+    key, outside = (None, outside) if sheet.beside is None else (sheet.beside.key, (*outside, *sheet.beside.names))
     decimals = decimal_marks(list(every.values()))
     left_out, remarks, lines = list[LeftOut](), dict[str, list[str]](), list[str]()
     for name, cells in every.items():
@@ -112,6 +121,8 @@ def draft_domain(
         found = _known(name, sheet, every) if name not in kept else None
         if columns is not None and name not in kept:
             found = LeftOut(name, "the model does not read it")
+        if name == key and name not in kept:
+            found = LeftOut(name, "the key")
         entry = found or described(name, cells, decimals, keep=name in kept)
         if isinstance(entry, LeftOut):
             left_out.append(entry)
@@ -119,6 +130,8 @@ def draft_domain(
         else:
             if keep_missing and "missing" in entry.parts and "values" not in entry.parts:
                 entry.parts["missing"] = quoted(KEEP)
+            if name in outside:
+                entry.parts["encode"] = quoted("none")
             for remark in entry.remarks:
                 remarks.setdefault(remark, []).append(name)
             lines.append(str(entry))

@@ -52,6 +52,10 @@ class TableDomain:
     def __post_init__(self) -> None:
         if (twice := repeated(self.names)) is not None:
             raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
+        if not any(attribute.given for attribute in self.attributes):
+            raise DomainError(
+                f'{self.name}: every attribute has encode = "none", so no model is given anything. Say another encode'
+            )
         check_sensitive(self.name, {a.name: a.size for a in self.attributes}, self.sensitive)
         if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
             raise DomainError(f"{self.name}: favourable '{self.favourable}' is not a class of the target")
@@ -114,8 +118,11 @@ class TableDomain:
 
     @cached_property
     def input_fingerprint(self) -> str:
-        """A digest of what a network sees and answers: attributes, their encoding, and classes; rules play no part."""
-        return digest(self.target, *self.attributes)
+        """A digest of what a network sees and answers: attributes, their encoding, and classes; rules play no part.
+
+        Nor do attributes that it is not given: they may be in the table or not.
+        """
+        return digest(self.target, *(attribute for attribute in self.attributes if attribute.given))
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes; twins differ in nothing else then."""

@@ -61,11 +61,12 @@ def families(encoding: Encoding, domain: Domain, *tensors: Tensor) -> tuple[tupl
 
 
 class TableEncoding:
-    """A fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks.
+    """A fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks, or nothing at all.
 
     It is linear in every number and a table lookup in every block, so the first-order effect of moving one attribute
     to another value is exact in the gradient: `effects`. An empty cell that is a value of its own is the attribute's
-    `center` here, if that lies within its bounds, and otherwise their middle: a network reads no NaN.
+    `center` here, if that lies within its bounds, and otherwise their middle: a network reads no NaN. An attribute that
+    a network is not given has no inputs: its line is zero, and its offset is that of another.
 
     >>> from neuronfair.domain.data import catalog_domain
     >>> TableEncoding.of(catalog_domain("adult", "paper")).width
@@ -74,7 +75,7 @@ class TableEncoding:
 
     def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
         blocks = [a.encode == "onehot" for a in attributes]
-        widths = [a.size if block else 1 for a, block in zip(attributes, blocks, strict=True)]
+        widths = [a.size if block else int(a.given) for a, block in zip(attributes, blocks, strict=True)]
         self.lines = [_line(a) for a in attributes]  # factor and shift by which a code becomes a number
         factor, shift = zip(*self.lines, strict=True)
         self.attributes, self.device = tuple(attributes), device
@@ -83,16 +84,18 @@ class TableEncoding:
         on_cpu = device.type == "cpu"
         self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS
         self.is_block = torch.tensor(blocks, device=device)
-        self.offset = torch.tensor([0, *accumulate(widths[:-1])], device=device)
+        starts = [0, *accumulate(widths[:-1])]
+        self.offset = torch.tensor([s if width else 0 for s, width in zip(starts, widths, strict=True)], device=device)
         self.size = torch.tensor([a.size for a in attributes], device=device)
         self._empty = [
             (column, a.empty, middle_of(a))
             for column, a in enumerate(attributes)
-            if a.empty is not None and not blocks[column]  # a block has a place for it
+            if a.empty is not None and a.given and not blocks[column]  # a block has a place for it
         ]
         self._factor = torch.tensor(factor, dtype=torch.float64, device=device)
         self._shift = torch.tensor(shift, dtype=torch.float64, device=device)
-        self._numbers = (~self.is_block).nonzero()[:, 0]
+        single = [column for column, a in enumerate(attributes) if a.given and not blocks[column]]
+        self._numbers = torch.tensor(single, dtype=torch.int64, device=device)
         self._blocks = self.is_block.nonzero()[:, 0]
         # For every block the inputs of its values, and which of these exist: (blocks, values of the largest block).
         largest = max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)])
@@ -118,7 +121,7 @@ class TableEncoding:
         """
         factor, shift = self._factor.to(dtype), self._shift.to(dtype)
         rows = self._placed(rows)
-        if len(self._blocks) == 0:
+        if len(self._numbers) == len(self.attributes):
             return rows.to(dtype) * factor + shift
         x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
         numbers, blocks = self._numbers, self._blocks
@@ -192,6 +195,8 @@ class TableEncoding:
 
 def _line(attribute: Attribute) -> tuple[float, float]:
     """Return factor and shift of the straight line from a code to the network's number."""
+    if not attribute.given:
+        return 0.0, 0.0
     low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
     if attribute.encode == "scaled":
         return step / attribute.scale, (low - attribute.center) / attribute.scale

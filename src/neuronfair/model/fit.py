@@ -71,8 +71,11 @@ def fit(
     return module, card
 
 
-def read_model(path: Path, domain: TableDomain) -> nn.Sequential:
-    """Read weights and make sure that they were made for rows of this domain in this encoding."""
+def read_model(path: Path, domain: TableDomain, fewer: str = "") -> nn.Sequential:
+    """Read weights and make sure that they were made for rows of this domain in this encoding.
+
+    `fewer` is what an error says of how many inputs there would be otherwise.
+    """
     module, card = load(path)
     first = next(part for part in module.modules() if isinstance(part, nn.Linear))
     width = TableEncoding.of(domain).width
@@ -80,7 +83,7 @@ def read_model(path: Path, domain: TableDomain) -> nn.Sequential:
         made_for = f" (it was trained on {card.domain}, encoding '{card.encoding}')" if card else ""
         raise ModelError(
             f"{path}: expects {first.in_features} inputs{made_for}, but {domain.name} in encoding '{domain.encoding}' "
-            f"has {width}. Choose another --encoding, --domain or --model"
+            f"has {width}{fewer}. Choose another --encoding, --domain or --model"
         )
     if card is not None and card.domain_fingerprint not in (None, domain.input_fingerprint):
         raise ModelError(

@@ -56,7 +56,8 @@ class Feeder:
     def numbers(self, feed: OtherEncoding, chosen: slice) -> np.ndarray:
         """Return the numbers of the chosen rows, as wide as the declared ones: (n, width)."""
         order = feed.order or range(len(self.attributes))
-        return np.concatenate([self._column(place, feed.scale, feed.codes)[chosen] for place in order], 1)
+        given = (place for place in order if self.attributes[place].given)
+        return np.concatenate([self._column(place, feed.scale, feed.codes)[chosen] for place in given], 1)
 
     def order(self, name: str) -> tuple[int, ...]:
         """Return the places of the columns in an order that has a name."""

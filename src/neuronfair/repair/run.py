@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
 from neuronfair.domain.data import DATASETS, Data, load, read_table
+from neuronfair.domain.files import Sheet
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
@@ -147,11 +148,12 @@ def _count(show: Progress, what: str, phase: str, done: int, total: int, found: 
     show(what, done, total, f"{found:,} findings")
 
 
-def searched_table(run: Run, path: Path | None) -> Data:
+def searched_table(run: Run, given: Path | Sheet | None) -> Data:
     """Return the table that a run has searched."""
     name = str(run.manifest.get("data"))
-    if path is not None:
-        table = read_table(path, run.domain)
+    path = given.path if isinstance(given, Sheet) else given
+    if given is not None:
+        table = read_table(given, run.domain)
     elif name in DATASETS:
         table = load(name, run.domain.encoding, sensitive=run.domain.sensitive)
     else:

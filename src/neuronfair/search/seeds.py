@@ -22,8 +22,8 @@ def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0
         raise NeuronFairError("no rows to choose seeds from")
     from sklearn.cluster import KMeans
 
-    clusters = min(CLUSTERS, len(torch.unique(rows, dim=0)))
     points = encoding.encode(rows).cpu().numpy()
+    clusters = min(CLUSTERS, len({point.tobytes() for point in points}))
     labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     labels = labels[order]

@@ -238,7 +238,7 @@ def _repair_command(case: Case, one: Inquiry, opened: Opened, origin: Origin) ->
         return None
     best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).plan.method
     words = ["neuronfair", "repair", str(case.folder / best)]
-    words += ["--data", origin.table] if origin.table is not None else []
+    words += ["--data", origin.table, *origin.beside] if origin.table is not None else []
     file = returned_as(WEIGHTS if origin.trained_here else opened.source, weights=origin.weights is not None)
     if file is None or (opened.refit is None and opened.module is None):
         return shlex.join([*words, "--augment", "pairs.csv"])

@@ -10,20 +10,23 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 
+from neuronfair.domain.beside import attached
 from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import UNKNOWN, Data, limited, read_table
-from neuronfair.domain.files import read_sheet
+from neuronfair.domain.files import Beside, read_sheet
 from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, parse_domain, quoted, read_domain
-from neuronfair.errors import DataError, ModelError
+from neuronfair.errors import DataError, DomainError, ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.model.open.columns import feature_names, matched, source_of
+from neuronfair.words import listed
 
 DRAWN = 1000  # people, where no table is given
 UNREAD = "the model does not read it"
+Matched = Callable[..., tuple[str, ...] | None]  # which columns of these the model reads
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
 
 
@@ -37,6 +40,12 @@ class Given:
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
     left_out: tuple[LeftOut, ...] = ()
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
+    beside: Beside | None = None  # where columns come from that no model is given
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The attributes that the model is not given."""
+        return tuple(attribute.name for attribute in self.data.domain.attributes if not attribute.given)
 
 
 class Inferring(TypedDict, total=False):
@@ -52,7 +61,7 @@ def given(
     *,
     model: Any = None,
     domain: TableDomain | str | Path | None = None,
-    sensitive: str | Sequence[str] | None = None,
+    sensitive: Any = None,
     target: str | None = None,
     trust_pickle: bool = False,
     **inferring: Unpack[Inferring],
@@ -61,38 +70,38 @@ def given(
 
     Without a domain one is inferred, by the sensitive attributes and the target. The model, whatever `open_model`
     takes, says which columns exist: no others are looked at, and one that is missing is reported before any work is
-    done. Without a model all columns are taken.
+    done. Without a model all columns are taken. `sensitive` are names, or the columns themselves, which
+    no model is given then.
     """
-    decision, opens = inferring.get("decision"), inferring.get("opens")
-    take: TakeRules = inferring.get("take_rules", "none")
     names = None if model is None else feature_names(model, trust_pickle=trust_pickle)
-    chosen = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
+    table, chosen = attached(table, sensitive)
     if isinstance(table, Data) and (domain is not None or target is not None):
         raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
     if domain is not None and target is not None:
         raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
+    fits = partial(matched, model, names)
     if not isinstance(table, Data) and domain is None:
-        fits = partial(matched, model, names)
-        how: dict[str, Any] = {"regression": decision is not None and decision.kind == "tolerance", "take_rules": take}
-        found = _inferred(table, fits, chosen, target, **how, keep_missing=opens is not None)
-        if opens is not None and any(a.empty is not None for a in found.data.domain.attributes):
-            filled = _inferred(table, fits, chosen, target, **how)
-            found = found if _reads_empty_cells(opens, found.data, filled.data) else filled
-        if found.reads is not None and target in found.reads:
-            raise ModelError(f"{source_of(model)}: reads the target '{target}' itself. Name the column that it decides")
-        return found
-    if take != "none":
-        raise DataError(f"take rules '{take}': for domains read off a table; this one is given. Write its rules there")
-    whole, text = _described(table.domain if isinstance(table, Data) else domain, chosen)
-    reads = matched(model, names, whole.names, "domain")
-    kept = limited(whole, whole.names if reads is None else {*reads, *whole.sensitive})
-    left_out = tuple(LeftOut(name, UNREAD) for name in whole.names if name not in kept.names)
-    if left_out and text is not None:
-        text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {UNREAD}.\n{format_domain(kept)}"
-    if isinstance(table, Data):
-        return Given(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
-    sheet = read_sheet(table)
-    return Given(read_table(sheet, kept), text, reads=reads, left_out=left_out, remarks=sheet.remarks)
+        find = partial(_inferred, table, fits, chosen, target, inferring)
+    else:
+        if (take := inferring.get("take_rules", "none")) != "none":
+            raise DataError(
+                f"take rules '{take}': for domains read off a table; this one is given. Write its rules there"
+            )
+        find = partial(_declared, table, fits, *_described(table.domain if isinstance(table, Data) else domain, chosen))
+    found = find(())
+    for name in set(found.reads or ()) & set(found.outside):
+        raise ModelError(
+            f"{source_of(model)}: reads '{name}', which is not given to a model: {_why(found, name)}. Put it among the "
+            "inputs, or name the model that does without it"
+        )
+    if found.reads is not None and target in found.reads:
+        raise ModelError(f"{source_of(model)}: reads the target '{target}' itself. Name the column that it decides")
+    opens = inferring.get("opens")
+    if model is not None and opens is not None and found.reads is None and not found.outside:
+        found = _fitting(find, found, opens)
+    if found.reads is None and found.outside:
+        found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.outside))
+    return found
 
 
 def drawn_from(domain: TableDomain, seed: int = 0) -> Data:
@@ -103,18 +112,89 @@ def drawn_from(domain: TableDomain, seed: int = 0) -> Data:
 
 def _inferred(
     table: Any,
-    matched: Callable[[Sequence[str]], tuple[str, ...] | None],
+    matched: Matched,
     sensitive: Sequence[str],
     target: str | None,
-    **how: Any,
+    inferring: Inferring,
+    outside: Sequence[str],
 ) -> Given:
+    """Return a table with a domain that is read off it."""
     if target is None or not sensitive:
         raise DataError("name a domain, or both the sensitive attributes and the target so that one can be inferred")
+    decision, opens = inferring.get("decision"), inferring.get("opens")
     sheet = read_sheet(table)
     reads = matched(tuple(sheet.columns))
-    draft = draft_domain(sheet, sensitive=sensitive, target=target, columns=reads, **how)
-    data = read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem))
-    return Given(data, draft.text, inferred=True, reads=reads, left_out=draft.left_out, remarks=draft.remarks)
+
+    def found(keep_missing: bool) -> Given:
+        draft = draft_domain(
+            sheet,
+            sensitive=sensitive,
+            target=target,
+            columns=reads,
+            regression=decision is not None and decision.kind == "tolerance",
+            keep_missing=keep_missing,
+            take_rules=inferring.get("take_rules", "none"),
+            outside=outside,
+        )
+        data = read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem))
+        return Given(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.beside)
+
+    kept = found(opens is not None)
+    if opens is not None and any(a.empty is not None for a in kept.data.domain.attributes):
+        filled = found(False)
+        return kept if _reads_empty_cells(opens, kept.data, filled.data) else filled
+    return kept
+
+
+def _declared(table: Any, matched: Matched, whole: TableDomain, text: str | None, outside: Sequence[str]) -> Given:
+    """Return a table whose domain is given."""
+    reads = matched(whole.names, "domain")
+    kept = limited(whole, whole.names if reads is None else {*reads, *whole.sensitive})
+    left_out = tuple(LeftOut(name, UNREAD) for name in whole.names if name not in kept.names)
+    if outside:
+        kept = replace(
+            kept, attributes=tuple(replace(a, encode="none") if a.name in outside else a for a in kept.attributes)
+        )
+    if left_out and text is not None:
+        text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {UNREAD}.\n{format_domain(kept)}"
+    elif outside and text is not None:
+        text = format_domain(kept)
+    if isinstance(table, Data):
+        return Given(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
+    sheet = read_sheet(table)
+    for name in sheet.beside.names if sheet.beside is not None else ():
+        if name in kept.names and kept.attributes[kept.column(name)].given:
+            raise DomainError(
+                f"{kept.name}: '{name}' stands beside the table, so no model is given it. Write encode = \"none\" for "
+                "it in the domain file"
+            )
+    return Given(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.beside)
+
+
+def _fitting(find: Callable[[Sequence[str]], Given], found: Given, opens: Callable[[Data], Opened]) -> Given:
+    """Return a table as a model without names for its inputs can be given it: with the sensitive columns, or without.
+
+    One that can be given neither is opened, and refused, later.
+    """
+    sensitive = found.data.domain.sensitive
+    if len(sensitive) == len(found.data.domain.attributes):
+        return found
+    try:
+        opens(found.data)
+        return found
+    except ModelError:
+        without = find(sensitive)
+    try:
+        opens(without.data)
+    except ModelError:
+        return found
+    remark = f"{listed(sensitive)}: the inputs of the model fit the other columns only, so it is not given it"
+    return replace(without, remarks=(*without.remarks, remark))
+
+
+def _why(found: Given, name: str) -> str:
+    file = None if found.beside is None or name not in found.beside.names else found.beside.sheet.path
+    return f"it stands in {file}, beside the table" if file is not None else 'the domain says encode = "none"'
 
 
 def _reads_empty_cells(opens: Callable[[Data], Opened], data: Data, filled: Data) -> bool:

@@ -176,8 +176,11 @@ def _laws(domain: TableDomain) -> tuple[Law, ...]:
 
 
 def _inputs(encoding: TableEncoding) -> tuple[Input, ...]:
-    inputs = []
+    inputs = list[Input]()
     for column, (a, (factor, shift)) in enumerate(zip(encoding.attributes, encoding.lines, strict=True)):
+        if not a.given:
+            inputs.append(Input(encoding.width, False, 0.0, 0.0))  # behind the last: nobody reads it
+            continue
         offset, block = int(encoding.offset[column]), bool(encoding.is_block[column])
         row = encoding.example[:1].clone()
         row[:, column] = 0 if a.empty is None else a.empty

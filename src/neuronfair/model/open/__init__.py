@@ -13,8 +13,11 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
+from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
 from neuronfair.model.open.opened import File, Opened, Request
+from neuronfair.model.open.outside import of_inputs, with_outside
 from neuronfair.model.open.returning import returnable
 from neuronfair.model.sources import reader_of
 
@@ -41,7 +44,8 @@ def open_model(
     `package.module:name`) from a DataFrame to a tensor, a tuple or a dictionary of them.
     `rows` are rows of the table, on which the model is tried. `weights` is a safetensors file for a torch module that
     `package.module:name` makes. Files that can run a program when opened are refused unless `trust_pickle` is set.
-    `decision` replaces what the outputs suggest: the largest score, or a threshold for a single one.
+    `decision` replaces what the outputs suggest: the largest score, or a threshold for a single one. What the domain
+    has as no input (encode "none") the model is not given.
     """
     if isinstance(model, Opened):
         return replace(model, decision=decision or model.decision)
@@ -52,18 +56,20 @@ def open_model(
     request = Request(source, domain, rows, weights, device, decision, trust_pickle=trust_pickle)
     if isinstance(preprocess, str):
         preprocess = _imported(request, preprocess)
-    request = replace(request, preprocess=preprocess)
+    whole = replace(request, preprocess=preprocess)
+    if isinstance(model, (Network, BlackBox)):  # made for rows of the whole domain
+        return _known_by(import_module(f"{__name__}.imported").open_object(whole, model), preprocess)
+    request = of_inputs(whole)
     if in_memory:
-        from neuronfair.model.open.imported import open_object
-
-        return _known_by(open_object(request, model), preprocess)
+        opened: Opened = import_module(f"{__name__}.imported").open_object(request, model)
+        return _known_by(with_outside(whole, opened), preprocess)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     if preprocess is not None and name in _WITHOUT_PREPROCESS:
         raise request.error(
             "preprocess is not for XGBoost's own files and weights of this package, whose inputs the domain declares"
         )
-    opened: Opened = import_module(f"neuronfair.model.open.{name}").open(request)
-    return _known_by(returnable(request, name, opened), preprocess)
+    opened = import_module(f"{__name__}.{name}").open(request)
+    return _known_by(with_outside(whole, returnable(request, name, opened)), preprocess)
 
 
 def names_in(file: File) -> Sequence[str] | None:

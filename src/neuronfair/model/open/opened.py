@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import read_bytes
@@ -23,6 +24,7 @@ from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
 from neuronfair.model.probability import Scale
 from neuronfair.model.weights import fingerprint
+from neuronfair.words import listed
 
 TRIED = 256  # rows of the table that a model is tried on before it is used
 TOLERANCE = 1e-4  # how far two answers to one question may lie apart
@@ -113,6 +115,7 @@ class Request(File):
     device: str = "cpu"
     decision: Decision | None = None
     preprocess: Callable[[Any], Any] | None = None  # from a DataFrame to the inputs of the model
+    outside: tuple[str, ...] = ()  # attributes that the model is not given, and this domain does not have
 
     @cached_property
     def tried(self) -> Tensor:
@@ -232,7 +235,15 @@ class Request(File):
         domain, width = self.domain, TableEncoding.of(self.domain).width
         blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
         parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
-        return f"The domain '{domain.name}' gives {width} numbers a row{parts}; change encode = … in its file"
+        said = f"The domain '{domain.name}' gives {width} numbers a row{parts}"
+        return f"{said}{self.fewer(lambda others: TableEncoding(others).width)}; change encode = … in its file"
+
+    def fewer(self, count: Callable[[Sequence[Attribute]], int]) -> str:
+        """Return how many there are without the sensitive attributes, as a part of a sentence."""
+        if self.outside:
+            return f" without {listed(self.outside)}"
+        others = [attribute for attribute in self.domain.attributes if attribute.name not in self.domain.sensitive]
+        return f", and {count(others)} without {listed(self.domain.sensitive)}" if others else ""
 
     def _decision(self, scores: Tensor, probability: bool) -> tuple[Decision, str]:
         """Return what counts as another decision, and a remark on it where it was chosen here for a regression.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.fit import read_model
 from neuronfair.model.open.opened import Opened, Request
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read weights and make sure that they were made for rows of this domain in this encoding."""
-    return request.white_box("neuronfair", read_model(request.path, request.domain))
+    fewer = request.fewer(lambda others: TableEncoding(others).width)
+    return request.white_box("neuronfair", read_model(request.path, request.domain, fewer))

@@ -56,7 +56,8 @@ def readings(request: Request, estimator: Any, *, bare: bool, names: list[str] |
         return [Reading(lambda rows: frames.of_rows(rows).to_numpy(), note)]
     if bare:
         raise request.error(f"expects {width} inputs. {request.widths()}")
-    raise request.error(f"expects {width} columns, but the domain '{domain.name}' has {len(domain.names)}")
+    has = f"{len(domain.names)}{request.fewer(len)}"
+    raise request.error(f"expects {width} columns, but the domain '{domain.name}' has {has}")
 
 
 def _of_trees(request: Request, domain: TableDomain, known: TreeColumns) -> list[Reading]:
