@@ -49,7 +49,7 @@ def effect(column: int, least: int = 1, **how):
 
 
 def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
-    """b has the copy that is hired: as people of a they all lose, and those of a gain; with shuffled groups hardly any."""
+    """b has the copy that is hired: as people of a they all lose, those of a gain; with shuffled groups hardly any."""
     found = effect(COPY)
     assert found.rate == (1.0, 1.0, 1.0)
     assert found.placebo.rate <= 0.05

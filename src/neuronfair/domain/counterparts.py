@@ -7,16 +7,19 @@ attribute keeps its rank; a nominal one keeps its value as often as the other gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Twins
+from neuronfair.domain.coupling import Coupling
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.forest import taken
+from neuronfair.domain.identity import key_coefficients
 from neuronfair.domain.population import TablePopulation
 from neuronfair.domain.table import TableDomain
 
@@ -53,11 +56,16 @@ class Counterparts:
 
         They are the same for a person wherever and with whomever they are drawn.
         """
-        people = domain.key(rows)
-        numbers = Draws(0, "counterparts")
+        numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
+        parts = [self._standing(domain, part) for part in torch.split(rows, _at_once(ahead))]
+        keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
         for t in range(draws):
-            u = numbers.uniform(t, people, len(domain.attributes), use="place")
-            yield self.carried(domain, rows, domain.combinations.others, u)
+            found = []
+            for people in parts:
+                person = (people.codes * keys).sum(1)
+                u = numbers.uniform(t, person, len(domain.attributes), use="place")
+                found.append(self._carried(domain, people, ahead, u))
+            yield _joined(found)
 
     def carried(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> Twins:
         """Return each row in the groups that come so many combinations after its own, (k,) or (n, k): (n, k, d).
@@ -65,123 +73,108 @@ class Counterparts:
         `u` are numbers in [0, 1), (n, d), that say where among people of the same value somebody stands; without them
         a counterpart is the typical one: in the middle.
         """
-        size = max(1, AT_ONCE // max(1, ahead.shape[-1]))
-        every = range(0, max(1, len(rows)), size)
-        parts = [
+        return _joined(
             self._carried(
                 domain,
-                rows[start : start + size],
-                ahead if ahead.ndim == 1 else ahead[start : start + size],
-                None if u is None else u[start : start + size],
+                self._standing(domain, rows[part]),
+                ahead if ahead.ndim == 1 else ahead[part],
+                None if u is None else u[part],
             )
-            for start in every
-        ]
-        return Twins(torch.cat([part.rows for part in parts]), torch.cat([part.valid for part in parts]))
+            for part in torch.split(torch.arange(len(rows), device=rows.device), _at_once(ahead))
+        )
 
     def to(self, device: torch.device) -> Counterparts:
         """Return the same on another device."""
         return replace(self, population=self.population.to(device), groups=self.groups.to(device))
 
-    def _carried(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None) -> Twins:
-        people, combinations = domain.clip(rows), domain.combinations
-        goals = combinations.ahead(people, ahead)
-        known = self.groups[combinations.number(goals)] & self.groups[combinations.number(people)][:, None]
-        walk = _Walk(self, people, goals, u)
+    def _carried(self, domain: TableDomain, people: _Standing, ahead: Tensor, u: Tensor | None) -> Twins:
+        population, combinations = self.population, domain.combinations
+        goals = combinations.ahead(people.codes, ahead)
+        known = self.groups[combinations.number(goals)] & self.groups[combinations.number(people.codes)][:, None]
+        codes = goals.flatten(0, 1)
+        whose = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
+        places = people.places.index_select(1, whose)
+        states = places.new_zeros(population.groups, len(codes))
+        exists = known.flatten()
+        for column in population.order:
+            if column in self.couplings:
+                coupling, new = self.couplings[column], self._cells(column, places, states)
+                own = taken(people.cells[column], whose)
+                moved = (own != new).nonzero()[:, 0]
+                who = taken(whose, moved)
+                at = None if u is None else taken(u[:, column], who)
+                had = taken(people.codes[:, column], who)
+                has = coupling.carried(had, taken(own, moved), taken(new, moved), at)
+                codes[moved, column] = has
+                places[column, moved] = coupling.places.place_of(has)
+            elif column in domain.sensitive_columns:
+                places[column] = population.places[column].place_of(codes[:, column])
+            exists = exists & population.advance(column, places, states)
+        return Twins(codes.view(goals.shape), exists.view(known.shape))
+
+    def _standing(self, domain: TableDomain, rows: Tensor) -> _Standing:
+        """Return what the draws of some people's counterparts have in common."""
+        people = domain.clip(rows)
+        places, _ = self.population.placed(people)
+        states = places.new_zeros(self.population.groups, len(people))
+        cells = {}
         for column in self.population.order:
-            walk.go(column)
-        return Twins(walk.codes.view(goals.shape), known & walk.exists.view(known.shape))
-
-    @cached_property
-    def states(self) -> dict[int, int]:
-        """How many states the rules have before each column that they name."""
-        return {column: len(step.follow) for column, step in self.population.steps.items()}
-
-
-class _Walk:
-    """Counterparts in the making, column by column: what the people have, and what their counterparts have so far."""
-
-    def __init__(self, counterparts: Counterparts, people: Tensor, goals: Tensor, u: Tensor | None) -> None:
-        n, k, d = goals.shape
-        self._how, self._population = counterparts, counterparts.population
-        self._person = torch.arange(n, device=people.device).repeat_interleave(k)  # whose counterpart it is
-        self._people, self._u = people, u
-        self._sensitive = set(self._population.order[: len(self._population.domain.sensitive)])
-        self.codes = goals.flatten(0, 1)
-        self.exists = torch.ones(n * k, dtype=torch.bool, device=people.device)
-        self._places = people.new_zeros(d + 1, n * k)
-        self._states = people.new_zeros(self._population.groups, n * k)
-        self._own_places, _ = self._population.placed(people)
-        self._own_states = people.new_zeros(self._population.groups, n)
-
-    def go(self, column: int) -> None:
-        """Give the counterparts their value of a column."""
-        population, person = self._population, self._person
-        if column not in self._sensitive and column not in self._how.kept:
-            own = self._cells(column, self._own_places, self._own_states)[person]
-            new = self._cells(column, self._places, self._states)
-            moved = (own != new).nonzero()[:, 0]
-            if len(moved):
-                self.codes[moved, column] = self._moved(column, moved, own[moved], new[moved])
-        places = population.places[column]
-        self._places[column] = taken(places.place, places.runs_of(self.codes[:, column].contiguous()))
-        population.advance(column, self._own_places, self._own_states)
-        self.exists &= population.advance(column, self._places, self._states)
+            if column in self.couplings:
+                cells[column] = self._cells(column, places, states)
+            self.population.advance(column, places, states)
+        return _Standing(people, places, cells)
 
     def _cells(self, column: int, places: Tensor, states: Tensor) -> Tensor:
         """Return which distribution of a column each row draws from: its leaf, and what the rules allow there."""
-        leaves = self._population.trees.leaves_of(column, places)
-        if column not in self._how.states:
+        leaves = self.population.trees.leaves_of(column, places)
+        if column not in self.population.steps:
             return leaves
-        return leaves * self._how.states[column] + states[self._population.steps[column].group]
+        sets, number = self._allowed[column]
+        return leaves * len(sets) + taken(number, states[self.population.steps[column].group])
 
-    def _moved(self, column: int, moved: Tensor, own: Tensor, new: Tensor) -> Tensor:
-        """Return the codes of those whose distribution is another than that of their person."""
-        population, person = self._population, self._person[moved]
-        places = population.places[column]
-        cells, both = torch.unique(torch.cat([own, new]), return_inverse=True)
-        own, new = both.chunk(2)
-        chances = self._table(column, cells)
-        codes, place = self._people[person, column], self._own_places[column, person]
-        u = self._u[person, column] if self._u is not None else torch.full_like(codes, 0.5, dtype=torch.float64)
-        if population.domain.attributes[column].ordered:
-            ends = chances.cumsum(1)
-            had = chances[own, place]
-            rank = ends[own, place] - had + had * places.share_of(codes, u).clamp(0, 1)
-            return places.code_at(*_at(chances, new, rank))
-        stay = (chances[new, place] / chances[own, place]).clamp(max=1)
-        left = (u >= stay).nonzero()[:, 0]
-        if len(left) == 0:
-            return codes
-        pairs, which = torch.unique(own[left] * len(cells) + new[left], return_inverse=True)
-        excess = (chances[pairs % len(cells)] - chances[pairs // len(cells)]).clamp(min=0)
-        excess /= excess.sum(1, keepdim=True)
-        if self._u is None:
-            goal, share = excess.argmax(1)[which], u[left]
-        else:
-            goal, share = _at(excess, which, (u[left] - stay[left]) / (1 - stay[left]))
-        codes = codes.clone()
-        codes[left] = places.code_at(goal, share)
-        return codes
+    @cached_property
+    def couplings(self) -> dict[int, Coupling]:
+        """The columns that may move with the group: those that ask for one that does, or are tied to it by a rule."""
+        population = self.population
+        moving, tied, found = set(population.domain.sensitive_columns), set(), {}
+        for column in population.order:
+            step = population.steps.get(column)
+            asked = population.trees.asked(column)
+            if column not in self.kept | moving and (asked & moving or (step and step.group in tied)):
+                moving.add(column)
+                found[column] = self._coupling(column)
+            if step and column in moving:
+                tied.add(step.group)
+        return found
 
-    def _table(self, column: int, cells: Tensor) -> Tensor:
-        """Return the chances of a column's places in some distributions: (cells, places)."""
-        table = self._population.trees.table(column)
-        states = self._how.states.get(column)
-        if states is None:
-            return table[cells]
-        step = self._population.steps[column]
-        chances = table[cells // states] * step.allowed(cells % states)[:, self._population.places[column].classes]
-        return chances / chances.sum(1, keepdim=True)
+    def _coupling(self, column: int) -> Coupling:
+        attribute, places = self.population.domain.attributes[column], self.population.places[column]
+        chances = self.population.trees.table(column)
+        if column in self.population.steps:
+            allowed = self._allowed[column][0][:, places.classes]
+            chances = (chances[:, None] * allowed).flatten(0, 1)
+            chances = chances / chances.sum(1, keepdim=True).clamp(min=1e-300)
+        return Coupling(places, attribute.ordered, None if attribute.empty is None else len(places) - 1, chances)
+
+    @cached_property
+    def _allowed(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """For each column that rules name, the different sets of classes that may follow, and each state's set."""
+        steps = self.population.steps
+        return {column: torch.unique(step.follow >= 0, dim=0, return_inverse=True) for column, step in steps.items()}
 
 
-def _at(chances: Tensor, line: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which place of its line of a table of chances each number in [0, 1) falls on, and where in it."""
-    lines, width = chances.shape
-    ends = chances.cumsum(1)
-    ends = ends / ends[:, -1:]
-    stacked = (ends + torch.arange(lines, device=ends.device)[:, None]).view(-1)
-    last = (ends < 1).sum(1)[line].clamp(max=width - 1)  # rounding may reach the end of a line
-    place = torch.minimum((torch.searchsorted(stacked, line + u, right=True) - line * width).clamp(min=0), last)
-    had = chances[line, place]
-    share = (u - ends[line, place] + had) / had.clamp(min=1e-300)
-    return place, share.clamp(0, 1)
+class _Standing(NamedTuple):
+    """People, and where they stand in their own group."""
+
+    codes: Tensor  # (n, d), valid
+    places: Tensor  # (d + 1, n)
+    cells: dict[int, Tensor]  # of each column that may move, the distribution that theirs are drawn from: (n,)
+
+
+def _at_once(ahead: Tensor) -> int:
+    return max(1, AT_ONCE // max(1, ahead.shape[-1]))
+
+
+def _joined(parts: Iterable[Twins]) -> Twins:
+    rows, valid = zip(*parts, strict=True)
+    return Twins(torch.cat(rows), torch.cat(valid))

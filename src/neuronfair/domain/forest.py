@@ -83,6 +83,11 @@ class Forest:
         start, width = int(self._starts[column]), int(self.widths[column])
         return self.chances[start : start + self._counts[column] * width].view(-1, width)
 
+    def asked(self, column: int) -> set[int]:
+        """Return the columns that a column's tree asks for."""
+        root = int(self.roots[column])
+        return set(self.asks[root : root + self._counts[column]].tolist()) - {len(self.roots)}
+
     @cached_property
     def _counts(self) -> list[int]:
         """How many nodes each tree has."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.forest import taken
 
 MOST = 64  # places of a column, if no rule cuts it further
 PEOPLE = 30  # at least so many in a place, on average
@@ -51,24 +52,34 @@ class Places:
             return codes
         return torch.searchsorted(self.starts, codes.contiguous(), right=True) - 1
 
+    def place_of(self, codes: Tensor) -> Tensor:
+        """Return the place of each code: (n,)."""
+        return taken(self.place, self.runs_of(codes))
+
     def code_at(self, place: Tensor, u: Tensor) -> Tensor:
         """Return the codes that stand at u, numbers in [0, 1), of their places: (n,)."""
         by_place, ends, before = self._mass
         run = torch.searchsorted(ends, place + u, right=True).clamp(max=len(ends) - 1)
-        first, last = self._span[place].unbind(1)
+        first, last = taken(self._span, place).unbind(1)
         run = torch.minimum(torch.maximum(run, first), last)  # rounding may lead to the next place
-        share = (place + u - before[run]) / (ends[run] - before[run]).clamp(min=1e-300)
-        run = by_place[run]
-        length = self.lengths[run]
-        return self.starts[run] + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
+        begin = taken(before, run)
+        share = (place + u - begin) / (taken(ends, run) - begin).clamp(min=1e-300)
+        run = taken(by_place, run)
+        length = taken(self.lengths, run)
+        return taken(self.starts, run) + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
 
     def share_of(self, codes: Tensor, u: Tensor) -> Tensor:
         """Return where in its place a code stands, u of the way from its begin to its end: the inverse of `code_at`."""
         run = self.runs_of(codes)
+        before, mass = taken(self._within, run).unbind(1)
+        return (before + (codes - taken(self.starts, run) + u) / taken(self.lengths, run) * mass).clamp(0, 1)
+
+    @cached_property
+    def _within(self) -> Tensor:
+        """What lies before each run in its place, and what lies in it: (runs, 2)."""
         by_place, ends, before = self._mass
-        rank = torch.argsort(by_place)[run]
-        within = (codes - self.starts[run] + u) / self.lengths[run]
-        return before[rank] + within * (ends[rank] - before[rank]) - self.place[run]
+        within = torch.stack([before - self.place[by_place], ends - before], 1)
+        return torch.empty_like(within).index_copy_(0, by_place, within)
 
     @cached_property
     def _mass(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import NamedTuple
@@ -25,6 +27,7 @@ from neuronfair.model.decision import Decision
 MOST = 2_000_000  # counterparts of the table's people; of fewer people where there are many groups
 AGAIN = 200_000  # counterparts in each shuffled and each resampled table, if that many draws are not too many
 LEAST_DRAWS = 2
+AT_A_TIME = 8  # tables that are learned side by side, at most
 CARRIED = 16_000  # counterparts that are asked what carries the effect
 
 
@@ -111,15 +114,14 @@ def counterpart_effect(
     drawn = counterparts.drawn(domain, people, thorough.draws)
     tally = asked.tally(people, show.each(drawn), flipped=True)
     shuffled, resampled = list[Tally](), list[float]()
-    for number in range(thorough.placebos):
-        free, mixed = placebo(domain, table, seed + number)
-        how = show.done(fit_counterparts(free, mixed, groups=counterparts.groups))
-        shuffled.append(asked.tally(mixed[chosen], show.each(how.drawn(free, mixed[chosen], again)), flipped=False))
-        generator = torch.Generator().manual_seed(seed + number)
-        index = torch.randint(len(table), (len(table),), generator=generator).to(table.device)
-        how = show.done(fit_counterparts(domain, table[index], groups=counterparts.groups))
-        weights = torch.bincount(index, minlength=len(table))[chosen]
-        resampled.append(asked.tally(people, show.each(how.drawn(domain, people, again)), flipped=True).rate(weights))
+    for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):
+        show.done()
+        draws = show.each(one.counterparts.drawn(one.domain, one.rows[chosen], again))
+        found = asked.tally(one.rows[chosen], draws, flipped=one.weights is not None)
+        if one.weights is None:
+            shuffled.append(found)
+        else:
+            resampled.append(found.rate(one.weights[chosen]))
     rate, nothing = tally.rate(), torch.tensor([one.rate() for one in shuffled], dtype=torch.float64)
     wide = _quantile(confidence, thorough.placebos) * float(nothing.std())
     spread = _quantile(confidence, thorough.placebos) * float(torch.tensor(resampled, dtype=torch.float64).std())
@@ -155,20 +157,50 @@ class _Steps:
     def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
-    def done(self, result: Counterparts) -> Counterparts:
+    def done(self) -> None:
         """Tell that one more step is done."""
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)
-        return result
 
     def each(self, draws: Iterable[Twins]) -> Iterator[Twins]:
         """Give draws on, a step each."""
         for twins in draws:
             yield twins
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
+            self.done()
+
+
+class _Learned(NamedTuple):
+    """Counterparts learned from a table whose groups are shuffled, or whose people are drawn anew."""
+
+    domain: TableDomain
+    rows: Tensor  # of the whole table, with the groups that were used
+    weights: Tensor | None  # how often each person was drawn; None: groups are shuffled
+    counterparts: Counterparts
+
+
+def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, seed: int) -> Iterator[_Learned]:
+    """Yield so many of both kinds in turn. They are learned side by side while the ones before are looked at."""
+
+    def shuffled(number: int) -> _Learned:
+        free, mixed = placebo(domain, table, seed + number)
+        return _Learned(free, mixed, None, fit_counterparts(free, mixed, groups=groups))
+
+    def resampled(number: int) -> _Learned:
+        generator = torch.Generator().manual_seed(seed + number)
+        index = torch.randint(len(table), (len(table),), generator=generator).to(table.device)
+        weights = torch.bincount(index, minlength=len(table))
+        return _Learned(domain, table, weights, fit_counterparts(domain, table[index], groups=groups))
+
+    pool = ThreadPoolExecutor(max_workers=max(1, min(AT_A_TIME, torch.get_num_threads())))
+    try:
+        waiting = deque[Future[_Learned]]()
+        for number in range(count):
+            waiting.extend((pool.submit(shuffled, number), pool.submit(resampled, number)))
+        while waiting:
+            yield waiting.popleft().result()  # which is not kept any longer
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _people(

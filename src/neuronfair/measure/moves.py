@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from neuronfair.measure.carriers import Pairs
 from neuronfair.measure.direction import favourable_class
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
+
+AT_ONCE = 1 << 16  # counterparts that the model is asked about together
 
 
 @dataclass(frozen=True)
@@ -49,26 +52,27 @@ class Asked:
         `grouped` are the people with the groups that were used. Of shuffled groups the model knows nothing: then
         (`flipped` False) it is asked about counterparts with the person's own sensitive values.
         """
-        columns = list(self._domain.sensitive_columns)
-        base = self._flipped if flipped else self._people[:, None].expand_as(self._flipped)
-        known = self._flipped_scores if flipped else self._own[:, None].expand_as(self._flipped_scores)
+        columns, own = list(self._domain.sensitive_columns), self._own[:, None, None]
+        base, known = self._flipped, self._flipped_scores
+        if not flipped:
+            base, known = self._people[:, None].expand_as(base), self._own[:, None].expand_as(known)
         counts = torch.zeros(4, *base.shape[:2], device=base.device)
-        own = self._own[:, None]
-        for twins in draws:
-            rows = twins.rows
+        draws, together = iter(draws), max(1, AT_ONCE // max(1, base.shape[0] * base.shape[1]))
+        while several := list(islice(draws, together)):  # of few people, who make a small batch alone
+            rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
             if not flipped:
-                rows[..., columns] = self._people[:, None, columns]
+                rows[..., columns] = self._people[:, None, None, columns]
             # Who differs in nothing but the group is asked about once.
-            moved = (rows != base).any(-1) & twins.valid
-            scores = known.clone()
+            moved = (rows != base[:, None]).any(-1) & valid
+            scores = known[:, None].repeat(1, len(several), 1, 1)
             if bool(moved.any()):
                 scores[moved] = self._scores(rows[moved])
-            counts[0] += twins.valid
-            counts[1] += self._decision.differ(own, scores) & twins.valid
+            seen = [valid, self._decision.differ(own, scores)]
             if self.favourable is not None:
                 before, after = (self._decision.chosen(s) == self.favourable for s in (own, scores))
-                counts[2] += before & ~after & twins.valid
-                counts[3] += ~before & after & twins.valid
+                seen += [before & ~after, ~before & after]
+            for count, one in zip(counts, seen, strict=False):
+                count += (one & valid).sum(1)
         return Tally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped))
 
     def pairs(self, counterparts: Counterparts, most: int) -> Pairs:
