@@ -11,13 +11,16 @@ from torch import Tensor
 from neuronfair.domain.data import Split
 from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.profile import LayerBias
+from neuronfair.measure.counterparts import CounterpartEffect
 from neuronfair.measure.groups import Group, groups
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.repair.counterparts import held_out_effect
 from neuronfair.repair.outcome import accuracy_of
 from neuronfair.search.campaign import find
+from neuronfair.search.counterparts import counterparts_of
 from neuronfair.search.outcome import Count, Plan
 
 SAMPLES = 20_000
@@ -46,6 +49,12 @@ class Standing:
     accuracy: dict[str, float]
     groups: tuple[Group, ...]
     search: Count
+    counterpart: CounterpartEffect | None = None  # of the test rows, where a repair is by counterparts
+
+    @property
+    def unfair(self) -> float:
+        """What a repair must lower: the effect of counterparts, or else the rate."""
+        return self.rate.rate if self.counterpart is None else self.counterpart.effect.rate
 
     @property
     def worst(self) -> Area | None:
@@ -62,7 +71,8 @@ def stand(
 ) -> Standing:
     """Measure a model; the same seed asks two models the same questions. A black box, which is slow, gets fewer.
 
-    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain.
+    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain. Where these
+    are compared with counterparts, the rate is that of the test rows, too.
     """
     test = parts.test
     domain, model, decision = test.domain, opened.model, opened.decision
@@ -73,14 +83,22 @@ def stand(
     if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
         raise KeyboardInterrupt
     found = outcome.findings
+    alike = counterparts_of(domain) is not None
     return Standing(
         discrimination_rate(
-            model, domain, samples=SAMPLES // slow, confidence=CONFIDENCE, decision=decision, seed=seed
+            model,
+            domain,
+            population=test.rows if alike else "domain",
+            samples=len(test) if alike else SAMPLES // slow,
+            confidence=CONFIDENCE,
+            decision=decision,
+            seed=seed,
         ),
         areas(model, domain, test.rows[:ROWS], seed=seed) if isinstance(model, Network) else (),
         {name: accuracy_of(model, part, decision) for name, part in parts._asdict().items()},
         groups(model, domain, test.rows, test.labels, decision=decision),
         Count(found.tried, len(found), found.judged),
+        held_out_effect(model, parts, decision, confidence=CONFIDENCE) if alike else None,
     )
 
 
