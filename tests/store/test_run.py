@@ -268,11 +268,14 @@ def test_a_run_with_another_option(halfway, option, value):
 
 def test_a_run_that_is_older_than_a_setting_goes_on_without_it(tmp_path):
     old = make_manifest(PLAN)
-    del old["plan"]["plausible"]
+    del old["plan"]["plausible"], old["plan"]["twins"]
     Run.create_or_open(tmp_path / "run", old, DOMAIN_OF_RUN, 2)
     assert Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2).population is None
     other = make_manifest(dataclasses.replace(PLAN, plausible=0.1))
     with pytest.raises(RunError, match=r"begun with plausible = 0\.0, not 0\.1"):
+        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
+    other = make_manifest(dataclasses.replace(PLAN, twins="counterpart"))
+    with pytest.raises(RunError, match=r"begun with twins = flip, not counterpart"):
         Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
 
 

@@ -11,6 +11,7 @@ import typer
 from neuronfair import __version__
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
+from neuronfair.cli.twins import Twins, TwinsOption
 from neuronfair.words import listed
 
 
@@ -44,6 +45,7 @@ def compare(
         int | None, typer.Option(min=0, help="Different people judged, at most, in each phase.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each method.")] = None,
+    twins: TwinsOption = Twins.flip,
     repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95 % intervals.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison (.png, .svg or .pdf).")] = None,
     json_file: options.JsonOption = None,
@@ -86,7 +88,15 @@ def compare(
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
-    plan = Plan(seeds=seeds, steps=steps, instances=instances, seconds=seconds, seed=seed, decision=opened.decision)
+    plan = Plan(
+        seeds=seeds,
+        steps=steps,
+        instances=instances,
+        seconds=seconds,
+        seed=seed,
+        decision=opened.decision,
+        twins=twins.value,
+    )
     with progress_bar("Comparing methods", quiet=console.quiet) as show:
 
         def note(phase: str, done: int, total: int, found: int) -> None:
@@ -106,6 +116,7 @@ def compare(
             "encoding": table.domain.encoding,
             "sensitive": list(table.domain.sensitive),
             "model_fingerprint": opened.fingerprint,
+            "twins": twins.value,
             "phase": phase.value,
             "seeds": result.seeds,
             "steps": result.plan.steps,

@@ -12,6 +12,7 @@ import typer
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.cli.own import own_model
+from neuronfair.cli.twins import Twins, TwinsOption
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.search.plugins import registered
 
@@ -56,6 +57,7 @@ def search(
         int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = 1000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
+    twins: TwinsOption = Twins.flip,
     plausible: options.PlausibleOption = 0.0,
     population: options.PopulationOption = None,
     controls: Annotated[
@@ -67,11 +69,15 @@ def search(
     seed: options.SeedOption = 0,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Find people whose decision changes when only the sensitive attribute changes.
+    """Find people whose decision changes when only the sensitive attribute changes, or unlike their counterparts'.
 
     Everything found is in the run folder as Parquet files. After Ctrl-C or a kill the same command goes on.
 
-    Example: `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
+    Examples:
+
+    `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
+
+    `neuronfair search adult --sensitive sex --twins counterpart --out run`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.domain.own_population import read_people
@@ -81,6 +87,7 @@ def search(
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
     from neuronfair.search.campaign import find
+    from neuronfair.search.counterparts import comparing, counterparts_of
     from neuronfair.search.methods import check_method
     from neuronfair.search.outcome import Plan
     from neuronfair.search.seeds import uniform_seeds
@@ -101,7 +108,14 @@ def search(
     check_writable(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     plan = Plan(
-        method=method, seeds=seeds, steps=steps, seconds=seconds, seed=seed, controls=controls, plausible=plausible
+        method=method,
+        seeds=seeds,
+        steps=steps,
+        seconds=seconds,
+        seed=seed,
+        controls=controls,
+        plausible=plausible,
+        twins=twins.value,
     )
     if model is None and not force:
         source = replace(source, model=_trained(out))
@@ -124,6 +138,7 @@ def search(
     )
     manifest["plan"]["start"] = start
     manifest["population"] = None if population is None else rows_digest(people)
+    beside = counterparts_of(comparing(table.domain, table.rows, plan.twins))  # refused before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
@@ -141,10 +156,18 @@ def search(
             show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
 
         outcome = find(
-            network, table.domain, table.rows, plan, seeds=starts, recorder=run, progress=note, population=usual
+            network,
+            table.domain,
+            table.rows,
+            plan,
+            seeds=starts,
+            recorder=run,
+            progress=note,
+            population=usual,
+            counterparts=run.counterparts or beside,
         )
     result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
-    result |= outcome.summary()
+    result |= {"twins": plan.twins} | outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
     told = Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
@@ -169,6 +192,8 @@ def replay(
 ) -> None:
     """Show one finding in human words and say whether it still holds.
 
+    A counterpart is shown with all that differs, and with how many of the person's drawn counterparts are decided
+    otherwise.
     A finding that an audit lists among the worst is shown as found, then shrunk as the audit shows it. The model of the
     run is opened by itself only if its file is unchanged; Python code and pickles only if you name them with --model.
 

@@ -26,6 +26,7 @@ COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80
     "rows\neach": ("rows_per_finding", ",.1f"),
 }
 WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
+FLIPS = {"flip": "The decision flips for", "counterpart": "A typical counterpart is decided otherwise than"}
 WHAT = {"both": "both phases", "global": "the global phase alone", "local": "the local phase alone, from mixed seeds"}
 
 
@@ -48,7 +49,8 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             f"{spanned(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
             for rate in comparison.rates
         ]
-        lines.append(f"The decision flips for {listed(shares)} (95 % intervals).")
+        flips = FLIPS[plan.twins]
+        lines.append(f"{flips} {listed(shares)} (95 % intervals).")
     if (strongest := comparison.strongest) is not None:
         lines.append(
             f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."

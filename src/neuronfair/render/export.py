@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ _FORMULA, _NUMBER = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]"), re.compile(r"[-
 def export_findings(folder: Path, out: Path) -> int:
     """Write everything that an audit or a search found to a table, and return how many pairs these are.
 
-    `out` ends in .csv, .xlsx or .parquet. A line holds the person's attributes, the twin's sensitive values, both
+    `out` ends in .csv, .xlsx or .parquet. A line holds the person's attributes, the twin's where they may differ, both
     decisions, how probable one class is for both, the scores, and how usual the person is. In CSV and Excel a text
     that a spreadsheet would take for a formula begins with an apostrophe.
     """
@@ -55,7 +55,7 @@ def export_findings(folder: Path, out: Path) -> int:
         needs("openpyxl", "excel", "writing .xlsx", NeuronFairError)
     runs = runs_in(folder)
     count = sum(int(line["findings"]) for run in runs for lines in run.journal.parts.values() for line in lines)
-    twins = list(dict.fromkeys(name for run in runs for name in run.domain.sensitive))
+    twins = twin_names([run.domain for run in runs])
     names = headings(runs[0].domain.names, twins)
     if out.suffix.lower() == ".xlsx" and (count >= SHEET[0] or len(names) > SHEET[1]):
         raise DataError(
@@ -96,6 +96,11 @@ def neutral(text: str) -> str:
     """
     shown = visible(text)
     return f"'{shown}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else shown
+
+
+def twin_names(domains: Iterable[TableDomain]) -> list[str]:
+    """Return the attributes in which a twin may differ in one of several searches."""
+    return list(dict.fromkeys(domain.names[column] for domain in domains for column in domain.twin_columns))
 
 
 def headings(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:

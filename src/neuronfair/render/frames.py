@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from neuronfair.errors import NeuronFairError, needs
-from neuronfair.render.export import columns, headings, plain
+from neuronfair.render.export import columns, headings, plain, twin_names
 from neuronfair.search.outcome import Outcome
 from neuronfair.verdict.report import Report
 
@@ -22,7 +22,7 @@ def findings_frame(outcomes: Mapping[tuple[str, str], Outcome]) -> Any:
     pandas, every = _pandas(), list(outcomes.values())
     if not every:
         return pandas.DataFrame()
-    twins = list(dict.fromkeys(name for one in every for name in one.domain.sensitive))
+    twins = twin_names(one.domain for one in every)
     names = headings(every[0].domain.names, twins)
     return pa.concat_tables(plain(pa.table(_columns(one, twins), names=names)) for one in every).to_pandas()
 

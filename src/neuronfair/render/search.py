@@ -16,6 +16,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.probability import Scale
+from neuronfair.search.counterparts import counterparts_of
 from neuronfair.search.examples import examples
 from neuronfair.search.health import WEAK
 from neuronfair.search.outcome import Outcome
@@ -33,7 +34,9 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
     `replay` is what `neuronfair replay` must be told to open the model again.
     """
     figures = outcome.summary()
-    table = Table(title=f"Decisions that flip when only {listed(outcome.domain.sensitive)} changes")
+    beside, by = counterparts_of(outcome.domain), listed(outcome.domain.sensitive)
+    flips = f"Decisions that flip when only {by} changes"
+    table = Table(title=flips if beside is None else f"Decisions that counterparts by {by} do not share")
     for heading in ("", "people judged", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.plan.method, *_cells(figures), "", style="bold")
@@ -55,6 +58,9 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
         "the second judgement in float64 and were dropped.",
     ]
     lines += _usual(outcome, figures["plausibility"])
+    if beside is not None and not bool(beside.groups.all()):
+        few = f"{int((~beside.groups).sum()):,} of {len(beside.groups):,} groups"
+        lines.append(f"Too few people of the table are in {few}: nobody has a counterpart there, or from there.")
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command goes on from here.")
     lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health if note.name != WEAK]
@@ -99,7 +105,7 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
         changes = changed(domain, seed, row)
         one, two = decided(domain, decision, scale, words.Pair(row, twin, own, other))
         lines.append(
-            f"• {domain.describe(row)}: {verb} {one}; with only {changed(domain, row, twin)}: {two}. "
+            f"• {domain.describe(row)}: {verb} {one}; {_beside(domain, row, twin)}: {two}. "
             + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
         )
     return lines
@@ -109,6 +115,13 @@ def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
     """Return in words which attributes differ between two rows."""
     table = domain.to_table(torch.stack([before, after]))
     return ", ".join(f"{name} {old} → {new}" for name, (old, new) in table.items() if old != new)
+
+
+def _beside(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
+    """Return in words who the twin is."""
+    if counterparts_of(domain) is None:
+        return f"with only {changed(domain, row, twin)}"
+    return words.instead(domain, words.changes(domain, row, twin), len(row))
 
 
 def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pair) -> tuple[str, str]:
@@ -141,6 +154,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
         f"Finding {number} of {run.folder}: {where}, step {again.step}.",
         *_told(domain, decision, scale, again.found),
         origin,
+        *([] if again.drawn is None else [_drawn(*again.drawn)]),
         *([] if again.plausibility is None else [f"This person is {unusual(again.plausibility)}."]),
         f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
@@ -150,13 +164,19 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
     return Group(*lines)
 
 
+def _drawn(of: int, otherwise: int) -> str:
+    share = percent(otherwise / of if of else None)
+    return f"Of {of} counterparts drawn for this person, {share} ({otherwise}) are decided otherwise."
+
+
 def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pair) -> list[str]:
     """Return two people and what is decided for them now, in words."""
     one, two = decided(domain, decision, scale, pair)
+    verb = "gets" if decision.kind == "tolerance" else "is decided"
     return [
         f"  {domain.describe(pair.row)}",
-        f"  {'gets' if decision.kind == 'tolerance' else 'is decided'} {one};",
-        f"with only {changed(domain, pair.row, pair.twin)} the decision is",
+        f"  {verb} {one};",
+        f"{_beside(domain, pair.row, pair.twin)} {'the decision is' if counterparts_of(domain) is None else verb}",
         f"  {two}.",
     ]
 

@@ -49,7 +49,7 @@ def drawn_otherwise(network: Model, domain: TableDomain, rows: Tensor, decision:
     for (some,) in zip(*families(network.encoding, domain, rows), strict=True):
         own, otherwise, of = network.scores(some), some.new_zeros(len(some)), some.new_zeros(len(some))
         for others, valid in counterparts.drawn(domain, some):
-            scores = network.scores(others.flatten(0, 1)).view(*valid.shape, -1)
+            scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)
             otherwise += (decision.differ(own[:, None], scores) & valid).sum(1)
             of += valid.sum(1)
         parts.append(Drawn(otherwise, of))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.counterpart_fit import fit_counterparts, with_counterparts
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.plausible import plausible
 from neuronfair.domain.table import TableDomain
@@ -23,6 +24,7 @@ from neuronfair.search.method import World
 WALKERS = 8
 CASES = ("plain", "people", "pair", "score")
 PLAUSIBLE = "plausible"  # people, but young ones only
+COUNTERPART = "counterpart"  # people beside their counterparts, and a network that does not read the group
 PEOPLE = """
 name = "people"
 sensitive = ["sex"]
@@ -117,7 +119,7 @@ class Case:
 
 @cache
 def case(name: str) -> Case:
-    """Return a case: a boundary by hand, many attributes with rules, two sensitive ones, a score, plausible people."""
+    """Return a case: a boundary by hand, many attributes with rules, two sensitive ones, a score, and so on."""
     people = parse_domain(PEOPLE)
     if name == "plain":
         return Case(one_biased_neuron(), domain())
@@ -127,6 +129,14 @@ def case(name: str) -> Case:
         return Case(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
     if name == PLAUSIBLE:
         return Case(random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100)))
+    if name == COUNTERPART:
+        told = domain(attributes=3)
+        rows = uniform_rows(told, 300)
+        rows[:, 0] = (rows[:, 0] + 9 * rows[:, -1]) // 2  # which tells the group: below 5, or not
+        module = random_module(told, seed=1)
+        with torch.no_grad():
+            module[0].weight[:, -1] = 0
+        return Case(module, with_counterparts(told, fit_counterparts(told, rows)))
     pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
     return Case(random_module(pair, 3, seed=2), pair)
 

@@ -20,7 +20,7 @@ from neuronfair.search.methods import METHODS
 from neuronfair.search.methods.uniform import Uniform
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.testing.asking import LINES, PHASES, STEPS, check, digest, explore, full_search, kept, kept_search
-from neuronfair.testing.cases import CASES, PLAUSIBLE, WALKERS, case, linear, network
+from neuronfair.testing.cases import CASES, COUNTERPART, PLAUSIBLE, WALKERS, case, linear, network
 
 # Who may be asked for, and who is found
 
@@ -43,9 +43,9 @@ def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str
         assert torch.equal(path[0], start)  # the seed itself comes first
 
 
-@check(where=CASES)
+@check(where=(*CASES, COUNTERPART))
 def findings_satisfy_definition_1(name: str, where: str) -> None:
-    """Every finding is a valid pair that differs in sensitive attributes only and is decided differently."""
+    """Every finding is a valid person with a twin, who differ where twins do and are decided differently."""
     domain, decision = case(where).domain, case(where).decision
     if METHODS[name].boundary and decision.kind == "tolerance":
         return  # it is refused
@@ -58,7 +58,9 @@ def findings_satisfy_definition_1(name: str, where: str) -> None:
     assert domain.valid(twins).all()
     differs = rows != twins
     assert differs[:, list(domain.sensitive_columns)].any(1).all()
-    assert not differs[:, domain.free].any()
+    differs[:, list(domain.twin_columns)] = False
+    assert not differs.any()
+    assert (domain.twins(rows).rows == twins[:, None]).all(2).any(1).all()
     exact = network(case(where).module, domain).double()
     own, other = (exact.scores(x) for x in (rows, twins))
     if decision.kind == "argmax":

@@ -20,6 +20,7 @@ from neuronfair.measure.severity import severity
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.search.campaign import CONTROL, Progress, find
+from neuronfair.search.counterparts import comparing
 from neuronfair.search.methods import METHODS, check_method
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
@@ -119,6 +120,7 @@ def compare(
         check_method(method, network, plan.decision)
     if phase == "global":
         plan = replace(plan, steps=0)
+    domain = comparing(domain, rows, plan.twins)
     lines: list[Line] = []
     judged, starts, stopped = 0, 0, False
     for seed in range(plan.seed, plan.seed + repeats):

@@ -11,6 +11,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.search.campaign import NO_SEED
+from neuronfair.search.counterparts import drawn_otherwise
 from neuronfair.store.run import Run
 from neuronfair.verdict.folder import shrunk_pair
 from neuronfair.verdict.words import Pair
@@ -26,6 +27,7 @@ class Replay:
     seed: Tensor | None  # its row of the table
     plausibility: float | None  # None: not known
     shrunk: Pair | None  # as an audit shows it, nearer to that row; None where no audit does
+    drawn: tuple[int, int] | None  # of so many counterparts how many are decided otherwise; None where twins are none
 
 
 def replayed(run: Run, network: Model, number: int) -> Replay:
@@ -33,6 +35,7 @@ def replayed(run: Run, network: Model, number: int) -> Replay:
     one = run.findings()[number : number + 1]
     origin = None if int(one.origin) == NO_SEED else int(one.origin)
     nearer = shrunk_pair(run, number)
+    drawn = drawn_otherwise(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
     return Replay(
         found=_asked(network, one.rows[0], one.twins(run.domain)[0]),
         step=int(one.step),
@@ -40,6 +43,7 @@ def replayed(run: Run, network: Model, number: int) -> Replay:
         seed=None if origin is None else run.domain.clip(run.seeds[one.origin])[0],
         plausibility=None if bool(one.plausibility.isnan()) else float(one.plausibility),
         shrunk=None if nearer is None else _asked(network, *nearer),
+        drawn=None if drawn is None else (int(drawn.of), int(drawn.otherwise)),
     )
 
 

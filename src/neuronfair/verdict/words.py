@@ -17,11 +17,13 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.probability import Scale, chances
+from neuronfair.search.counterparts import counterparts_of
 from neuronfair.verdict.entries import Cell, Change, Condition, Finding, SubgroupReport
 from neuronfair.verdict.rates import RateOf
-from neuronfair.words import apart, listed, percent, plain, shift
+from neuronfair.words import apart, listed, percent, plain, plural, shift
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
+MOVED = 5  # attributes of a counterpart that a sentence names besides the group
 LOOK = 128  # rows from which the importance of the attributes is read
 ADULT = 40  # an age that goes no farther is the number of a bin, and no years
 
@@ -96,6 +98,27 @@ class Pair(NamedTuple):
     twin_scores: Tensor
 
 
+def changes(domain: TableDomain, row: Tensor, twin: Tensor) -> tuple[Change, ...]:
+    """Return what differs between a person and the twin."""
+    table = domain.to_table(torch.stack([row, twin]))
+    return tuple(Change(name, own, other) for name, (own, other) in table.items() if own != other)
+
+
+def instead(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -> str:
+    """Return in words who the twin is: the same person in another group, or a counterpart who differs in more.
+
+    Of a counterpart's other attributes so many are named.
+    """
+    said = {change.attribute: f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed}
+    group = f"with {listed([said.pop(name) for name in domain.sensitive if name in said])}"
+    if not said and counterparts_of(domain) is None:
+        return group
+    others = [*said.values()][:most]
+    if (left := len(said) - len(others)) > 0:
+        others.append(plural(left, "more attribute"))
+    return f"their counterpart {group} ({'also ' + listed(others) if others else 'nothing else differs'})"
+
+
 def finding(
     domain: TableDomain,
     decision: Decision,
@@ -112,12 +135,12 @@ def finding(
     """
     table = domain.to_table(torch.stack([pair.row, pair.twin]))
     row = {name: values[0] for name, values in table.items()}
-    changed = tuple(Change(name, own, twin) for name, (own, twin) in table.items() if own != twin)
+    changed = changes(domain, pair.row, pair.twin)
+    moved = {domain.column(change.attribute) for change in changed}
     both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
-    named = sorted([*both, *[c for c in columns if bool(domain.free[c])][:NAMED]])
+    named = sorted([*both, *[c for c in columns if bool(domain.free[c]) and c not in moved][:NAMED]])
     one, other = decided(domain, decision, pair.scores, pair.twin_scores)
     verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
-    instead = listed([f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed])
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
     score, twin_score = lead(decision, pair.scores, pair.twin_scores)
     likely = likelihood(domain, decision, scale, pair)
@@ -133,7 +156,8 @@ def finding(
         score=float(score),
         twin_score=float(twin_score),
         gap=float(decision.gap(pair.scores, pair.twin_scores)),
-        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; with {instead}: {quote}{other}{quote}{odds}.",
+        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; "
+        f"{instead(domain, changed)}: {quote}{other}{quote}{odds}.",
         outcome=outcome,
         probability=probability,
         twin_probability=twin_probability,

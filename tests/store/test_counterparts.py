@@ -1,0 +1,119 @@
+"""Runs that compare people with counterparts keep what makes these again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from zlib import crc32
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from neuronfair.domain.counterpart_fit import fit_counterparts
+from neuronfair.domain.counterparts import Counterparts
+from neuronfair.domain.data import Data
+from neuronfair.errors import RunError
+from neuronfair.search import campaign
+from neuronfair.search.outcome import Plan
+from neuronfair.store.journal import COUNTERPARTS, JOURNAL
+from neuronfair.store.manifest import check_same, make_manifest
+from neuronfair.store.run import Run
+from tests.planted.proxies import by_a, moved_domain, moved_rows
+from tests.store.runs import Killed, Killer, assert_same_run, forged
+
+DOMAIN, ROWS = moved_domain(), moved_rows()
+PLAN = Plan(method="aequitas", seeds=12, steps=9, global_steps=4, controls=False, twins="counterpart")
+
+
+@pytest.fixture(scope="module")
+def beside() -> Counterparts:
+    return fit_counterparts(DOMAIN, ROWS)
+
+
+def manifest(plan: Plan) -> dict:
+    data = Data("moved", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
+    return make_manifest(plan, data, model="m.safetensors", weights="w", outputs=2)
+
+
+def searched(folder: Path, fitted: Counterparts) -> None:
+    """What `neuronfair search --twins counterpart` does around a campaign."""
+    run = Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
+    known = {"counterparts": run.counterparts or fitted}
+    run.finish(campaign.find(by_a(DOMAIN), DOMAIN, ROWS, PLAN, recorder=run, **known).summary())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_steps, beside) -> Path:
+    folder = tmp_path_factory.mktemp("counterparts") / "run"
+    searched(folder, beside)
+    return folder
+
+
+def test_whoever_opens_a_run_has_the_same_counterparts(whole, beside):
+    run = Run.open(whole)
+    found = run.findings()
+    assert len(found) > 0
+    assert (run.domain.twin_columns, run.ledger.domain.twin_columns) == ((0, 1, 2), (2,))
+    assert isinstance(run.counterparts, Counterparts)
+    assert torch.equal(run.domain.twins(ROWS).rows, beside.twins(DOMAIN, ROWS).rows)
+    # The twin of a finding is the counterpart that can be made again.
+    assert (run.domain.twins(found.rows).rows == found.twins(run.domain)[:, None]).all(2).any(1).all()
+    part = pq.ParquetFile(whole / "local-00000.parquet").read()
+    assert {"twin_a", "twin_b", "twin_group"} <= set(part.column_names)
+    assert part["twin_a"].to_pylist()[0] != part["a"].to_pylist()[0]
+    assert run.domain is run.domain  # read once
+
+
+def test_a_search_that_is_killed_again_and_again_finds_the_same(tmp_path, whole, beside, monkeypatch):
+    def killed(fitted: Counterparts) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            Killer(patch, after=14)
+            try:
+                searched(tmp_path / "run", fitted)
+            except Killed:
+                return True
+        return False
+
+    assert killed(beside)
+    other = dataclasses.replace(beside, groups=beside.groups & False)  # is not looked at: the run has its own
+    assert sum(1 for _ in iter(lambda: killed(other), False)) > 1
+    assert_same_run(tmp_path / "run", whole)
+    assert (tmp_path / "run" / COUNTERPARTS).read_bytes() == (whole / COUNTERPARTS).read_bytes()
+
+
+def test_a_damaged_or_forged_file_is_refused(tmp_path, beside):
+    folder = tmp_path / "run"
+    Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2).begin(ROWS[:3], None, beside)
+    check = Run.open(folder).lines[0]["crc32"]["counterparts"]
+    content = (folder / COUNTERPARTS).read_bytes()
+    (folder / COUNTERPARTS).write_bytes(content[:-1])
+    with pytest.raises(RunError, match=f"{COUNTERPARTS}: damaged: it is not as it was written"):
+        Run.open(folder)
+    (folder / COUNTERPARTS).write_bytes(content.replace(b'"kept"', b'"kepd"'))
+    forged(folder, JOURNAL, str(check), str(crc32((folder / COUNTERPARTS).read_bytes())))
+    run = Run.open(folder)
+    with pytest.raises(RunError, match=rf"{COUNTERPARTS}: not a population that can be read.*is still there"):
+        run.findings()
+    (folder / COUNTERPARTS).unlink()
+    with pytest.raises(RunError, match=f"{COUNTERPARTS}: is gone"):
+        Run.open(folder)
+
+
+def test_a_file_of_counterparts_that_no_line_names(tmp_path):
+    folder = tmp_path / "run"
+    Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
+    (folder / COUNTERPARTS).write_bytes(b"mine")
+    with pytest.raises(RunError, match=rf"{COUNTERPARTS}: is not in {JOURNAL}"):
+        Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
+
+
+def test_manifests_of_flips_are_as_they_were():
+    flips, counterparts = (manifest(dataclasses.replace(PLAN, twins=kind)) for kind in ("flip", "counterpart"))
+    assert "twins" not in flips["plan"]
+    assert counterparts["plan"]["twins"] == "counterpart"
+    check_same(Path("run"), flips, flips)
+    with pytest.raises(RunError, match="begun with twins = counterpart, not flip"):
+        check_same(Path("run"), counterparts, flips)
+    with pytest.raises(RunError, match="begun with twins = flip, not counterpart"):
+        check_same(Path("run"), flips, counterparts)
