@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import AuditSettings, TableEncoding, audit, audit_page, audits, load
+from neuronfair import AuditSettings, TableEncoding, audit, audit_page, audits, load, read_domain
 from neuronfair.audits import Audit
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
@@ -191,3 +191,17 @@ def test_a_bar_is_shown_where_somebody_looks(capsys):
 
 def test_plans_say_what_a_decision_is(found):
     assert {outcome.plan.decision for outcome in found.outcomes.values()} == {Plan().decision}
+
+
+def test_a_sensitive_column_beside_the_table(tmp_path):
+    table = wide()
+    model = lambda table: table["skill 1"] > 2  # noqa: E731
+    sexes = table.pop("sex").sample(frac=1, random_state=0)  # in another order: the index tells who is who
+    columns = table[["age", "skill 1", "hired"]]
+    report = audit(model, columns, sensitive=sexes, target="hired", settings=SMALL, folder=tmp_path / "run").report
+    assert (report.data.sensitive, report.data.attributes) == (("sex",), 3)
+    assert report.attributes[0].rates.table.rate == 0
+    assert any("does not read sex" in note.seen for note in report.attributes[0].notes)
+    assert read_domain(tmp_path / "run" / "domain.toml").attributes[2].encode == "none"
+    groups = {group.values: group.rows for group in report.attributes[0].groups}
+    assert groups == {"f": int((sexes == "f").sum()), "m": int((sexes == "m").sum())}

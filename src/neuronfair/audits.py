@@ -131,13 +131,13 @@ def audit(
     DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
     off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
     model does not read are left out. Where the model is not given the sensitive attributes and the table does not have
-    them, give their columns instead of their names (`sensitive=df2["sex"]`: a Series, a DataFrame, an array, a mapping):
-    they belong to the table row by row, those of pandas by their index where both have the same.
+    them, give their columns instead of their names (`sensitive=df2["sex"]`; a Series, a DataFrame, an array or a
+    mapping): they belong to the table row by row, those of pandas by their index where both have the same.
 
-    Each of the sensitive attributes is looked at alone, then all together. `checks` are limits, past counterexamples and
-    an earlier audit that it is judged by. Who is plausible says a model of the table, unless a `population` does. With a
-    folder, every search is a run in it that survives a kill (the same audit goes on from there), and the figures are left
-    in its audit.json.
+    Each of the sensitive attributes is looked at alone, then all together. `checks` are limits, past counterexamples
+    and an earlier audit that it is judged by. Who is plausible says a model of the table, unless a `population` does.
+    With a folder, every search is a run in it that survives a kill (the same audit goes on from there), and the figures
+    are left in its audit.json.
 
     `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
 

@@ -9,6 +9,7 @@ from torch import nn
 from neuronfair.certify import subject as module
 from neuronfair.certify.bounds import Unprovable
 from neuronfair.certify.prove import prove
+from neuronfair.certify.rows import certified
 from neuronfair.certify.subject import rows_at, subject_of
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
@@ -119,3 +120,40 @@ def test_rows_at_places_have_every_sensitive_value():
     assert (rows[:, :, 2] == torch.tensor([[2], [0]])).all()  # labels stand in reverse order
     assert torch.equal(rows[0][:, [1, 3]], domain.sensitive_values)
     assert domain.valid(rows.flatten(0, 1)).all()
+
+
+@pytest.mark.parametrize("kind", ["network", "trees", "function"])
+def test_what_a_model_is_not_given_is_proved_at_once(kind):
+    attributes = [Attribute(f"x{i}", "ordinal", high=99) for i in range(6)]  # 10^12 people, of both sexes
+    sex = Attribute("sex", "flag", values=("f", "m"), encode="none")
+    domain = TableDomain("many", (*attributes, sex), ("sex",))
+    rows = domain.sample(50, torch.Generator().manual_seed(0))
+    if kind == "network":
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    elif kind == "trees":
+        tree = pytest.importorskip("sklearn.tree")
+        model = tree.DecisionTreeClassifier(max_depth=4).fit(rows[:, :6].numpy(), (rows[:, 0] > rows[:, 1]).numpy())
+    else:
+        model = lambda table: (table.x0 * table.x1 > table.x2).to_numpy(dtype=float)  # noqa: E731
+    subject = subject_of(open_model(model, domain, rows), domain)
+    proof = prove(subject, seconds=60)
+    assert (proof.people, proof.fair, proof.boxes) == (2 * 10**12, 2 * 10**12, 0)
+    found = certified(open_model(model, domain, rows), domain, rows, subject=subject)
+    assert (found.certified_1, found.certified_2, found.complete) == (50, 50, True)
+
+
+def test_what_a_network_has_no_weight_for_is_proved_at_once():
+    attributes = [Attribute(f"x{i}", "ordinal", high=99) for i in range(6)]
+    domain = TableDomain(
+        "many", (*attributes, Attribute("sex", "nominal", values=("f", "m"), encode="onehot")), ("sex",)
+    )
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        module[0].weight[:, 6:] = 0
+    proof = prove(subject_of(Network(module, domain), domain), seconds=60)
+    assert (proof.fair, proof.boxes) == (2 * 10**12, 1)
+    with torch.no_grad():
+        module[0].weight[3, 6] = 1e-12  # which may be enough for somebody
+    assert not subject_of(Network(module, domain), domain).bounder.unread

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from neuronfair import read_domain
+from neuronfair.domain.data import limited
 from neuronfair.domain.rules import MAX_CONDITIONS
 from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import DomainError
@@ -168,3 +169,17 @@ def test_dates_are_written_as_dates():
     assert parse_domain(format_domain(domain)) == domain
     with pytest.raises(DomainError, match="'born': other must be a text, is 3"):
         parse_domain(text.replace('date = "iso"', 'date = "iso", other = 3'))
+
+
+def test_an_attribute_that_no_model_is_given(people):
+    text = PEOPLE.replace("sex = { kind", 'sex = { encode = "none", kind')
+    domain = parse_domain(text)
+    assert [a.name for a in domain.attributes if not a.given] == ["sex"]
+    assert parse_domain(format_domain(domain)).fingerprint == domain.fingerprint != people.fingerprint
+    # What a network sees is the same as where the column does not exist.
+    assert (
+        domain.input_fingerprint == limited(people.with_sensitive("race"), {*people.names} - {"sex"}).input_fingerprint
+    )
+    assert domain.input_fingerprint != people.input_fingerprint
+    with pytest.raises(DomainError, match='every attribute has encode = "none"'):
+        parse_domain('encode = "none"\nsensitive = ["sex"]\n[attributes]\nsex = { kind = "flag" }\n')

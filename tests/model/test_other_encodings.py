@@ -115,3 +115,11 @@ def test_a_feed_says_what_is_otherwise():
     assert OtherEncoding("raw values", "every code one lower", (1, 0), "columns sorted by name").text == (
         "raw values, every code one lower, columns sorted by name"
     )
+
+
+def test_what_is_not_given_is_in_no_feed():
+    given = (ATTRIBUTES[0], replace(ATTRIBUTES[1], encode="none"), ATTRIBUTES[2])
+    feeder = Feeder(given, ROWS)
+    assert feeder.numbers(OtherEncoding(), ALL)[:2].tolist() == [[-2, 1, 0], [0, 0, 1]]
+    turned = OtherEncoding(order=feeder.order("columns in reverse order"))
+    assert feeder.numbers(turned, ALL)[:2].tolist() == [[1, 0, -2], [0, 1, 0]]

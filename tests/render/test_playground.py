@@ -176,3 +176,15 @@ def test_the_browser_computes_the_scores_of_trees(browser, tmp_path, german):
     seen = page.eval(f"{json.dumps(rows.tolist())}.map(document.getElementById('playground').scores)")
     torch.testing.assert_close(torch.tensor(seen, dtype=torch.float64), opened.model.scores(rows), rtol=0, atol=1e-5)
     assert page.errors == []
+
+
+def test_what_the_model_is_not_given_is_written_behind_its_inputs(german):
+    attributes = german.domain.attributes
+    domain = replace(
+        german.domain, attributes=tuple(replace(a, encode="none") if a.name == "sex" else a for a in attributes)
+    )
+    data = replace(german, domain=domain)
+    game = playground(open_model(network(data, nn.ReLU(), nn.Linear(6, 2)), domain, data.rows), data)
+    sex = game.inputs[domain.column("sex")]
+    assert (sex.offset, sex.block, sex.factor, sex.shift) == (game.layers[0].weight.columns, False, 0.0, 0.0)
+    assert len({one.offset for one in game.inputs}) == len(attributes)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from neuronfair import load, parse_domain, read_domain
 from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import read_table
-from neuronfair.errors import DataError, ModelError
+from neuronfair.errors import DataError, DomainError, ModelError
+from neuronfair.model.open import open_model
 from neuronfair.verdict.given import UNREAD, given
 
 PEOPLE = {
@@ -130,3 +132,78 @@ def test_rules_are_not_taken_over_into_a_domain_that_is_given():
     for table, domain in ((load("german"), None), (PEOPLE, parse_domain(DOMAIN))):
         with pytest.raises(DataError, match="take rules 'free': for domains read off a table; this one is given"):
             given(table, domain=domain, take_rules="free")
+
+
+# What a model is not given
+
+
+def blind() -> dict[str, object]:
+    return {name: cells for name, cells in PEOPLE.items() if name != "sex"}
+
+
+SEXES = {"sex": PEOPLE["sex"]}
+
+
+def test_columns_beside_the_table_are_no_inputs():
+    found = given(blind(), sensitive=SEXES, target="hired")
+    assert (found.data.domain.names, found.outside) == (("age", "job", "sex"), ("sex",))
+    assert found.reads == ("age", "job")
+    assert found.beside.names == ("sex",)
+    assert given(blind(), model=reading("age"), sensitive=SEXES, target="hired").reads == ("age",)
+
+
+def test_a_model_that_reads_what_stands_beside_the_table_is_refused(tmp_path):
+    for name in ("sex", "sex_m"):
+        with pytest.raises(
+            ModelError, match="reads 'sex', which is not given to a model: it stands in sensitive values"
+        ):
+            given(blind(), model=reading("age", name), sensitive=SEXES, target="hired")
+    (tmp_path / "people.toml").write_text(DOMAIN.replace('kind = "flag"', 'kind = "flag", encode = "none"'))
+    with pytest.raises(
+        ModelError, match="reads 'sex', which is not given to a model: the domain says encode = \"none\""
+    ):
+        given(PEOPLE | {"id": [7] * 30}, model=reading("age", "sex"), domain=tmp_path / "people.toml")
+    found = given(blind() | {"id": [7] * 30}, model=reading("age"), sensitive=SEXES, domain=tmp_path / "people.toml")
+    assert (found.data.domain.names, found.outside) == (("age", "sex"), ("sex",))
+
+
+def test_a_domain_must_say_that_what_stands_beside_the_table_is_no_input():
+    with pytest.raises(DomainError, match="'sex' stands beside the table, so no model is given it"):
+        given(blind() | {"id": [7] * 30}, sensitive=SEXES, domain=parse_domain(DOMAIN))
+
+
+def test_data_have_their_columns():
+    with pytest.raises(DataError, match="german: this table has its own domain"):
+        given(load("german"), sensitive=SEXES)
+
+
+def opens_width(width: int):
+    """What opens a model of so many inputs."""
+
+    def opens(data):
+        return open_model(nn.Sequential(nn.Linear(width, 3), nn.ReLU(), nn.Linear(3, 2)), data.domain, data.rows)
+
+    return opens
+
+
+def test_a_model_without_names_whose_width_fits_the_others_only_is_not_given_the_sensitive_ones(tmp_path):
+    how = {"model": nn.Identity(), "sensitive": "sex", "target": "hired"}
+    found = given(PEOPLE, opens=opens_width(2), **how)  # age and job
+    assert (found.outside, found.reads) == (("sex",), ("age", "job"))
+    assert found.remarks[-1] == "sex: the inputs of the model fit the other columns only, so it is not given it"
+    assert [a.name for a in parse_domain(found.text).attributes if not a.given] == ["sex"]
+    assert given(PEOPLE, opens=opens_width(3), **how).outside == ()
+    assert given(PEOPLE, opens=opens_width(7), **how).outside == ()  # and is refused when it is opened
+    path = tmp_path / "people.toml"
+    path.write_text(DOMAIN)
+    table = PEOPLE | {"id": [7] * 30}
+    found = given(table, model=nn.Identity(), domain=path, opens=opens_width(4))  # id, age, two jobs
+    assert (found.outside, found.data.domain.names) == (("sex",), ("id", "age", "job", "sex"))
+    assert parse_domain(found.text).fingerprint == found.data.domain.fingerprint
+    every = given(PEOPLE, model=nn.Identity(), opens=opens_width(1), sensitive=["sex", "age", "job"], target="hired")
+    assert every.outside == ()  # nothing would be left
+
+
+def test_a_model_that_names_its_columns_is_not_tried():
+    found = given(PEOPLE, model=reading("age"), sensitive="sex", target="hired", opens=lambda data: 1 / 0)
+    assert found.outside == ()

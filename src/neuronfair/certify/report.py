@@ -72,7 +72,7 @@ class ProofReport:
     boxes: int  # parts of the domain that were looked at
     seconds: float
     complete: bool  # whether nothing is open
-    method: str  # how it was proved: bounds of a network, bounds of trees, or asking everybody
+    method: str  # how it was proved: bounds of a network, bounds of trees, asking everybody, or nobody
     interrupted: bool = False  # by Ctrl-C
     rows: RowsReport | None = None  # null without a table, or where none was looked at
     regions: tuple[RegionReport, ...] = ()  # the largest that are proved, of each kind

@@ -120,7 +120,8 @@ def _everybody(
     space = Space(tuple(_axis(column, classes[column]) for column in _free(domain)))
     people = people_of(domain, space, allowed)
     question, margins, slack = answers(model, domain, decision, space)
-    subject = whole(space, people, question, margins, slack, None, "asking everybody")
+    method = "asking nobody" if unread(domain) else "asking everybody"
+    subject = whole(space, people, question, margins, slack, None, method)
     if subject.count > MOST_ASKED and not unread(domain):
         raise Unprovable(
             f"nothing can be proved about this model: {why}; and its {subject.count:,} people are more than can be "

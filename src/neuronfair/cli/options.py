@@ -16,7 +16,7 @@ import typer
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.model.sources import reader_of
 from neuronfair.shown import visible
-from neuronfair.words import percent
+from neuronfair.words import listed, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,6 +190,8 @@ class Source:
     def open_or_train(self, data: Data, console: Console, seed: int) -> tuple[Opened, Data, Card | None]:
         """Return the model, the table on its device, and the card of one trained just now."""
         opened, card = (self.open(data), None) if self.model is not None else self.train(data, console, seed)
+        if outside := [attribute.name for attribute in data.domain.attributes if not attribute.given]:
+            console.print(f"The model is not given {listed(outside)}.")
         return opened, data.to(self.device), card
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from neuronfair.certify.report import Part
 from neuronfair.words import duration, listed, many, percent, plain
 
-Method = Literal["bounds of a network", "bounds of trees", "asking everybody"]
+Method = Literal["bounds of a network", "bounds of trees", "asking everybody", "asking nobody"]
 
 
 @dataclass(frozen=True)
