@@ -14,7 +14,7 @@ import typer
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
 from neuronfair.cli.own import own_model
-from neuronfair.domain.twinning import TwinKind
+from neuronfair.cli.twins import Twins
 from neuronfair.errors import DataError, ModelError, NeuronFairError
 from neuronfair.limits import TEXT, read_bytes
 from neuronfair.model.sources import reader_of, returned_as
@@ -64,7 +64,7 @@ def repair(
         ),
     ] = None,
     twins: Annotated[
-        TwinKind | None,
+        Twins | None,
         typer.Option(
             help="Learn from findings, or that people are decided as their counterparts in other groups. Default: as "
             "in the run."
@@ -107,7 +107,7 @@ def repair(
 
     `neuronfair repair run --data table.csv --augment pairs.csv`
 
-    `neuronfair repair --twins counterpart --data table.csv --sensitive sex --target hired --model m.skops --out fair.skops`
+    `neuronfair repair --twins counterpart --data table.csv --domain table.toml --model m.skops --out fair.skops`
 
     `neuronfair repair run --model mine.safetensors --data table.csv --how neurons --out fair.safetensors`
     """
@@ -153,14 +153,14 @@ def repair(
         table = searched_table(run, data if data is None or beside is None else beside.joined(data, (), run.domain))
         decision = Decision(**run.manifest["plan"]["decision"])
     else:
-        if twins != "counterpart" or data is None or (out is not None and model is None):
+        if twins is not Twins.counterpart or data is None or (out is not None and model is None):
             raise DataError("name a run folder; or --twins counterpart with --data and, for --out, the --model")
         asked = options.Source(model, weights, trust_pickle, device=device)
         given = tables.load_data(str(data), "default", domain, sensitive, target, asked, beside=beside)
         table = given.data
-    if twins == "flip" and counterparts_of(table.domain) is not None:
+    if twins is Twins.flip and counterparts_of(table.domain) is not None:
         raise DataError(f"--twins flip: {run_folder} holds no flips, but people and their counterparts")
-    table = replace(table, domain=comparing(table.domain, table.rows, twins or "flip"))
+    table = replace(table, domain=comparing(table.domain, table.rows, "flip" if twins is None else twins.value))
     alike = counterparts_of(table.domain) is not None
     for name, unused in (("share", share), ("label", label)):
         if alike and unused is not None:
@@ -191,7 +191,7 @@ def repair(
         return opening(str(file), trust_pickle=True) if weights is None else opening(str(source), weights=file)
 
     done.write(out, reopen)
-    console.print(repair_report(done, table.domain))
+    console.print(repair_report(done.work, done.before, done.after, table.domain, list(done.notes), done.without))
     written = f"{out} and {out.with_suffix('.json')}" if done.card is not None else f"{out}, opened again and compared"
     console.print(f"Wrote {written}.", soft_wrap=True)
     if json_file is not None:
@@ -205,7 +205,7 @@ def repair(
             "seed": seed,
             "notes": list(done.notes),
         }
-        options.write_json(json_file, {**about, **repair_json(done)})
+        options.write_json(json_file, {**about, **repair_json(done.work, done.before, done.after, done.without)})
 
 
 def _recorded(run_folder: Path) -> str | None:
