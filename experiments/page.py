@@ -25,6 +25,7 @@ EXPERIMENTS = (
     "figure5_diversity",
     "figure6_coverage",
     "populations",
+    "counterparts",
     "ablation_neuronfair",
     "black_boxes",
     "peers",

@@ -19,18 +19,19 @@ LEAVES = 600  # of a tree of the forest, at most: Bank's then stay within what `
 
 
 def fitted_trees(data_name: str, kind: str, seed: int) -> tuple[Any, Data]:
-    """Return an estimator fitted to 70 % of the rows of a table, and the whole table.
+    """Return an estimator fitted to 70 % of the rows of a table, and the whole table."""
+    table = data(data_name, "default")
+    return once(f"{data_name}-{kind}-{seed}", lambda: fit_trees(table, kind, seed)), table
+
+
+def fit_trees(table: Data, kind: str, seed: int) -> Any:
+    """Return an estimator fitted to 70 % of the rows of a table.
 
     It is given the numbers of the domain's encoding, so that no pandas is needed; thresholds on them are thresholds on
     codes.
     """
-    table = data(data_name, "default")
-
-    def fit() -> Any:
-        train = table.split(seed).train
-        return _estimator(kind, seed).fit(encoded(train), train.labels.numpy())
-
-    return once(f"{data_name}-{kind}-{seed}", fit), table
+    train = table.split(seed).train
+    return _estimator(kind, seed).fit(encoded(train), train.labels.numpy())
 
 
 def encoded(table: Data) -> npt.NDArray[np.float32]:

@@ -56,16 +56,19 @@ class Counterparts:
 
         They are the same for a person wherever and with whomever they are drawn.
         """
-        numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
-        parts = [self._standing(domain, part) for part in torch.split(rows, _at_once(ahead))]
+        numbers, ahead, n = Draws(0, "counterparts"), domain.combinations.others, len(rows)
+        several = max(1, min(draws, AT_ONCE // max(1, n * len(ahead))))  # draws of few people are made together
+        parts = [self._standing(domain, part) for part in torch.split(rows.repeat(several, 1), _at_once(ahead))]
         keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
-        for t in range(draws):
+        for first in range(0, draws, several):
             found = []
             for people in parts:
-                person = (people.codes * keys).sum(1)
-                u = numbers.uniform(t, person, len(domain.attributes), use="place")
-                found.append(self._carried(domain, people, ahead, u))
-            yield _joined(found)
+                person = (people.codes * keys).sum(1).chunk(several)
+                u = [numbers.uniform(first + i, who, len(keys), use="place") for i, who in enumerate(person)]
+                found.append(self._carried(domain, people, ahead, torch.cat(u)))
+            twins = _joined(found)
+            for start in range(0, min(several, draws - first) * n, max(1, n)):
+                yield Twins(twins.rows[start : start + n], twins.valid[start : start + n])
 
     def carried(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> Twins:
         """Return each row in the groups that come so many combinations after its own, (k,) or (n, k): (n, k, d).
