@@ -25,6 +25,7 @@ from neuronfair.search import campaign
 from neuronfair.testing.cases import PEOPLE
 from neuronfair.verdict import audit, compare
 from neuronfair.verdict import population as usual
+from neuronfair.verdict.counterpart_stage import compare_counterparts
 from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.settings import AuditSettings
 
@@ -55,6 +56,14 @@ def unproved() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def uncompared() -> Iterator[None]:
+    """Audits compare nobody with counterparts unless a test asks for it (`counterparts`): that takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "compare_counterparts", lambda case, *_: case)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def fitted_once() -> Iterator[None]:
     """Fit the population of a table once, however many tests audit it: each fit takes half a second."""
     known: dict[object, object] = {}
@@ -81,6 +90,12 @@ def fitted_once() -> Iterator[None]:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let audits prove what they can."""
     monkeypatch.setattr(audit, "prove_and_sample", prove_and_sample)
+
+
+@pytest.fixture
+def counterparts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let audits compare people with their counterparts."""
+    monkeypatch.setattr(audit, "compare_counterparts", compare_counterparts)
 
 
 @pytest.fixture

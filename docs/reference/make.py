@@ -15,7 +15,7 @@ import neuronfair
 from neuronfair import cli
 from neuronfair.certify import report as proof
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.verdict import entries, proved, rates, report
+from neuronfair.verdict import counterpart, entries, inside, proved, rates, report
 
 HERE = Path(__file__).parent
 STAGES = {
@@ -115,7 +115,7 @@ def _table(command: Any) -> list[str]:
 
 TYPES = {
     name: kind
-    for module in (report, entries, rates, proved)
+    for module in (report, entries, counterpart, inside, rates, proved)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }

@@ -15,6 +15,7 @@ from neuronfair.domain.data import Data
 from neuronfair.domain.own_population import read_people
 from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import TwinKind
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
@@ -34,7 +35,7 @@ from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import OF, percent, plural
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible")  # other words of `audit`
+_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible", "twins")  # other words of `audit`
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,11 +87,14 @@ class Audit:
         lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
         for one in self.report.attributes:
             shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
-            proved = [f"{percent(part.share)} {name}" for name, part in one.proved.parts] if one.proved else []
-            lines.append(
-                f"  {one.name}: flips for {', '.join([*shares, plural(one.people_found, 'person', 'people')])}"
-                + (f"; {', '.join(proved)}" if proved else "")
-            )
+            people = ", ".join([*shares, plural(one.people_found, "person", "people")])
+            parts = [f"  {one.name}: flips for {people}"]
+            if one.counterpart is not None:
+                rate, placebo = percent(one.counterpart.rate), percent(one.counterpart.placebo.rate)
+                parts.append(f"{rate} decided otherwise as counterparts, {placebo} with shuffled groups")
+            if one.proved is not None:
+                parts.append(", ".join(f"{percent(part.share)} {name}" for name, part in one.proved.parts))
+            lines.append("; ".join(parts))
         lines += [f"  table: {remark}" for remark in self.remarks]
         return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
 
@@ -111,6 +115,7 @@ class Seldom(TypedDict, total=False):
     prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
     population: Any  # people of your own sampler: a table of them, or a function that draws so many as it is told
     plausible: float  # least plausibility of the people searched among; by default as the settings say
+    twins: TwinKind | None  # "flip" or "counterpart": whom people are compared with; by default as the settings say
 
 
 def audit(
@@ -171,13 +176,14 @@ def audit(
         settings,
         prove=seldom.get("prove", settings.prove),
         plausible=seldom.get("plausible", settings.plausible),
+        twins=seldom.get("twins", settings.twins),
     )
     population = seldom.get("population")
     people = None if population is None else read_people(population, table.domain)
     own = getattr(model, "device", None)
     device = str(own if isinstance(own, torch.device) else table.domain.device)
     opened = open_model(model, table.domain, table.rows, **{"device": device, **opening})
-    ready.refuse(table.domain.sensitive, settings.methods_for(opened))
+    ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
     weights = seldom.get("weights")
     origin = Origin(
         table=str(data) if isinstance(data, (str, Path)) and found.beside is None else None,

@@ -9,6 +9,7 @@ from typing import Literal
 
 UNKNOWN = "not known"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
 Population = Literal["table", "plausible", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # who the people of a rate are
     "table": "rows of the table",
@@ -44,6 +45,17 @@ def percent(share: float | None) -> str:
     text = f"{value:,.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return f"{text} %".replace("-", "\N{MINUS SIGN}")
+
+
+def part_of(share: float) -> str:
+    """Return a share of a whole as people say it.
+
+    >>> [part_of(share) for share in (1.02, 0.96, 0.68, 0.5, 0.58)]
+    ['all', 'nearly all', 'two thirds', 'half', '58 %']
+    """
+    if share >= 0.9:
+        return "all" if share >= 0.995 else "nearly all"
+    return next((words for part, words in _PARTS.items() if abs(share - part) < 0.03), percent(share))
 
 
 def spanned(share: float, low: float, high: float) -> str:

@@ -545,3 +545,20 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
     assert all(finding["plausibility"] >= 0.05 for one in kept["attributes"] for finding in one["findings"])
     refused(*AUDIT, "--force", "--population", "none.csv", says=("none.csv",))
     refused(*AUDIT, "--force", "--plausible", 2, says=("plausible must be 0 or more and below 1, got 2",))
+
+
+def test_counterparts_are_an_option_and_a_limit(run, refused, counterparts):
+    refused(*AUDIT, "--twins", "flip", "--fail-if", "counterpart.rate > 0.1", says=("needs counterparts",))
+    refused(*AUDIT, "--twins", "both", says=("'both' is not one of 'flip', 'counterpart'",))
+    limits = ("--fail-if", "sex.counterpart.rate > 99%", "--fail-if", "counterpart.effect > -1")
+    result = run(*AUDIT, "--sensitive", "sex", "--twins", "counterpart", "--prove", 0, *limits, "--junit", "tests.xml")
+    assert (result.status, result.err) == (1, "")
+    assert "Had they been of another group" in result.out
+    assert "shuffles only" in " ".join(result.out.split())  # a first look shuffles less
+    (one,) = kept()["attributes"]
+    assert one["search_twins"] == "counterpart"
+    assert one["counterpart"]["placebos"] == 5
+    assert [check["fired"] for check in kept()["gate"]["checks"]] == [False, True]
+    assert kept()["seconds"]["counterparts"] > 0
+    told = " ".join(run(*one["worst"][0]["replay"].split()[1:]).out.split()) if one["worst"] else "counterpart"
+    assert "counterpart" in told

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from neuronfair.measure import counterparts
 from neuronfair.search.methods import METHODS
 from tests.cli.test_search import copies, folder, other_outputs  # noqa: F401  # fixtures
 
@@ -131,3 +133,20 @@ def test_a_rate_that_is_less_sure_than_asked_for_names_the_limit_that_stopped_it
 )
 def test_a_rate_that_cannot_be(refused, words, says):
     refused("rate", *DATA, *words, says=says)
+
+
+def test_the_rate_by_counterparts(run, monkeypatch):
+    whole = counterparts.counterpart_effect
+    quick = counterparts.Thoroughness(draws=4, placebos=3)
+    monkeypatch.setattr(
+        counterparts, "counterpart_effect", lambda *given, **more: whole(*given, thorough=quick, **more)
+    )
+    result = run("rate", *DATA, "--twins", "counterpart", "--json", "rate.json")
+    assert result.status == 0, result.err
+    assert "Had they been of the other group, " in " ".join(result.out.split())
+    assert "(3 shuffles only)" in " ".join(result.out.split())
+    figures = json.loads(Path("rate.json").read_text())
+    found = figures["counterpart"]
+    assert (figures["sensitive"], found["of"], found["draws"], found["confidence"]) == (["sex"], 200, 4, 0.95)
+    assert found["effect"]["rate"] == pytest.approx(found["rate"] - found["placebo"]["rate"])
+    assert "rates" not in figures

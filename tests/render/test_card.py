@@ -49,3 +49,12 @@ def test_what_is_not_known_is_left_out():
 def test_names_stay_names():
     made = reports.report(model=replace(reports.MODEL, source="<b>*m*</b>\n# x"))
     assert "# Model card: &lt;b&gt;\\*m\\*&lt;/b&gt; \\# x\n" in model_card(made)
+
+
+def test_it_shows_counterparts_and_what_they_are_worth():
+    text = model_card(reports.report(reports.attribute(counterpart=reports.counterpart())))
+    assert "## Had they been of another group" in text
+    assert "| sex | 19 % (18.1–19.9) | 0.03 % (0–0.07) |" in text
+    assert "evidence, no proof" in text
+    assert "were not tested" not in text
+    assert "were not tested" in model_card(reports.report())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from neuronfair.render.junit import junit
 from neuronfair.verdict.report import Check, Gate
-from tests.reports import CORPUS, attribute, fair, finding, report, search
+from tests.reports import CORPUS, attribute, counterpart, fair, finding, report, search
 
 
 def read(audit) -> ElementTree.Element:
@@ -106,3 +106,22 @@ def test_control_characters_are_written_out():
     (failure,) = ElementTree.fromstring(text).iter("failure")
     assert f"with {shown} M instead of F" in failure.text.splitlines()[1]
     assert ElementTree.fromstring(text)[0].get("name") == shown
+
+
+def test_counterparts_fail_where_an_effect_is_claimed():
+    root = read(report(attribute(counterpart=counterpart()), fair("race", counterpart=counterpart(claimed=False))))
+    cases = [case for case in root.iter("testcase") if case.get("name") == "counterparts"]
+    failed, passed = cases
+    assert passed.find("failure") is None
+    told = failed.find("failure").text
+    assert "Had they been of the other group" in told
+    assert "Men as women lose" in told
+    assert "Worst pair" not in told  # it is one of flips
+
+
+def test_people_found_by_counterparts_alone_fail_no_search():
+    """With shuffled groups there would be such people, too: the effect is judged."""
+    found = attribute(counterpart=counterpart(), search_twins="counterpart")
+    cases = {case.get("name"): case.find("failure") for case in read(report(found)).iter("testcase")}
+    assert cases["search by frontier"] is None
+    assert "Worst pair" in cases["counterparts"].text

@@ -131,3 +131,14 @@ def test_control_characters_are_written_out():
 )
 def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
     assert f"\n- {written}\n" in markdown(report(corpus=replace(CORPUS, examples=(words,))))
+
+
+def test_it_shows_counterparts():
+    text = markdown(report(attribute(counterpart=reports.counterpart()), fair("race")))
+    assert "### Had they been of another group" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19 %")]
+    assert cells(line) == ["sex", "19 % (18.1–19.9)", "0.03 % (0–0.07)", "19 % (18.1–19.9)", "11 %", "5 %"]
+    assert "81 % of the effect goes through relationship and marital status." in text
+    assert "**Whom it hurts.** Men as women lose" in text
+    assert "have too few people in the table" in text
+    assert "another group" not in markdown(report())

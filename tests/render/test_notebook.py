@@ -83,3 +83,12 @@ def test_the_card_shows_what_is_proved():
         reports.report(reports.attribute(proved=why))
     )
     assert "proved" not in notebook.verdict_card(reports.report())
+
+
+def test_the_card_shows_counterparts():
+    card = notebook.verdict_card(
+        reports.report(reports.attribute(counterpart=reports.counterpart()), reports.fair("race"))
+    )
+    assert "<th>as counterparts (groups shuffled)</th>" in card
+    assert "<td>19\u202f% (0.03\u202f%)</td>" in card
+    assert "counterparts" not in notebook.verdict_card(reports.report())

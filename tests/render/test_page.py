@@ -20,7 +20,8 @@ from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import top_of
 from neuronfair.render.page.layermap import cells, layer_maps
 from neuronfair.render.page.template import SPACE, marked
-from neuronfair.verdict.entries import Change, Direction, Histogram, Interpretation, Severity, Side
+from neuronfair.verdict.entries import Change, Direction, Histogram, Severity, Side
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import RateOf, Rates
 from neuronfair.verdict.report import DataReport, DecisionReport, Verdict

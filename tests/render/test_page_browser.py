@@ -189,8 +189,9 @@ def long_names():
         reports.nothing_found(),
         long_names(),
         evil(reports.adult(findings=20)),
+        reports.unread(reports.adult(findings=3), reports.counterpart(("group" * 30, RTL, "a " * 60))),
     ],
-    ids=["several", "nothing", "long names", "markup"],
+    ids=["several", "nothing", "long names", "markup", "counterparts"],
 )
 def test_it_never_scrolls_sideways(show, made):
     browser = show(made)
@@ -203,6 +204,23 @@ def test_it_never_scrolls_sideways(show, made):
             f"e.getBoundingClientRect().right > {width} + 1).map((e) => e.outerHTML.slice(0, 80))"
         )
         assert out == [], width
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_words_beside_counterparts_do_not_overlap(show, claimed):
+    browser = show(reports.unread(reports.adult(findings=0), reports.counterpart(claimed=claimed)))
+    boxes = """(kind) => [...document.querySelectorAll(`${kind}`)].map((svg) => [...svg.querySelectorAll('text')]
+      .map((text) => text.getBoundingClientRect()))"""
+    for width in (320, 1280):
+        browser.width(width)
+        for kind in (".beside", ".moves .scale"):
+            count, overlaps = browser.eval(
+                f"(() => {{ const all = ({boxes})({kind!r}); let hits = 0; all.forEach((some) => some.forEach((a, i) =>"
+                "some.slice(i + 1).forEach((b) => { hits += a.width && a.right > b.left && b.right > a.left &&"
+                "a.bottom > b.top + 1 && b.bottom > a.top + 1 ? 1 : 0; }))); return [all.flat().length, hits]; })()"
+            )
+            assert count >= 6
+            assert overlaps == 0, (width, kind)
 
 
 def test_a_phone_gets_one_column(show):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
-from neuronfair.verdict.entries import Note
+from neuronfair.verdict.entries import Direction, Note, Side
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import Rates
 from neuronfair.verdict.report import FeedingReport, PopulationReport, Report, Verdict
@@ -152,3 +152,23 @@ def test_plausible_people_are_told_first_and_how_usual_they_are():
     every = reports.attribute(searches=(reports.search("frontier", plausible_share=1.0),) * 2)
     text = shown(replace(reports.report(every), data=replace(made.data, population=told)))
     assert f"{told.text} All findings are plausible. Plausible is who is not less usual than 99 of 100" in text
+
+
+def test_counterparts_are_a_table_with_what_carries_them():
+    one = reports.attribute(counterpart=reports.counterpart())
+    text = shown(reports.report(one, reports.fair("race")))
+    (line,) = [line for line in text.splitlines() if "0.03 % (0–0.07)" in line]
+    assert re.split(" {2,}", line.strip()) == [
+        "sex", "19 % (18.1–19.9)", "0.03 % (0–0.07)", "19 % (18.1–19.9)", "11 %", "5 %",
+    ]  # fmt: skip
+    for words in ("Had they been of another group", "81 % of the effect goes", "AUC of 0.93", "Counterparts keep age"):
+        assert words in text
+    assert "Whom it hurts: Men as women lose '>50K' in 17.1 % of cases." in text
+    assert max(map(len, shown(reports.report(one), 80).splitlines())) <= 80
+
+
+def test_whom_findings_by_counterparts_hurt_is_not_said_to_be_by_flips():
+    hurt = Direction("findings", 9, (Side("F", 0, 9), Side("M", 9, 0)), "In 9 of 9 pairs …")
+    by_flips = reports.attribute(direction=(hurt,))
+    assert "Whom it hurts: In 9 of 9" in shown(reports.report(by_flips))
+    assert "In 9 of 9" not in shown(reports.report(replace(by_flips, search_twins="counterpart")))

@@ -7,10 +7,10 @@ import pytest
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
 from neuronfair.verdict.baseline import compare_with, read_baseline
-from neuronfair.verdict.entries import Interpretation
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.rates import Rates
 from neuronfair.verdict.report import DecisionReport
-from tests.reports import MODEL, REPRODUCTION, attribute, fair, layer, proved, report, search
+from tests.reports import MODEL, REPRODUCTION, attribute, counterpart, fair, layer, proved, report, search
 
 
 def changes(now, then):
@@ -123,3 +123,11 @@ def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "90000")
     with pytest.raises(TooLarge, match=r"audit\.json"):
         read_baseline(path)
+
+
+def test_counterparts_are_compared_where_both_have_them():
+    then, now = (report(attribute(counterpart=counterpart(claimed=claimed))) for claimed in (False, True))
+    seen = changes(now, then)
+    assert seen["sex.counterpart.rate"].text == "sex.counterpart.rate rose from 3.1 % (1.9–4.3) to 19 % (18.1–19.9)."
+    assert seen["sex.counterpart.effect"].significant
+    assert not any("counterpart" in figure for figure in changes(now, report()))

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
-from neuronfair.verdict.entries import Disparity, Gap, Note
+from neuronfair.verdict.entries import NOT_READ, Disparity, Gap, Note
 from neuronfair.verdict.expressions import read_expressions
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import RateOf, Rates
-from tests.reports import CORPUS, MODEL, attribute, fair, proved, rate, report, search
+from tests.reports import CORPUS, MODEL, attribute, counterpart, fair, proved, rate, report, search
 
 
 def fired(audit, *expressions):
@@ -430,3 +430,52 @@ def test_a_share_above_one_is_a_percentage_without_its_sign(text):
     with pytest.raises(NeuronFairError, match=r"is a share from 0 to 1\. Did you mean"):
         read_expressions([text], ["sex"], ["frontier"])
     assert read_expressions([f"{text}%"], ["sex"], ["frontier"])[0].is_share
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("counterpart.rate > 0.19", True),  # 19 % between 18.1 and 19.9
+        ("counterpart.rate > 0.195", True),
+        ("counterpart.rate > 0.2", False),
+        ("counterpart.rate < 0.185", True),  # the lower end
+        ("counterpart.effect > 0.198", True),  # 18.97 between 18.06 and 19.88
+        ("counterpart.effect > 0.199", False),
+        ("sex.counterpart.effect > 5%", True),
+    ],
+)
+def test_counterparts_are_judged_on_the_safe_side(expression, expected):
+    assert fired(report(attribute(counterpart=counterpart())), expression) == [expected]
+
+
+def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
+    (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
+    assert one.text.startswith(
+        "counterpart.rate of sex: 19 % (between 18.1 % and 19.9 %); its upper end is above 19.5 %."
+    )
+    assert "Had they been of the other group" in one.text
+    assert "too few people, or shuffles, to exclude it" in one.text
+
+
+def test_counterparts_that_are_not_known_are_an_error():
+    with pytest.raises(NeuronFairError, match=r"'counterpart.rate' is not known: there are no counterparts for sex"):
+        check(report(), ["counterpart.rate > 0.1"])
+    impossible = attribute(health=(Note("no-counterparts", "Nobody was compared: too few.", "…"),))
+    with pytest.raises(NeuronFairError, match=r"not known: Nobody was compared: too few"):
+        check(report(impossible), ["counterpart.effect > 0.1"])
+
+
+def test_an_empty_flip_test_is_said_to_be_empty():
+    unread = fair(health=(Note(NOT_READ, "…", "…"),))
+    (one,) = check(report(unread), ["rate > 0.01"]).checks
+    assert not one.fired
+    assert "says nothing: limit counterpart.effect, too" in one.text
+    assert "says nothing" not in check(report(fair()), ["rate > 0.01"]).checks[0].text
+
+
+def test_a_change_of_counterparts_is_judged_on_what_is_certain():
+    """From 3.1 (1.9 to 4.3) to 19 % (18.1 to 19.9): by 13.8 points at least; flips do not enter."""
+    now, then = (report(attribute(counterpart=counterpart(claimed=claimed))) for claimed in (True, False))
+    changed = replace(now, baseline=compare_with(now, then))
+    assert fired(changed, "counterpart.rate.change > 13.7%", "counterpart.rate.change > 13.9%") == [True, False]
+    assert fired(changed, "counterpart.effect.change > 0", "rate.change > 0") == [True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neuronfair.verdict.entries import NOT_READ, AttributeReport, Histogram, Note, Severity
@@ -9,7 +11,7 @@ from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import RateOf, Rates
 from neuronfair.verdict.report import Verdict
 from neuronfair.verdict.sentences import verdict
-from tests.reports import attribute, fair, proved, rate, search
+from tests.reports import attribute, counterpart, fair, proved, rate, search
 
 NOTHING = fair(rates=Rates(), searches=())
 
@@ -141,3 +143,44 @@ def test_a_search_that_its_gradients_hardly_helped_is_named():
     said = " A search hardly more successful than in random directions: "
     assert f"{said}m0 by sex (1.09 times) and m1 by race (0.50 times)." in told
     assert "random directions" not in verdict([entry("sex", 1.2, None)], 1000).text
+
+
+UNREAD = (Note(NOT_READ, "…", "…"),)
+
+
+def test_where_the_flip_test_is_empty_counterparts_lead():
+    told = verdict([fair(health=UNREAD, counterpart=counterpart(), search_twins="counterpart")], 50)
+    assert told.level == "discriminates"
+    assert told.text == (
+        "The model does not read sex, so the flip test is empty. Had they been of the other group, 19 % of 20,000 "
+        "people would be decided otherwise. Men as women lose '>50K' in 17.1 % of cases. 81 % of the effect goes "
+        "through relationship and marital status. That is evidence, no proof."
+    )
+
+
+def test_where_no_effect_is_claimed_people_found_by_counterparts_are_no_ground_for_suspicion():
+    nothing = counterpart(claimed=False)
+    one = attribute(rates=Rates(), health=UNREAD, counterpart=nothing, search_twins="counterpart")
+    told = verdict([one], 50)
+    assert told.level == "nothing found"
+    assert told.text.startswith("The model does not read sex, so the flip test is empty. Had they")
+    assert "found" not in told.text
+    assert verdict([replace(one, health=(), search_twins="flip")], 50).level == "suspicious"
+
+
+def test_flips_come_first_where_there_are_any():
+    told = verdict([attribute(counterpart=counterpart()), fair("race", health=UNREAD, counterpart=counterpart())], 50)
+    assert told.text.startswith("This model discriminates by sex: the decision flips for ")
+    assert "Counterparts (sex): Had they been" in told.text
+    assert "The model does not read race, so the flip test is empty. Had they been" in told.text
+    assert told.text.count("That is evidence, no proof.") == 1
+
+
+def test_a_model_whose_decisions_never_flip_may_discriminate_all_the_same():
+    """What is proved of flips says nothing of who stands in for the attribute."""
+    told = verdict([fair(counterpart=counterpart(), proved=proved(1000))], 50)
+    assert told.level == "discriminates"
+    assert told.text.startswith("Counterparts (sex): Had they been")
+    assert "Nobody was found whose decision flips with sex" in told.text
+    empty = verdict([fair(health=UNREAD, counterpart=counterpart(), proved=proved(999))], 50)
+    assert "proved" not in empty.text

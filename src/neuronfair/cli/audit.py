@@ -13,6 +13,7 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain
+from neuronfair.cli.twins import Twins
 from neuronfair.errors import DataError
 from neuronfair.shown import visible
 
@@ -80,6 +81,14 @@ def audit(
             "0: no proof. Default: 6, with --quick 2.",
         ),
     ] = None,
+    twins: Annotated[
+        Twins | None,
+        typer.Option(
+            help="Compare people with themselves in another group only (flip), or with their counterparts, who they "
+            "would be there, in the searches, too (counterpart). Default: both; the searches go by counterparts where "
+            "the model does not read the attribute."
+        ),
+    ] = None,
     plausible: options.PlausibleOption = 0.0,
     population: options.PopulationOption = None,
     repair: Annotated[
@@ -107,8 +116,9 @@ def audit(
     """Audit a model: how often, where and for whom a sensitive attribute flips its decision.
 
     Without arguments: Adult, sex, and a classifier trained on the spot. Several sensitive attributes are audited each
-    alone and all together. The folder holds the page, audit.json and every finding; after Ctrl-C the same command
-    goes on. Exit status: 0, 1 if a --fail-if holds, 2 for an error, 130 after Ctrl-C.
+    alone and all together. People are compared with themselves in another group, and with their counterparts: who they
+    would be there, also by what other attributes say of it. The folder holds the page, audit.json and every finding;
+    after Ctrl-C the same command goes on. Exit status: 0, 1 if a --fail-if holds, 2 for an error, 130 after Ctrl-C.
 
     Examples:
 
@@ -144,6 +154,7 @@ def audit(
     console = make_console(quiet=quiet or options.is_stdout(json_file))
     given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples}
     given |= {"seed": seed, "prove": prove, "repair": repair, "plausible": plausible}
+    given["twins"] = None if twins is None else twins.value
     settings = AuditSettings.quick() if quick else AuditSettings()
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     beside = tables.Beside.of(attributes_file, key)
@@ -268,13 +279,13 @@ def _open_or_train(
     from neuronfair.verdict.settings import WHITE
 
     if source.model is None and own is None:
-        ready.refuse(table.domain.sensitive, settings.methods or WHITE)
+        ready.refuse(table.domain.sensitive, settings.methods or WHITE, settings.twins)
         return source.train(table, console, settings.seed, training)
     if own is not None:  # the classifier of that audit is right for the same table only
         check_same(own.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
     path = source.model or str(own)
     opened = replace(source, model=path).open(table)
-    ready.refuse(table.domain.sensitive, settings.methods_for(opened))
+    ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
     return opened, load(path)[1] if opened.kind == "neuronfair" else None
 
 

@@ -11,6 +11,7 @@ import typer
 from neuronfair import __version__
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
+from neuronfair.cli.twins import Twins, TwinsOption
 from neuronfair.errors import NeuronFairError
 from neuronfair.words import POPULATIONS, listed, percent
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from neuronfair.domain.data import Data
     from neuronfair.measure.rate import Rate
+    from neuronfair.model.open import Opened
+    from neuronfair.verdict.counterpart import CounterpartReport
 
 
 class _Population(StrEnum):
@@ -49,6 +52,7 @@ def rate(
             "values. Default: each of the first three."
         ),
     ] = None,
+    twins: TwinsOption = Twins.flip,
     error: Annotated[float, typer.Option(help="Go on until the rate is known to this much, up or down.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="… with this confidence.")] = 0.95,
     samples: Annotated[int, typer.Option(min=1, help="People to judge, at most.")] = 1_000_000,
@@ -63,7 +67,14 @@ def rate(
     was drawn from: the rows of the table, plausible people (drawn from a model of the table), or all whom the domain
     allows. With --population it is measured for one of these only.
 
-    Example: `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
+    With --twins counterpart the people of the table are compared with who they would be in another group, beside the
+    same with shuffled groups; the options about populations, errors and samples play no part then.
+
+    Examples:
+
+    `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
+
+    `neuronfair rate adult --sensitive sex --model adult.safetensors --twins counterpart`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.measure.rate import Until, discrimination_rate
@@ -80,6 +91,19 @@ def rate(
     opened, table, _ = source.open_or_train(table, console, seed)
     if model is not None:
         warn_of_feeding(opened, table, console)
+    about: dict[str, Any] = {
+        "version": __version__,
+        "data": table.name,
+        "encoding": table.domain.encoding,
+        "sensitive": list(table.domain.sensitive),
+        "model_fingerprint": opened.fingerprint,
+        "confidence": confidence,
+    }
+    if twins is Twins.counterpart:
+        report = _counterparts(opened, table, confidence, seed, console)
+        if json_file is not None:
+            options.write_json(json_file, about | {"counterpart": asdict(report)})
+        return
     people = AUDITED if population is None else (population.value,)
     rates: dict[str, Rate] = {}
     for name in people:
@@ -105,16 +129,30 @@ def rate(
         _say(console, table, measured, error)
     if json_file is not None:
         entries = {name: {**asdict(rate_of(one)), "error": one.error} for name, one in rates.items()}
-        result = {
-            "version": __version__,
-            "data": table.name,
-            "encoding": table.domain.encoding,
-            "sensitive": list(table.domain.sensitive),
-            "model_fingerprint": opened.fingerprint,
-            "confidence": confidence,
-            "rates": {name: entries.get(name) for name in people},
-        }
+        result = about | {"rates": {name: entries.get(name) for name in people}}
         options.write_json(json_file, result | (_alone(rates[population.value]) if population is not None else {}))
+
+
+def _counterparts(opened: Opened, table: Data, confidence: float, seed: int, console: Console) -> CounterpartReport:
+    """Compare the people of the table with their counterparts, and say what came of it."""
+    from neuronfair.measure.counterparts import counterpart_effect
+    from neuronfair.render.console import progress_bar
+    from neuronfair.verdict.counterpart_words import counterpart_report
+
+    with progress_bar("Comparing people with their counterparts", quiet=console.quiet) as show:
+        effect = counterpart_effect(
+            opened.model,
+            table.domain,
+            table.rows,
+            decision=opened.decision,
+            confidence=confidence,
+            seed=seed,
+            progress=show,
+        )
+    report = counterpart_report(table.domain, table.rows, effect, confidence)
+    for sentence in report.sentences:
+        console.print(sentence)
+    return report
 
 
 def _say(console: Console, table: Data, rate: Rate, error: float) -> None:

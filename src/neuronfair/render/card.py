@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
+from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
 from neuronfair.render.escaped import code, table, words
 from neuronfair.render.groups import HEADS, group_lines
 from neuronfair.verdict.entries import AttributeReport, Note, worst_cases
@@ -16,7 +18,6 @@ LIMITS = (
     "A rate belongs to the population that is named beside it. People drawn uniformly from the domain are all people "
     "that the domain allows, equally likely; real applicants are not. Plausible people are as real as the model that "
     "they are drawn from.",
-    "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested.",
     "Deciding twins alike says nothing about whether decisions are right, nor whether groups fare equally.",
     "How plausible a person is says a model of the table; nobody has looked whether such a person lives.",
 )
@@ -57,13 +58,15 @@ def model_card(report: Report) -> str:
                 for rate in one.rates.measured
             ],
         ),
+        *_counterparts(report),
         *_proofs(report),
         *_hurt(report),
         *_groups(report),
         *_worst(report),
         "## Limits of this audit",
         "\n".join(
-            f"- {line}" for line in (*LIMITS, *(words(f"{n.seen} {n.remedy}") for n in _notes(report.attributes)))
+            f"- {line}"
+            for line in (*LIMITS, _proxies(report), *(words(f"{n.seen} {n.remedy}") for n in _notes(report.attributes)))
         ),
         "## How it was made",
         f"neuronfair {words(report.neuronfair)}, {words(again.created)}, seed {again.seed}; Python "
@@ -73,6 +76,16 @@ def model_card(report: Report) -> str:
         + (" **Interrupted: not everything was looked at.**" if again.interrupted else ""),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _proxies(report: Report) -> str:
+    """Return what is, and is not, known of attributes that stand in for the sensitive ones."""
+    if any(one.counterpart for one in report.attributes):
+        return (
+            "Counterparts are made by a model of the table, which knows no hidden causes: what they show is evidence, "
+            "no proof."
+        )
+    return "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested."
 
 
 def _sure(report: Report) -> str:
@@ -97,8 +110,16 @@ def _proofs(report: Report) -> Iterator[str]:
         yield "\n".join(told)
 
 
+def _counterparts(report: Report) -> Iterator[str]:
+    lines = counterpart_lines(report.attributes)
+    if lines:
+        yield f"## {TITLE}"
+        yield table(COUNTERPART_HEADS, [tuple(map(words, line)) for line in lines])
+        yield words(" ".join(counterpart_sentences(report.attributes)))
+
+
 def _hurt(report: Report) -> Iterator[str]:
-    told = [one.direction[0].sentence for one in report.attributes if one.direction]
+    told = hurt_sentences(report.attributes)
     if told:
         yield "## Whom it hurts"
         yield "\n".join(f"- {words(sentence)}" for sentence in told)

@@ -16,9 +16,9 @@ WHOLE = "audit"  # the suite of checks that belong to no attribute
 def junit(report: Report) -> str:
     """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
 
-    A limit fails if it fired, a search if it found anybody, and a test of its own comes first if the model seems to be
-    wrongly fed. A failure shows the worst pair in words and how to see it
-    again. Control characters, most of which XML cannot hold, are written out.
+    A limit fails if it fired, a search for flips if it found anybody, counterparts if an effect is claimed, and a test
+    of its own comes first if the model seems to be wrongly fed. A failure shows the worst pair in words and how to
+    see it again. Control characters, most of which XML cannot hold, are written out.
     """
     root = ElementTree.Element("testsuites", name=f"neuronfair audit of {visible(report.data.name)}")
     for name, cases in _suites(report).items():
@@ -38,7 +38,9 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
         _fail(case, report.feeding.text, (), "feeding")
         suites[WHOLE] = [case]
     if report.gate is None:
-        return suites | {name: list(_searches(attribute)) for name, attribute in attributes.items()}
+        return suites | {
+            name: [*_counterparts(attribute), *_searches(attribute)] for name, attribute in attributes.items()
+        }
     for check in report.gate.checks:
         suite = check.attribute or WHOLE
         case = _case(suite, check.expression)
@@ -49,10 +51,21 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
     return suites
 
 
+def _counterparts(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
+    report = attribute.counterpart
+    if report is not None:
+        case = _case(attribute.name, "counterparts")
+        if report.claimed:
+            shown = _worst(attribute) if attribute.search_twins == "counterpart" else []
+            _fail(case, report.sentence, [*report.sentences[1:], *shown])
+        yield case
+
+
 def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
+    by_flips = attribute.search_twins == "flip"  # else what is found is judged with the effect
     for search in attribute.searches:
         case = _case(attribute.name, f"search by {search.method}", search.seconds)
-        if search.findings:
+        if search.findings and by_flips:
             shares = [f"{percent(rate.rate)} of {rate.people}" for rate in attribute.rates.measured]
             flips = f"The decision flips with {listed(attribute.sensitive)} alone"
             whose = f" for {listed(shares)}" if shares else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
+from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
 from neuronfair.render.escaped import code as _code
 from neuronfair.render.escaped import table as _table
 from neuronfair.render.escaped import words as _words
@@ -30,9 +32,10 @@ def markdown(report: Report) -> str:
             ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
             [_figures(attribute, populations) for attribute in report.attributes],
         ),
+        *_counterparts(report.attributes),
         _words(report.data.population.text) if report.data.population else "",
         *_proofs(report.attributes),
-        *(f"**Whom it hurts.** {_words(one.direction[0].sentence)}" for one in report.attributes if one.direction),
+        *(f"**Whom it hurts.** {_words(sentence)}" for sentence in hurt_sentences(report.attributes)),
         *_groups(report.attributes),
         *_worst(report.attributes),
         *_gate(report.gate),
@@ -71,6 +74,14 @@ def _proofs(attributes: Sequence[AttributeReport]) -> Iterator[str]:
         yield "\n".join(f"- {_words(strip_line(*proof))}" for proof in proofs)
     if any(proved.method for _, proved in proofs):
         yield KEY
+
+
+def _counterparts(attributes: Sequence[AttributeReport]) -> Iterator[str]:
+    lines = counterpart_lines(attributes)
+    if lines:
+        yield f"### {TITLE}"
+        yield _table(COUNTERPART_HEADS, [[_words(cell) for cell in line] for line in lines])
+        yield _words(" ".join(counterpart_sentences(attributes)))
 
 
 def _groups(attributes: Sequence[AttributeReport]) -> Iterator[str]:

@@ -21,7 +21,10 @@ EVERY = 0.2  # seconds between two looks of a bar
 def verdict_card(report: Report, folder: Path | None = None) -> str:
     """Return the verdict and the main figures as a piece of HTML that needs nothing else, and runs nothing."""
     populations, proofs = measured_populations(report.attributes), any(one.proved for one in report.attributes)
-    return rendered("card.html", report=report, folder=folder, populations=populations, proofs=proofs)
+    compared = any(one.counterpart for one in report.attributes)
+    return rendered(
+        "card.html", report=report, folder=folder, populations=populations, proofs=proofs, compared=compared
+    )
 
 
 @contextmanager

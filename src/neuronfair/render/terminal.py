@@ -7,6 +7,8 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
+from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
 from neuronfair.search.health import WEAK
@@ -31,10 +33,10 @@ def audit_report(report: Report) -> RenderableType:
     lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
     if report.feeding is not None and report.feeding.accuracy is None:
         lines.append(report.feeding.text)
-    lines.append(_table(attributes))
+    lines += [_table(attributes), *_counterparts(attributes)]
     lines += _usual(report)
     lines += _proofs(attributes)
-    lines += [f"Whom it hurts: {one.direction[0].sentence}" for one in attributes if one.direction]
+    lines += [f"Whom it hurts: {sentence}" for sentence in hurt_sentences(attributes)]
     lines += _groups(attributes)
     for finding in worst_cases(attributes, WORST):
         lines.append(f"• {finding.sentence} {finding.how_usual}".rstrip())
@@ -80,6 +82,18 @@ def _table(attributes: tuple[AttributeReport, ...]) -> Table:
         if not one.searches:
             table.add_row(*cells, "none", "", "")
     return table
+
+
+def _counterparts(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
+    lines = counterpart_lines(attributes)
+    if not lines:
+        return []
+    table = Table(title=TITLE, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
+    for heading in COUNTERPART_HEADS:
+        table.add_column(heading, justify="left" if heading == "attribute" else "right")
+    for cells in lines:
+        table.add_row(*cells)
+    return [table, *counterpart_sentences(attributes)]
 
 
 def _usual(report: Report) -> list[str]:

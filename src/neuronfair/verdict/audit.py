@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from neuronfair.domain.counterpart_fit import fit_counterparts
 from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
@@ -26,8 +27,8 @@ from neuronfair.store.seal import Json
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
+from neuronfair.verdict.counterpart_stage import compare_counterparts, unread
 from neuronfair.verdict.description import describe
-from neuronfair.verdict.entries import NOT_READ, Note
 from neuronfair.verdict.feeding import check_feeding, headed
 from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
@@ -39,7 +40,6 @@ from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
 from neuronfair.verdict.worst import WORST
-from neuronfair.words import listed
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
 
@@ -75,6 +75,9 @@ def run(
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
+    if settings.twins == "counterpart":
+        for view in views:
+            fit_counterparts(view.domain, view.rows)  # refuses what is impossible, before any work is done
     past = ready.replay(opened)
     place = Path(folder) if folder is not None else None
     if place is not None:
@@ -95,17 +98,23 @@ def run(
         for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
             case = replace(case, population=population)
             inquiries.append(Inquiry.of(case.domain))
-            inquiries[-1].note(*_unread(case.domain.sensitive, origin.reads))
             labelled = _labelled(show, case.domain.sensitive if len(choices) > 1 else ())
-            _inquire(case, inquiries[-1], clock, labelled)
+            with clock.of("rate"):
+                inquiries[-1].note(*unread(case, origin.reads))
+                stages.measure_rates(case, inquiries[-1], labelled)
+            sought = case
+            if settings.twins != "flip":
+                with clock.of("counterparts"):
+                    sought = compare_counterparts(case, inquiries[-1], settings, labelled)
+            _inquire(sought, inquiries[-1], clock, labelled)
             if settings.prove > 0:
                 with clock.of("proof"):
                     prove_and_sample(case, inquiries[-1], opened, settings.prove / len(choices), labelled)
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
-                command = _repair_command(case, inquiries[-1], opened, origin)
-                repair = propose(case, inquiries[-1], opened, split_seed, command, show)
+                command = _repair_command(sought, inquiries[-1], opened, origin)
+                repair = propose(sought, inquiries[-1], opened, split_seed, command, show)
     except KeyboardInterrupt:
         interrupted = True
     entries = tuple(one.report for one in inquiries)
@@ -162,21 +171,8 @@ def _cases(
         )
 
 
-def _unread(sensitive: Sequence[str], reads: Sequence[str] | None) -> list[Note]:
-    """Return a note if the model reads none of these attributes, so that they cannot change its decisions."""
-    if reads is None or set(sensitive) & set(reads):
-        return []
-    seen = (
-        f"The model does not read {listed(sensitive)}, so no decision can flip with it: the flip test is empty, and "
-        "says nothing about columns that stand in for it."
-    )
-    return [Note(NOT_READ, seen, "Look at the groups instead, whose shares may differ all the same.")]
-
-
 def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
-    """Go through all stages for one choice of sensitive attributes; what was found is described even after Ctrl-C."""
-    with clock.of("rate"):
-        stages.measure_rates(case, one, show)
+    """Look inside and search by one choice of sensitive attributes; what was found is described even after Ctrl-C."""
     with clock.of("interpretation"):
         stages.look_inside(case, one, show)
     with clock.of("search"):
@@ -211,7 +207,10 @@ def _whereabouts(opened: Opened, origin: Origin) -> Json:
 def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
     budget = json.loads(json.dumps(asdict(settings)))
-    del budget["prove"]  # and so may a proof
+    for name in ("prove", "placebos"):  # and so may a proof, or more of counterparts
+        del budget[name]
+    if settings.twins is None:
+        del budget["twins"]
     if not settings.plausible:  # as in audits that were begun before it could be asked for
         del budget["plausible"]
     return {

@@ -8,11 +8,14 @@ from pathlib import Path
 from neuronfair.errors import DataError
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.seal import is_sealed, unseal
+from neuronfair.verdict.counterpart import CounterpartReport, Interval
 from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.expressions import PROVED
 from neuronfair.verdict.rates import AUDITED, RateOf
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
 from neuronfair.words import percent, spanned
+
+Spanned = RateOf | CounterpartReport | Interval
 
 
 def read_baseline(path: str | Path) -> Report:
@@ -69,6 +72,9 @@ def _incomparable(report: Report, earlier: Report) -> str | None:
 def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iterator[FigureChange]:
     for population in AUDITED:
         yield from _rates(f"{name}.{population}.rate", *(getattr(one.rates, population) for one in (before, after)))
+    if before.counterpart is not None and after.counterpart is not None:
+        yield from _rates(f"{name}.counterpart.rate", before.counterpart, after.counterpart)
+        yield from _rates(f"{name}.counterpart.effect", before.counterpart.effect, after.counterpart.effect)
     if before.proved is not None and after.proved is not None:
         for (part, was), (_, now) in zip(before.proved.parts, after.proved.parts, strict=True):
             yield from _plain(f"{name}.{part.replace(' ', '_')}", was.share, now.share)
@@ -84,7 +90,7 @@ def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iter
     yield from _plain(f"{name}.worst_auc", *areas)
 
 
-def _rates(figure: str, before: RateOf | None, after: RateOf | None) -> Iterator[FigureChange]:
+def _rates(figure: str, before: Spanned | None, after: Spanned | None) -> Iterator[FigureChange]:
     if before is None or after is None:
         return
     low, high = after.low - before.high, after.high - before.low

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import TwinKind
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import Opened
 from neuronfair.verdict.baseline import compare_with, read_baseline
@@ -57,7 +58,7 @@ class Ready:
     file: str = ""
     trust_feeding: bool = False
 
-    def refuse(self, sensitive: Sequence[str], methods: Sequence[str]) -> None:
+    def refuse(self, sensitive: Sequence[str], methods: Sequence[str], twins: TwinKind | None = None) -> None:
         """Refuse a limit that cannot be judged, and an audit that cannot be compared with."""
         names = ["+".join(choice) for choice in attribute_sets(sensitive)]
         for limit in read_expressions(self.fail_if, names, methods):
@@ -67,6 +68,8 @@ class Ready:
                 raise NeuronFairError(
                     f"--fail-if '{limit.expression}': needs labels. Name the target in the domain file"
                 )
+            if twins == "flip" and limit.figure.startswith("counterpart."):
+                raise NeuronFairError(f"--fail-if '{limit.expression}': needs counterparts, not --twins flip")
             if limit.figure in CHANGES and self.earlier is None:
                 raise NeuronFairError(f"--fail-if '{limit.expression}': needs --baseline FILE")
         if self.earlier is not None and self.earlier.reproduction.domain != self.domain:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from neuronfair.domain.plausible import PLAUSIBLE
+from neuronfair.verdict.counterpart import CounterpartReport
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import AUDITED, RateOf, Rates
 from neuronfair.words import Population, percent, unusual
@@ -82,32 +84,6 @@ class Direction:
     people: int  # those among them for whom the favourable decision hangs on the sensitive values
     sides: tuple[Side, ...]  # up to 20, the clearest first
     sentence: str
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """How a layer reacts to the sensitive attributes."""
-
-    name: str
-    neurons: int
-    auc: float  # area under the AS curve
-    cut: float  # T_d, where the AS curve meets y = x
-    biased: tuple[int, ...]  # neurons whose reaction exceeds the cut
-    act_diff: tuple[float, ...]  # ActDiff of each neuron
-    curve: tuple[tuple[float, float], ...]  # the AS curve: threshold and share of neurons above it
-
-
-@dataclass(frozen=True)
-class Interpretation:
-    """Which layers and neurons react."""
-
-    worst: str  # the most biased layer
-    layers: tuple[LayerReport, ...]
-
-    @property
-    def worst_auc(self) -> float | None:
-        """The area of the most biased layer; None where it is not among the layers."""
-        return next((layer.auc for layer in self.layers if layer.name == self.worst), None)
 
 
 @dataclass(frozen=True)
@@ -213,6 +189,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A person of the table beside the typical counterpart, who is decided otherwise."""
+
+    person: Finding  # changed: all in which the counterpart differs
+    share: float  # of the person's drawn counterparts who are decided otherwise
+
+
+@dataclass(frozen=True)
 class Condition:
     """One condition of a rule: labels, or the ends that matter of a number."""
 
@@ -252,12 +236,15 @@ class AttributeReport:
     sensitive: tuple[str, ...]
     twins: int  # with how many others a person is compared
     rates: Rates = field(default_factory=Rates)
+    counterpart: CounterpartReport | None = None  # null where there are none, or they were not asked for
+    counterpart_people: tuple[Beside, ...] = ()  # up to four with many such counterparts; none without an effect
     groups: tuple[Group, ...] = ()
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
     direction: tuple[Direction, ...] = ()  # by population, findings last; empty if no class is known as favourable
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
+    search_twins: Literal["flip", "counterpart"] = "flip"  # whom the searches compare people with
     plausible_found: int | None = None  # people found who are plausible; null where that is not known
     severity: Severity | None = None  # gaps between scores
     probability_gaps: Severity | None = None  # the same between probabilities; null where there are none
@@ -278,6 +265,11 @@ class AttributeReport:
     def is_read(self) -> bool:
         """Whether the model reads one of the sensitive attributes, as far as is known; else no decision can flip."""
         return all(note.name != NOT_READ for note in self.health)
+
+    @property
+    def leads_with_counterparts(self) -> bool:
+        """Whether the flip test is empty and counterparts speak in its place."""
+        return self.counterpart is not None and not self.is_read
 
     @property
     def is_cleared(self) -> bool:

@@ -19,7 +19,8 @@ _EXPRESSION = re.compile(
 )
 
 RATES = ("rate", *(f"{population}.rate" for population in AUDITED))  # the first: of all that were measured
-CHANGES = tuple(f"{rate}.change" for rate in RATES)
+COUNTERPART = ("counterpart.rate", "counterpart.effect")
+CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *COUNTERPART))
 LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
 OF_GROUPS = ("disparate_impact", "selection_rate.difference", LABELLED)
 OF_A_SEARCH = ("findings", "gsr", "lift")
@@ -29,7 +30,7 @@ ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
-OF_AN_ATTRIBUTE = (*RATES, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
+OF_AN_ATTRIBUTE = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Limit:
     @property
     def is_share(self) -> bool:
         """Whether the figure is a share, which is read in percent."""
-        return self.figure in (*RATES, *CHANGES, *PROVED, *OF_GROUPS) or self.figure.startswith(("gsr", "accuracy"))
+        shares = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS)
+        return self.figure in shares or self.figure.startswith(("gsr", "accuracy"))
 
     @property
     def looks_up(self) -> bool:

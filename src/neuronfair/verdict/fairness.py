@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.domain.data import Data
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
+from neuronfair.domain.twinning import TwinKind
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -27,7 +27,9 @@ from neuronfair.shown import visible
 from neuronfair.store.manifest import MANIFEST
 from neuronfair.verdict.about import Origin, replay_options, score_scale
 from neuronfair.verdict.corpus import read_corpus, replay_corpus
+from neuronfair.verdict.counterpart import CounterpartReport
 from neuronfair.verdict.description import describe
+from neuronfair.verdict.excess import compared, decides_alike, sampled_rates, too_large, too_many
 from neuronfair.verdict.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.verdict.feeding import check_feeding
 from neuronfair.verdict.gate import check_groups, people_needed
@@ -40,7 +42,7 @@ from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.proving import proof_of
 from neuronfair.verdict.report import Check, CorpusReport
 from neuronfair.verdict.words import importance
-from neuronfair.words import POPULATIONS, Population, listed, percent, plain
+from neuronfair.words import listed, percent
 
 SAMPLES = 10_000  # people judged at least
 ALIKE = (
@@ -71,6 +73,7 @@ class Demands(TypedDict, total=False):
 
     corpus: str | Path | None  # everybody in this file must be decided as their twin is
     proved: float | None  # share of the people of the domain for whom it must be proved that no decision flips
+    twins: TwinKind  # "counterpart": judge how many would be decided otherwise in another group, and not flips
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Checked:
     corpus: CorpusReport | None
     rates: tuple[Rate, ...] = ()  # of the table and of plausible people, where one was given, and of the domain
     proved: Proved | None = None  # where a proof was asked for
+    counterpart: CounterpartReport | None = None  # where counterparts were asked for
 
 
 class Fairness:
@@ -109,7 +113,9 @@ class Fairness:
         of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
         domain. The upper ends of the intervals must not exceed `max_rate`: of people drawn uniformly from the domain
         and, with a table, of its rows and of plausible people. Only if one does, people to show are searched for, for
-        `seconds` at most. Everybody in the `corpus` file must be decided as their twin is. For a
+        `seconds` at most. With twins="counterpart" it is the effect of counterparts that must not exceed `max_rate`, at
+        the upper end of its interval: how many more people of the table would be decided otherwise, had they been of
+        another group, than with shuffled groups. Everybody in the `corpus` file must be decided as their twin is. For a
         share `proved` of all people of the domain it must be proved that the decision does not flip. A model
         that gives everybody the same decision fails, and so does one that seems to be wrongly fed, unless the settings
         trust the feeding: nothing can be said about it.
@@ -122,6 +128,9 @@ class Fairness:
         least = demands.get("proved")
         if least is not None and not 0 < least <= 1:
             raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
+        twins = Plan(twins=demands.get("twins", "flip")).twins  # which refuses others
+        if twins == "counterpart" and not isinstance(domain, Data):
+            raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
         preprocess = settings.preprocess
@@ -132,11 +141,17 @@ class Fairness:
         limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         usual = usual_if_known(data, seed) if isinstance(domain, Data) else None
-        rates = _rates(opened, data, samples, settings, data.rows if isinstance(domain, Data) else None, usual)
+        rates = sampled_rates(
+            opened, data, samples, confidence, seed, data.rows if isinstance(domain, Data) else None, usual
+        )
         rate = max(rates, key=lambda one: one.interval[1])
         feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
         problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.level == "wrong" else []
-        if limit.met_by(rate.interval[1]):
+        counterpart, sought = None, data
+        if twins == "counterpart":
+            counterpart, sought = compared(opened, data, settings.samples, confidence, seed)
+        excess = too_many(rate, limit, data) if counterpart is None else too_large(counterpart, max_rate)
+        if excess:
             plan = Plan(
                 method=settings.method or ("frontier" if opened.white_box else "frontier-free"),
                 seeds=settings.seeds,
@@ -145,10 +160,11 @@ class Fairness:
                 seed=seed,
                 decision=opened.decision,
                 controls=False,
+                twins=twins,
                 scale=score_scale(opened, data),
             )
-            problems += [*_too_many(rate, limit, data), *self._shown(opened, data, plan, settings, usual)]
-        elif not any(one.found for one in rates) and _decides_alike(opened, data, samples, seed):
+            problems += [*excess, *self._shown(opened, sought, plan, settings, usual)]
+        elif not any(one.found for one in rates) and decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
         proved = None if least is None else proof_of(opened, data.domain, settings.prove, silent)[0]
         if proved is not None and proved.proved_fair.share < (least or 0):
@@ -160,7 +176,7 @@ class Fairness:
             problems += [f"{count} still flip:", *past.examples]
         if problems:
             raise AssertionError("\n".join(map(visible, problems)))
-        return Checked(rate, max_rate, past, rates, proved)
+        return Checked(rate, max_rate, past, rates, proved, counterpart)
 
     def check_groups(
         self,
@@ -183,7 +199,7 @@ class Fairness:
         if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
             raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
         opened = open_model(model, data.domain, data.rows, decision=decision)
-        if _decides_alike(opened, data, DRAWN, 0):
+        if decides_alike(opened, data, DRAWN, 0):
             raise AssertionError(ALIKE)
         _, disparity = group_figures(opened.model, data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
@@ -224,56 +240,6 @@ class Fairness:
         worst = found.report.worst[0]
         again = f"{worst.replay}{'' if kept else ' --model (its file, or package.module:name)'}"
         return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
-
-
-def _rates(
-    opened: Opened,
-    data: Data,
-    samples: int,
-    settings: CheckSettings,
-    *people: Tensor | PopulationModel | None,
-) -> tuple[Rate, ...]:
-    """Return how often the decision flips in each population that there is, and in the whole domain."""
-    populations: tuple[Population | Tensor | PopulationModel | None, ...] = (*people, "domain")
-    return tuple(
-        discrimination_rate(
-            opened.model,
-            data.domain,
-            population=population,
-            samples=samples,
-            confidence=settings.confidence,
-            decision=opened.decision,
-            seed=settings.seed,
-        )
-        for population in populations
-        if population is not None
-    )
-
-
-def _decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
-    """Return whether all these rows, and as many drawn from the domain as were judged, get one decision."""
-    model = opened.model
-    people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
-    parts = torch.split(people, model.encoding.rows_per_pass)
-    return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
-
-
-def _too_many(rate: Rate, limit: Limit, data: Data) -> list[str]:
-    low, high = rate.interval
-    by = listed([plain(name) for name in data.domain.sensitive])
-    lines = [
-        f"The decision flips with {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
-        f"({percent(low)} to {percent(high)} with {percent(rate.confidence)} confidence, {rate.found:,} of "
-        f"{rate.sampled:,} people); at most {percent(limit.number)} is allowed."
-    ]
-    if not limit.met_by(rate.rate):
-        needed = people_needed(limit, rate.rate, rate.confidence)
-        if needed is not None:
-            how = f"settings=CheckSettings(samples={needed})"
-            if rate.population == "table" and rate.sampled >= len(data):
-                how = f"the table has {len(data):,}"
-            lines.append(f"These are too few people to decide: about {needed:,} would be needed ({how}).")
-    return lines
 
 
 def _data(given: TableDomain | Data | str | Path, sensitive: str | Sequence[str] | None, seed: int) -> Data:

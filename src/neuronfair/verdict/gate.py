@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from neuronfair.certify.report import Part
+from neuronfair.verdict.counterpart import NO_COUNTERPARTS
 from neuronfair.verdict.entries import AttributeReport, Disparity, Gap
 from neuronfair.verdict.expressions import (
     ACCURACIES,
     CHANGES,
+    COUNTERPART,
     OF_A_SEARCH,
     OF_GROUPS,
     OF_THE_AUDIT,
@@ -37,6 +39,7 @@ from neuronfair.words import listed, many, percent, some
 
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MOST_PEOPLE = 10**9  # more are never asked for
+EMPTY = "The model does not read that attribute, so this says nothing: limit counterpart.effect, too."
 DIGITS = 3  # of a figure that lies well apart from its limit
 _T = TypeVar("_T")
 
@@ -116,7 +119,10 @@ def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -
     if limit.figure in RATES:
         named = {f"{rate.population}.rate": rate for rate in attribute.rates.measured}
         rates = {name: _rate(limit, rate, report.data.rows) for name, rate in named.items()}
-        return _strictest(limit, rates, f"it was not measured for {attribute.name}")
+        rate = _strictest(limit, rates, f"it was not measured for {attribute.name}")
+        return rate if attribute.is_read else replace(rate, note=f"{rate.note} {EMPTY}")
+    if limit.figure in COUNTERPART:
+        return _counterpart(limit, attribute)
     if limit.figure in PROVED:
         return _proved(limit, attribute.name, attribute.proved)
     if limit.figure in OF_GROUPS:
@@ -216,6 +222,16 @@ def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
     return replace(figure, note=" ".join(notes))
 
 
+def _counterpart(limit: Limit, attribute: AttributeReport) -> _Figure:
+    why = (note.seen for note in attribute.health if note.name == NO_COUNTERPARTS)
+    report = _known(limit, attribute.counterpart, next(why, f"there are no counterparts for {attribute.name}"))
+    one = report.effect if limit.figure == "counterpart.effect" else report
+    figure = _Figure(one.rate, one.low, one.high, "upper end" if limit.looks_up else "lower end", report.sentence)
+    if limit.met_by(figure.number()) and not limit.met_by(figure.value):
+        figure = replace(figure, note=f"{figure.note} These are too few people, or shuffles, to exclude it.")
+    return figure
+
+
 def _proved(limit: Limit, attribute: str, proved: Proved | None) -> _Figure:
     proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
     part: Part = getattr(proved, limit.figure)
@@ -247,7 +263,10 @@ def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
 def _change(limit: Limit, attribute: str, baseline: BaselineReport | None) -> _Figure:
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
-    names = {f"{attribute}.{population}.rate": f"{population}.rate.change" for population in AUDITED}
+    figures = [limit.figure.removesuffix(".change")]
+    if figures[0] not in COUNTERPART:
+        figures = [f"{population}.rate" for population in AUDITED]
+    names = {f"{attribute}.{figure}": f"{figure}.change" for figure in figures}
     changes = {
         names[c.figure]: _Figure(c.after - c.before, c.low, c.high, on, c.text)
         for c in baseline.changes

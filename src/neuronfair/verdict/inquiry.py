@@ -31,10 +31,11 @@ from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import AttributeReport, Interpretation, LayerReport, Note, SearchReport
+from neuronfair.verdict.entries import AttributeReport, Note, SearchReport
 from neuronfair.verdict.folder import NEARER
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.hurt import direction
+from neuronfair.verdict.inside import Interpretation, LayerReport
 from neuronfair.words import Population
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least

@@ -215,6 +215,7 @@ class Seconds:
     rate: float = 0.0
     proof: float = 0.0
     repair: float = 0.0
+    counterparts: float = 0.0
 
 
 @dataclass(frozen=True)

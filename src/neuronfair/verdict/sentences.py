@@ -15,33 +15,56 @@ def verdict(attributes: Sequence[AttributeReport], rows: int, *, interrupted: bo
     """Return the level and the text of a verdict about a table of so many rows.
 
     A model "discriminates" where decisions flip among the rows of the table, plausible people or people drawn from the
-    domain, is "suspicious" where only a search found somebody, and otherwise "nothing found"; but "interrupted" where
-    nothing was measured by then.
+    domain, or where more counterparts are decided otherwise than with shuffled groups; is "suspicious" where only a
+    search for flips found somebody, and otherwise "nothing found"; but "interrupted" where nothing was measured by
+    then. Whom a search found by counterparts is no ground for suspicion: with shuffled groups it finds people, too.
     """
     hit = [one for one in attributes if one.rates.largest > 0]
-    found = [one for one in attributes if one.people_found > 0]
+    carried = [one for one in attributes if one.counterpart is not None and one.counterpart.claimed]
+    found = [one for one in attributes if one.people_found > 0 and one.search_twins == "flip"]
+    tested = [one for one in attributes if not one.leads_with_counterparts]  # by flips, and not in vain
     measured = any(one.rates.measured or one.searches for one in attributes)
     level: Level
     if hit:
-        level, text = "discriminates", _discriminates(max(hit, key=lambda one: one.rates.largest), hit, rows)
+        level, flips = "discriminates", _discriminates(max(hit, key=lambda one: one.rates.largest), hit, rows)
     elif found:
-        level, text = "suspicious", _suspicious(found)
+        level, flips = "suspicious", _suspicious(found)
     elif interrupted and not measured:
-        level, text = "interrupted", "Nothing was measured, so nothing can be said."
+        level, flips = "interrupted", "Nothing was measured, so nothing can be said."
     else:
-        level, text = "nothing found", _nothing(attributes)
+        level, flips = "nothing found", _nothing(tested) if tested or not attributes else ""
+    told = _counterparts(attributes, carried)
+    if carried and not hit:
+        level, texts = "discriminates", [told, flips]
+    else:
+        texts = [flips, told]
+    text = " ".join(filter(None, texts))
     if any(one.is_constant for one in attributes):
         text += " But it decided alike for everybody looked at: such a model cannot be judged."
-    unread = [_by(one) for one in attributes if len(one.sensitive) == 1 and not one.is_read]
+    unread = [_by(one) for one in tested if len(one.sensitive) == 1 and not one.is_read]
     if unread:
         text += f" The model does not read {listed(unread)}, so its decision cannot flip with it: that says nothing."
     text += _unguided(attributes)
-    proofs = [one.proved for one in attributes if one.proved is not None and one.proved.method]
-    if proofs and not all(one.is_cleared for one in attributes):
+    proofs = [one.proved for one in tested if one.proved is not None and one.proved.method]
+    if proofs and not all(one.is_cleared for one in tested):
         text += f" {min(proofs, key=lambda one: one.proved_fair.share).sentence}"
     if interrupted:
         text += " The audit was interrupted: this is what was seen until then."
     return Verdict(level, text)
+
+
+def _counterparts(attributes: Sequence[AttributeReport], carried: Sequence[AttributeReport]) -> str:
+    """Return what counterparts say: of each attribute that the model does not read, and of the largest effect."""
+    empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
+    largest = sorted(carried, key=lambda one: -one.counterpart.effect.rate if one.counterpart else 0.0)[:1]
+    parts = []
+    for one in (*largest, *(one for one in empty if one not in largest)):
+        lead = f"The model does not read {_by(one)}, so the flip test is empty."
+        if one.is_read:
+            lead = f"Counterparts ({_by(one)}):"
+        if (report := one.counterpart) is not None:
+            parts += [lead, report.sentence, report.hurt, report.carried]
+    return " ".join(filter(None, [*parts, "That is evidence, no proof." if parts else ""]))
 
 
 def _discriminates(worst: AttributeReport, hit: Sequence[AttributeReport], rows: int) -> str:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from neuronfair.domain.twinning import TwinKind
+from neuronfair.measure.counterparts import Thoroughness
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.search.methods import check_method
@@ -14,6 +16,7 @@ from neuronfair.search.outcome import Plan
 WHITE, BLACK = ("frontier", "neuronfair"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
+BESIDE = 4  # counterparts of a person where the flip test leads
 LEAST = {"seeds": 20, "steps": 10, "samples": 2_000}
 
 
@@ -25,7 +28,10 @@ class AuditSettings:
     and makes its result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
     of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
     of sensitive attributes together; 0: for none. `plausible` keeps the searches among people of at least that
-    plausibility: the share of the people of the table who are less usual.
+    plausibility: the share of the people of the table who are less usual. `twins` says whom people are compared with:
+    "flip" with themselves in another group, "counterpart" with who they would be there, in the searches, too; None
+    does both, and searches by counterparts where the model does not read the attribute. `placebos` are the tables with
+    shuffled groups that counterparts are measured against.
     """
 
     seeds: int = 200
@@ -38,14 +44,24 @@ class AuditSettings:
     repair: bool = True
     seed: int = 0
     plausible: float = 0.0
+    twins: TwinKind | None = None
+    placebos: int = 20
 
     def __post_init__(self) -> None:
-        Plan(plausible=self.plausible)  # which refuses what is no such share
+        Plan(plausible=self.plausible, twins=self.twins or "flip")  # which refuses what is none
+        Thoroughness(placebos=self.placebos)
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
         """Return settings for a first look: a quarter of the time, and no repair."""
-        return replace(AuditSettings(seeds=50, steps=30, samples=20_000, prove=2.0, repair=False), **changes)
+        quick = AuditSettings(seeds=50, steps=30, samples=20_000, prove=2.0, repair=False, placebos=5)
+        return replace(quick, **changes)
+
+    def thorough(self, samples: int, *, leads: bool) -> Thoroughness:
+        """Return how many counterparts are looked at, where so many people are sampled; fewer unless they lead."""
+        if leads:
+            return Thoroughness(placebos=self.placebos, people=samples)
+        return Thoroughness(BESIDE, self.placebos, math.ceil(samples / 20))
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""

@@ -211,6 +211,9 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
     by = listed([plain(name) for name in domain.sensitive])
     times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
+    flips = f"the decision flips with {by}"
+    if counterparts_of(domain) is not None:
+        flips = f"a counterpart by {by} is decided otherwise"
     who = "Plausible people" if group.rate.population == "plausible" else "People"
     return SubgroupReport(
         text=text,
@@ -219,7 +222,7 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
         findings=group.findings,
         rate=rate_of(group.rate),
         lift=group.lift,
-        sentence=f"{who} with {text}: the decision flips with {by} for {percent(group.rate.rate)} of them{times}.",
+        sentence=f"{who} with {text}: {flips} for {percent(group.rate.rate)} of them{times}.",
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from neuronfair.verdict.entries import Interpretation
+from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
+from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.rates import RateOf
 
 
@@ -18,9 +19,18 @@ def at(value: float, high: float, low: float = 0.0) -> str:
     return f"{min(100.0, max(0.0, 100 * (value - low) / (high - low))):.2f}%"
 
 
-def top_of(rates: Sequence[RateOf], reference: float | None = None) -> float:
+def top_of(rates: Sequence[RateOf | Interval | CounterpartReport], reference: float | None = None) -> float:
     """Return a round share that holds all intervals, and the share that they are compared with."""
-    largest = max([*(rate.high for rate in rates), reference or 0.0])
+    return _round(max([*(rate.high for rate in rates), reference or 0.0]))
+
+
+def widest(moves: Sequence[MoveReport]) -> float:
+    """Return a round share that holds what any group loses or gains, and the placebo of it."""
+    shares = ((move.lost, move.gained, move.placebo_lost, move.placebo_gained) for move in moves)
+    return _round(max(share or 0.0 for each in shares for share in each))
+
+
+def _round(largest: float) -> float:
     if largest <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(largest))

@@ -21,7 +21,8 @@ from neuronfair.render.groups import left_out
 from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, Change, Finding, SearchReport
+from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
+from neuronfair.verdict.entries import NOT_READ, AttributeReport, Change, Finding, SearchReport
 from neuronfair.verdict.hurt import AMONG
 from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Seconds
@@ -68,14 +69,34 @@ def _headline(attribute: AttributeReport) -> RateOf | None:
 
 
 def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
-    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks."""
-    return max(attributes, key=lambda one: one.rates.largest)
+    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks.
+
+    Where no decision flips at all it is those with the largest effect that counterparts show.
+    """
+    return max(attributes, key=lambda one: (one.rates.largest, _effect(one)))
+
+
+def _effect(attribute: AttributeReport) -> float:
+    found = attribute.counterpart
+    return found.effect.rate if found is not None and found.claimed else 0.0
+
+
+def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
+    """Return those by which most people, on balance, lose or gain first, or else those by which most flip."""
+
+    def concerned(move: MoveReport) -> tuple[float, float]:
+        return abs((move.lost or 0.0) - (move.gained or 0.0)) * move.people, move.flips * move.people
+
+    return sorted(moves, key=concerned, reverse=True)
 
 
 def _hurting(attributes: Sequence[AttributeReport]) -> Sequence[AttributeReport]:
-    """Return those of whom the first screen says whom they hurt: each attribute alone, at most two."""
-    alone = [one for one in attributes if one.direction and len(one.sensitive) == 1]
-    return (alone or [one for one in attributes if one.direction])[:2]
+    """Return those of whom the first screen says whom they hurt: each attribute alone, at most two.
+
+    Where counterparts lead, the verdict has said it.
+    """
+    every = [one for one in attributes if one.direction and not one.leads_with_counterparts]
+    return ([one for one in every if len(one.sensitive) == 1] or every)[:2]
 
 
 def _best_search(attribute: AttributeReport) -> SearchReport | None:
@@ -136,6 +157,12 @@ def _parts(seconds: Seconds) -> str:
     return ", ".join(f"{step} {words.duration(value)}" for step, value in asdict(seconds).items())
 
 
+def _spanned(rate: Interval | CounterpartReport, unit: str = "%") -> str:
+    """Return a figure with the ends of its interval."""
+    value, low, high = (words.percent(share).removesuffix(" %") for share in (rate.rate, rate.low, rate.high))
+    return f"{value}{SPACE}{unit} ({low} to {high})"
+
+
 def _united(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: show(value).replace(" ", SPACE)
 
@@ -157,6 +184,7 @@ def _environment() -> Environment:
         },
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
+        "clearest": _clearest,
         "digest": _digest,
         "distance": _distance,
         "duration": _united(words.duration),
@@ -173,11 +201,14 @@ def _environment() -> Environment:
         "people": _people,
         "percent": percent,
         "reach": charts.reach,
+        "spanned": _spanned,
         "tight": _tight,
+        "widest": charts.widest,
         "worst_attribute": _worst_attribute,
     }
     environment.globals |= {
         "AMONG": AMONG,
+        "NOT_READ": NOT_READ,
         "OF": words.OF,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,

@@ -1,0 +1,97 @@
+"""The stage of an audit that asks how people would be decided had they been of another group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.counterpart_fit import with_counterparts
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
+from neuronfair.measure.counterparts import counterpart_effect
+from neuronfair.measure.rate import discrimination_rate
+from neuronfair.model.blackbox import Model
+from neuronfair.verdict.counterpart import NO_COUNTERPARTS
+from neuronfair.verdict.counterpart_people import beside_counterparts
+from neuronfair.verdict.counterpart_words import counterpart_report
+from neuronfair.verdict.entries import NOT_READ, Note
+from neuronfair.verdict.inquiry import Case, Inquiry, Progress
+from neuronfair.verdict.settings import AuditSettings
+from neuronfair.words import listed, plain
+
+LEARNED = 50_000  # rows of the table, at most, that counterparts are learned from, some forty times
+
+
+def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, progress: Progress) -> Case:
+    """Compare the people of the table with their counterparts, and return what the searches are to look at.
+
+    They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
+    else for flips. Where counterparts are impossible that is said, but an error if they were asked for.
+    """
+    twins, read, rows = settings.twins, inquiry.report.is_read, case.data.rows
+    if len(rows) > LEARNED:
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(case.seed))
+        rows = rows[order[:LEARNED].to(rows.device)]
+    try:
+        effect = counterpart_effect(
+            case.model,
+            case.domain,
+            rows,
+            decision=case.decision,
+            thorough=settings.thorough(case.samples, leads=twins is not None or not read),
+            confidence=case.confidence,
+            seed=case.seed,
+            progress=lambda done, total: progress("Comparing people with their counterparts", done, total),
+        )
+    except DomainError as error:
+        if twins == "counterpart":
+            raise
+        seen = f"Nobody was compared with counterparts, who they would be in another group. {error}."
+        inquiry.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
+        return case
+    inquiry.add(
+        counterpart=counterpart_report(case.domain, rows, effect, case.confidence),
+        counterpart_people=beside_counterparts(case, effect),
+    )
+    if twins is None and read:
+        return case
+    inquiry.add(search_twins="counterpart")
+    plans = tuple(replace(plan, twins="counterpart") for plan in case.plans)
+    domain = with_counterparts(case.domain, effect.counterparts)
+    progress("Judging plausible people beside their counterparts", 0, None)
+    inquiry.rate = discrimination_rate(  # that groups are compared with
+        case.model,
+        domain,
+        population="domain" if case.population is None else case.population,
+        samples=case.samples,
+        confidence=case.confidence,
+        decision=case.decision,
+        seed=case.seed,
+    )
+    return replace(case, data=replace(case.data, domain=domain), plans=plans)
+
+
+def unread(case: Case, reads: tuple[str, ...] | None) -> list[Note]:
+    """Return a note if the model does not read the sensitive attributes: by what it says, or since no score moves."""
+    by = listed([plain(name) for name in case.domain.sensitive])
+    if reads is not None and not set(case.domain.sensitive) & set(reads):
+        why = f"The model does not read {by}"
+    elif _moves(case.model, case.domain, case.data.rows):
+        return []
+    else:
+        why = f"No score of the {len(case.data):,} rows of the table moves with {by}"
+    seen = f"{why}, so no decision flips with it: the flip test is empty, and silent on columns that stand in for it."
+    return [Note(NOT_READ, seen, "Look at counterparts and groups instead, which may differ all the same.")]
+
+
+def _moves(model: Model, domain: TableDomain, rows: Tensor) -> bool:
+    """Return whether any score of these rows is another, however little, if only the sensitive attributes change."""
+    others = domain.combinations.others
+    for part in torch.split(rows, max(1, model.encoding.rows_per_pass // (len(others) + 1))):
+        own = model.scores(part)
+        for ahead in others:  # one after the other: rows in another place of a batch may be rounded otherwise
+            if not torch.equal(own, model.scores(domain.combinations.ahead(part, ahead[None])[:, 0])):
+                return True
+    return False

@@ -1,0 +1,165 @@
+"""Counterparts on the page: what it says of them, where that stands, and where things lie in the charts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neuronfair.render.page import audit_page
+from neuronfair.render.page.charts import widest
+from neuronfair.verdict.entries import Beside, Change
+from tests import reports
+from tests.render.test_page import Page, evil, read
+
+RACES = ("White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other")
+
+
+@pytest.fixture(scope="module")
+def unread() -> Page:
+    return read(reports.unread(reports.adult(findings=3), reports.counterpart()))
+
+
+def sections(page: Page) -> list[str]:
+    return [attributes["id"] for tag, attributes in page.tags if tag == "section" and "id" in attributes]
+
+
+def svgs(page: Page, kind: str) -> list[str]:
+    return [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == kind]
+
+
+def test_they_come_first_where_the_model_does_not_read_the_attribute(unread):
+    pictures = [svg.get("class") for svg in unread.all("svg") if svg.get("role") == "img"]
+    assert pictures[:3] == ["move", "move", "beside"]
+    ids = sections(unread)
+    assert ids.index("a0-counterparts") < ids.index("a0-rate") < ids.index("a0-worst")
+    assert "a0-proved" not in ids
+    assert "The flip test is empty" in unread.text
+    assert unread.text.count("The model does not read it.") == 1  # said there, and not once more as a note
+    assert "How often the decision flips when only sex changes" not in unread.text
+
+
+def test_they_come_after_the_flip_test_where_the_model_reads_the_attribute():
+    made = reports.with_first(reports.adult(findings=3), counterpart=reports.counterpart(lost=None))
+    page = read(made)
+    ids = sections(page)
+    assert ids.index("a0-rate") < ids.index("a0-counterparts") < ids.index("a0-worst")
+    assert "The flip test is empty" not in page.text
+    assert "of decisions flip" in page.text.split("Discrimination by sex")[1]
+    assert "The twin is alike in everything else." in page.text
+
+
+def test_what_they_say_is_on_the_page(unread):
+    for words in (
+        "Had they been of the other group, 19 % of 20,000 people", "Men as women lose '>50K' in 17.1 % of cases.",
+        "with 32 counterparts each in every other group; 95 % intervals", "(20 times)",
+        "Male as Female 20,000 people", "lose 17.1 %, gain 1.3 % placebo 1.8 %, 1 %",
+        "81 % of the effect goes through relationship and marital status.", "with an AUC of 0.93",
+        "relationship 58 %", "marital_status 81 %", "Counterparts keep age: nobody's group moves that.",
+        "Counterparts keep hours per week, since it is legitimate.", "Other have too few people",
+        "What else differs goes with the group.", "docs/explanation/counterparts.md", "evidence and no proof",
+    ):  # fmt: skip
+        assert words in unread.text, words
+    assert [a["href"] for a in unread.all("a")].count("#counterparts") == 2
+    assert "counterparts" in [attributes.get("id") for _, attributes in unread.tags]
+
+
+def test_each_chart_says_in_words_what_it_shows(unread):
+    one = "Male as Female: 17.1\N{NARROW NO-BREAK SPACE}% lose >50K, 1.3\N{NARROW NO-BREAK SPACE}% gain it"
+    assert svgs(unread, "move")[0].startswith(one)
+    first, *same = (words.replace("\N{NARROW NO-BREAK SPACE}", " ") for words in svgs(unread, "beside"))
+    assert first == (
+        "Decided otherwise 19 % (18.1 to 19.9); Placebo: groups shuffled 0.03 % (0 to 0.07); "
+        "Effect: the difference 19 points (18.1 to 19.9)"
+    )
+    assert same == [first]
+
+
+def test_lost_lies_left_and_gained_right_of_the_middle(unread):
+    """The largest share is 17.1 %, so either half holds 20 %."""
+    places = [(r["class"], r.get("x"), r["width"]) for r in unread.all("rect") if r.get("class") in ("fair", "unfair")]
+    assert places[:4] == [
+        ("unfair", "7.25%", "42.75%"), ("fair", "50%", "3.25%"),
+        ("unfair", "48.50%", "1.50%"), ("fair", "50%", "20.00%"),
+    ]  # fmt: skip
+    marks = [line["x1"] for line in unread.all("line") if line.get("class") == "mark"]
+    assert marks[:2] == ["45.50%", "52.50%"]
+    dots = [(dot["class"].strip(), dot["cx"]) for dot in unread.all("circle") if "dot" in dot.get("class", "")]
+    assert dots[:3] == [("dot", "95.00%"), ("dot faint", "0.15%"), ("dot", "94.85%")]
+
+
+def test_nothing_is_claimed_that_the_placebo_reaches():
+    page = read(reports.unread(reports.adult(findings=0), reports.counterpart(claimed=False)))
+    assert "No effect is claimed: the intervals of rate and placebo meet." in page.text
+    assert "relationship 58 %" not in page.text
+    assert "with an AUC of 0.93" in page.text
+    assert "0.3 points (−0.9 to 1.5)" in page.text
+    dots = [dot["class"].strip() for dot in page.all("circle") if "dot" in dot.get("class", "")]
+    assert dots[:3] == ["dot", "dot faint", "dot faint"]
+
+
+def test_without_a_favourable_class_flips_are_shown_and_it_is_asked_for():
+    made = reports.unread(reports.adult(findings=0), reports.counterpart(lost=None, gained=None))
+    page = read(replace(made, data=replace(made.data, favourable=None)))
+    assert svgs(page, "move") == []
+    assert "Male as Female 20 % 20,000 people" in page.text
+    assert page.text.count("Which decision do people hope for?") == 1
+
+
+def test_many_groups_are_folded_and_the_clearest_come_first():
+    page = read(reports.unread(reports.adult(("race",), findings=0), reports.counterpart(RACES)))
+    assert len(svgs(page, "move")) == 6 + 20
+    assert "12 more moves" in page.text
+    assert svgs(page, "move")[0].startswith("White as Black")
+    many = reports.counterpart([f"group {i}" for i in range(9)])
+    text = read(reports.unread(reports.adult(("race",), findings=0), many)).text
+    assert "32 more moves" in text
+    assert "audit.json has all 72" in text
+
+
+def test_several_attributes_stand_side_by_side():
+    made = reports.adult(("sex",), ("race",), ("sex", "race"), findings=0)
+    weak = replace(reports.counterpart(claimed=False), hurt="")
+    text = read(reports.unread(made, weak, reports.counterpart(RACES), weak)).text
+    assert "Counterparts by race, the strongest of all" in text
+    assert "19 % placebo 0.03 %" in text
+    assert "3.1 % placebo 2.8 %: no effect claimed" in text
+    one = reports.unread(made, reports.counterpart(), reports.counterpart(), reports.counterpart())
+    assert "not known" in read(reports.with_first(one, counterpart=None)).text
+
+
+def test_people_stand_beside_their_counterparts():
+    person = reports.finding(
+        changed=(Change("relationship", "Wife", "Husband"), Change("sex", "F", "M")), number=4, method="table"
+    )
+    made = reports.unread(reports.adult(findings=0), reports.counterpart())
+    page = read(reports.with_first(made, counterpart_people=(Beside(person, 0.9375),)))
+    assert "93.75 % of this person’s counterparts are decided otherwise." in page.text
+    assert "row 5 of the table" in page.text
+    assert "relationship Husbandsex M" in page.text
+    assert "Who they would be" in page.text
+
+
+def test_names_stay_names_and_headings_in_order():
+    made = reports.unread(evil(reports.adult(findings=2)), evil(reports.counterpart()))
+    page = read(made)
+    assert not page.all("img")
+    assert not any("onerror" in attributes for _, attributes in page.tags)
+    levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {a["href"][1:] for a in page.all("a")} <= set(ids)
+
+
+def test_without_counterparts_nothing_is_said_of_them():
+    page = audit_page(reports.adult(findings=3))
+    assert "of another group" not in page
+    assert "#counterparts" not in page
+    assert "Whether another attribute stands in" not in page
+
+
+def test_the_scale_holds_the_placebo():
+    (move, _) = reports.counterpart().moves
+    assert widest([replace(move, lost=0.01, gained=0.0, placebo_lost=0.021)]) == pytest.approx(0.025)
+    assert widest([replace(move, lost=0.0, gained=0.0, placebo_lost=None, placebo_gained=None)]) == 1
