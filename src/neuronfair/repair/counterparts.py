@@ -16,6 +16,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.repair.learning import Lesson
 
+PLACEBOS = 20  # tables with shuffled groups, beside which a repair is shown
+
 
 class Lessons(NamedTuple):
     """What is learned with counterparts and, as a control, without them."""
@@ -70,12 +72,18 @@ def counterpart_lessons(parts: Split, repeats: int, generator: torch.Generator) 
 
 
 def held_out_effect(
-    model: Model, parts: Split, decision: Decision, *, confidence: float = 0.95, placebos: int = 20, seed: int = 0
+    model: Model,
+    parts: Split,
+    decision: Decision,
+    *,
+    confidence: float = 0.95,
+    placebos: int | None = None,
+    seed: int = 0,
 ) -> CounterpartEffect:
     """Compare the people of the test part with their counterparts, which are learned from the whole table."""
     rows = torch.cat([part.rows for part in parts])
     held = torch.arange(len(rows) - len(parts.test), len(rows), device=rows.device)
-    thorough = Thoroughness(placebos=placebos, people=held)
+    thorough = Thoroughness(placebos=placebos or PLACEBOS, people=held)
     return counterpart_effect(
         model, parts.test.domain, rows, decision=decision, thorough=thorough, confidence=confidence, seed=seed
     )
