@@ -16,7 +16,7 @@ from neuronfair import cli
 from neuronfair.model import stacked
 from neuronfair.model.weights import load
 from neuronfair.model.zoo import fully_connected
-from neuronfair.repair import evaluate, retrain
+from neuronfair.repair import counterparts, evaluate, retrain
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 
@@ -53,6 +53,14 @@ def folder(tmp_path_factory):
         )
         call(patch, *search, "--seeds", 20, "--steps", 20, "--out", "run")
         call(patch, *search, "--seeds", 0, "--out", "empty")
+        # A table in which a copy of sex counts, a network that was trained on it, and a run by counterparts.
+        lines = [f"{i % 7},{'FM'[i % 2]},{'xy'[i % 2]},{int(i % 7 + 3 * (i % 2) > 5)}" for i in range(300)]
+        write("proxy.csv", "age,sex,club,hired", *lines)
+        call(patch, "domain", "infer", "proxy.csv", "--sensitive", "sex", "--target", "hired")
+        proxy = ("proxy.csv", "--domain", "proxy.toml", "-q")
+        call(patch, "train", *proxy, "--hidden", "8", "--out", "proxy.safetensors")
+        alike = ("--model", "proxy.safetensors", "--twins", "counterpart", "--no-controls", "--out", "alike")
+        call(patch, "search", *proxy, *alike, "--seeds", 3, "--steps", 2)
     return path
 
 
@@ -62,6 +70,11 @@ def copies(folder, tmp_path, monkeypatch):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(evaluate, "SEEDS", 10)
     monkeypatch.setattr(evaluate, "STEPS", 10)
+
+
+@pytest.fixture
+def few_placebos(monkeypatch):
+    monkeypatch.setattr(counterparts, "PLACEBOS", 2)
 
 
 def test_a_retraining(run):
@@ -131,6 +144,55 @@ def test_a_data_set_of_the_paper_is_found_again(run, monkeypatch):
     result = run("repair", "credit", "--out", "fair.safetensors", *LENIENT, "--json", "-")
     assert (result.status, result.err) == (0, "")
     assert json.loads(result.out)["data"] == "german"
+
+
+ALIKE = ("repair", "--twins", "counterpart", "--data", "proxy.csv", "--domain", "proxy.toml")
+
+
+@pytest.mark.usefixtures("few_placebos")
+def test_a_retraining_with_counterparts(run):
+    """Without a run; the effect falls beside the placebo, and the control's does not."""
+    words = ("--model", "proxy.safetensors", "--max-loss", 1, "--repeats", 1)
+    result = run(*ALIKE, *words, "--out", "fair.safetensors", "--json", "figures.json")
+    assert (result.status, result.err) == (0, "")
+    shown = " ".join(result.out.split())
+    for said in ("by sex: before and after", "placebo (groups shuffled)", "Without the counterparts the effect is"):
+        assert said in shown
+    assert "another search" not in shown
+    figures = json.loads(Path("figures.json").read_text(encoding="utf-8"))
+    before, after = (figures[when]["counterpart"] for when in ("before", "after"))
+    assert (figures["twins"], figures["run"], before["of"]) == ("counterpart", None, 60)
+    assert after["effect"]["rate"] < before["effect"]["rate"] / 2
+    assert figures["repair"]["without_counterparts"]["effect"]["rate"] > after["effect"]["rate"]
+    assert figures["effect_drop"] == pytest.approx(1 - after["effect"]["rate"] / before["effect"]["rate"])
+    assert set(after["placebo"]) == {"rate", "low", "high"}
+
+
+def test_pairs_of_counterparts_for_other_programs(run):
+    result = run(*ALIKE, "--augment", "pairs.csv")
+    assert (result.status, result.err) == (0, "")
+    assert "in place of the table's rows" in " ".join(result.out.split())
+    head, *lines = Path("pairs.csv").read_text(encoding="utf-8").split()
+    assert head == "age,sex,club,hired"
+    people = [line.split(",") for line in lines]
+    assert len(people) == 600
+    pairs = list(zip(people[::2], people[1::2], strict=True))
+    assert all(one[1] != other[1] and one[3] == other[3] for one, other in pairs)
+    assert sum(one[2] != other[2] for one, other in pairs) > 0.95 * len(pairs)
+    # A run by counterparts says the same.
+    assert run("repair", "alike", "--data", "proxy.csv", "--augment", "again.csv").status == 0
+    assert Path("again.csv").read_bytes() == Path("pairs.csv").read_bytes()
+
+
+def test_what_counterparts_do_not_go_with(refused):
+    out = ("--out", "fair.safetensors")
+    refused("repair", "--data", "proxy.csv", "--augment", "pairs.csv", says=("run folder", "--twins counterpart"))
+    refused(*ALIKE, *out, says=("--model",))
+    refused(*ALIKE, "--augment", "pairs.csv", "--share", 0.5, says=("--share", "for findings"))
+    refused(*ALIKE, "--augment", "pairs.csv", "--label", "seed", says=("--label", "for findings"))
+    flips = ("repair", "alike", "--data", "proxy.csv", "--twins", "flip", "--augment", "pairs.csv")
+    refused(*flips, says=("--twins flip", "no flips"))
+    refused(*REPAIR, "--sensitive", "race", says=("--sensitive race", "the run says it"))
 
 
 # Bad calls

@@ -63,6 +63,33 @@ def test_retraining_helps(trained, tmp_path):
     assert before.accuracy == pytest.approx(report.model.accuracy["test"])
 
 
+@pytest.mark.usefixtures("counterparts")
+def test_a_network_that_reads_a_proxy_only_is_trained_with_counterparts(tmp_path, monkeypatch):
+    """It is not given the flag, but a copy of it; no flip is found, and the command names the run by counterparts."""
+    monkeypatch.setattr(proposal, "LOSS", 0.5)
+    monkeypatch.setattr(proposal, "PLACEBOS", 2)
+    data = loans(600)
+    flag, copy = Attribute("s", "flag", encode="none"), Attribute("copy", "flag")
+    domain = replace(data.domain, attributes=(*data.domain.attributes[:3], copy, flag))
+    rows = torch.cat([data.rows, data.rows[:, 3:]], 1)
+    labels = (rows[:, :3].sum(1) + 6 * rows[:, 3] > 15).long()
+    data = Data("loans", domain, rows, labels)
+    module, card = fit(data, hidden=(8,), settings=TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01))
+    save(tmp_path / "loans.safetensors", module, card)
+    opened = open_model(tmp_path / "loans.safetensors", domain, rows)
+    quick = replace(SETTINGS, seeds=5, steps=5, samples=500, placebos=2)
+    origin = Origin(card=card, table="loans.csv")
+    repair = run(opened, data, settings=quick, origin=origin, folder=tmp_path / "run").report.repair
+    assert repair.kind == "retraining"
+    before, after, without = (s.counterpart for s in (repair.before, repair.after, repair.without_findings))
+    assert before.effect.rate > 0.2
+    assert after.effect.rate < 0.75 * before.effect.rate  # it was short
+    assert without.effect.rate > after.effect.rate
+    assert before.of == after.of == 120  # test rows
+    assert "with a counterpart of each training row" in repair.text
+    assert repair.command == f"neuronfair repair {tmp_path}/run/s/frontier --data loans.csv --out fair.safetensors"
+
+
 def test_a_command_that_would_be_refused_is_not_printed(trained, tmp_path):
     """`neuronfair repair` needs a model that is not only in memory, and the table."""
     module, card = trained

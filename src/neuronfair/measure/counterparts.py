@@ -45,11 +45,13 @@ class Thoroughness:
 
     draws: int = DRAWS
     placebos: int = 20
-    people: int | None = None  # at most, drawn at random; None: all that `MOST` counterparts allow
+    # At most so many, drawn at random, or some by their places in the table; None: all that `MOST` counterparts allow.
+    people: int | Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("draws", 1), ("placebos", 2), ("people", 1)):
-            if (got := getattr(self, name)) is not None and got < least:
+            got = getattr(self, name)
+            if isinstance(got, int) and got < least:
                 raise NeuronFairError(f"{name} must be {least} or more, got {got}")
 
 
@@ -207,9 +209,12 @@ def _people(
     domain: TableDomain, table: Tensor, counterparts: Counterparts, thorough: Thoroughness, seed: int
 ) -> Tensor:
     """Return which people of the table are compared with their counterparts: of groups that are large enough."""
-    known = counterparts.groups[domain.combinations.number(table)].nonzero()[:, 0]
+    known = counterparts.groups[domain.combinations.number(table)]
+    if isinstance(thorough.people, Tensor):
+        known = known & torch.zeros_like(known).index_fill(0, thorough.people, True)
+    known = known.nonzero()[:, 0]
     most = max(1, MOST // (len(domain.combinations.others) * thorough.draws))
-    most = most if thorough.people is None else min(most, thorough.people)
+    most = min(most, thorough.people) if isinstance(thorough.people, int) else most
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))[:most]
     return known[order.to(known.device)]
 

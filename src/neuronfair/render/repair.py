@@ -9,11 +9,12 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.measure.counterparts import CounterpartEffect
 from neuronfair.measure.groups import Group
 from neuronfair.repair.evaluate import Standing
 from neuronfair.repair.neurons import NeuronRepair
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import Retraining
+from neuronfair.repair.retrain import OWN, Retraining
 from neuronfair.store.seal import Json
 from neuronfair.words import listed, percent, spanned
 
@@ -22,35 +23,69 @@ _RULES = {
     "ensemble": "by the vote of networks that do not see {sensitive}",
     "seed": "as the row of the table that each was reached from",
     "twins": "by the majority of the twins",
+    OWN: "as the person whose counterpart it is",
 }
+_COUNTERPART = {
+    "rate": "counterparts decided otherwise",
+    "placebo": "placebo (groups shuffled)",
+    "effect": "effect: their difference",
+}
+DEAR = 1.0  # points of accuracy, from which a repair is called a trade
+TRADE = "That is a trade: what the model does not go by any more had told something of the outcome."
 
 
 def repair_report(
-    work: Retraining | NeuronRepair, before: Standing, after: Standing, domain: TableDomain, notes: list[str]
+    work: Retraining | NeuronRepair,
+    before: Standing,
+    after: Standing,
+    domain: TableDomain,
+    notes: list[str],
+    without: CounterpartEffect | None = None,
 ) -> RenderableType:
-    """Return a table of before and after, and in words what was done and what its control came to."""
+    """Return a table of before and after, and in words what was done and what its control came to.
+
+    `without` is the effect of counterparts in the control.
+    """
     sensitive = listed(domain.sensitive)
-    table = Table(title=f"Decisions that flip when only {sensitive} changes: before and after")
+    alike = before.counterpart is not None
+    what = f"would be others in another group, by {sensitive}" if alike else f"flip when only {sensitive} changes"
+    table = Table(title=f"Decisions that {what}: before and after")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="right" if heading else "left")
     for label, cells in _lines(before, after, domain):
         table.add_row(label, *cells)
     words = _retraining(work, sensitive) if isinstance(work, Retraining) else _neurons(work, before, sensitive)
     control = work.without if isinstance(work, Retraining) and work.anew else None
+    if without is not None:
+        words.append(f"Without the counterparts the effect is {_effect(without)}.")
     return Lines(table, verdict(before, after, control), *words, *notes)
 
 
 def verdict(before: Standing, after: Standing, control: Outcome | None = None) -> str:
     """Return in one sentence what became of discrimination and accuracy, compared with a control if there is one."""
-    was, now = before.rate.rate, after.rate.rate
+    was, now = before.unfair, after.unfair
     lost = 100 * ((control.accuracy if control is not None else before.accuracy["test"]) - after.accuracy["test"])
     change = "did not fall"
     if now < was:
-        sure = after.rate.interval[1] < before.rate.interval[0]
+        (_, end), (begin, _) = (_interval(standing) for standing in (after, before))
+        sure = end < begin
         change = f"fell by {percent(round(1 - now / was, 2))}" + ("" if sure else " (the intervals overlap)")
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
-    beside = " beside the same fit without findings" if control is not None else ""
-    return f"The rate {change}; accuracy on the test rows {accuracy}{beside}."
+    alike = before.counterpart is not None
+    beside = f" beside the same fit without {'counterparts' if alike else 'findings'}" if control is not None else ""
+    sentence = f"The {'effect' if alike else 'rate'} {change}; accuracy on the test rows {accuracy}{beside}."
+    dear = (
+        " That is a trade: what the model gave up had told something of the outcome." if alike and lost >= DEAR else ""
+    )
+    return sentence + dear
+
+
+def _interval(standing: Standing) -> tuple[float, float]:
+    return standing.rate.interval if standing.counterpart is None else standing.counterpart.effect[1:]
+
+
+def _effect(effect: CounterpartEffect) -> str:
+    return spanned(*effect.effect)
 
 
 def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple[str, tuple[str, str]]]:
@@ -61,14 +96,26 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
         for worst in (before.worst,)
         if worst is not None
     ]
+    found = [s.search for s in both if s.search is not None]
+    effects = [s.counterpart for s in both if s.counterpart is not None]
+    people = "rate in the domain (DM-RS)" if not effects else "typical counterpart decided otherwise"
     lines = [
-        ("rate in the domain (DM-RS)", tuple(spanned(s.rate.rate, *s.rate.interval) for s in both)),
+        *(
+            (label, tuple(spanned(*getattr(one, part)) for one in effects))
+            for part, label in _COUNTERPART.items()
+            if len(effects) == len(both)
+        ),
+        (people, tuple(spanned(s.rate.rate, *s.rate.interval) for s in both)),
         *(
             (f"AUC of {a[0].layer}", tuple(f"{area.auc:.3f} ({area.low:.3f} to {area.high:.3f})" for area in a))
             for a in areas
             if len(a) == len(both)
         ),
-        ("found by another search", tuple(f"{s.search.findings:,} at {percent(s.search.gsr)}" for s in both)),
+        *(
+            [("found by another search", tuple(f"{one.findings:,} at {percent(one.gsr)}" for one in found))]
+            if len(found) == len(both)
+            else []
+        ),
         *(
             (f"accuracy, {part} rows", tuple(percent(s.accuracy[part]) for s in both))
             for part in ("train", "validation", "test")
@@ -91,11 +138,12 @@ def _who(group: Group, domain: TableDomain) -> str:
 
 
 def _retraining(work: Retraining, sensitive: str) -> list[str]:
-    count = len(work.repeats)
+    count, alike = len(work.repeats), work.label == OWN
+    rate, pairs = ("otherwise than the typical counterpart", "counterparts") if alike else ("DM-RS", "findings")
     lines = [
         f"Trained again with {work.pairs:,} pairs, labelled {_RULES[work.label].format(sensitive=sensitive)}. "
-        f"{count} {'repeat' if count == 1 else 'repeats'}: {_spread(work.repeats)}.",
-        f"Control: the same retraining without findings: {_spread((work.without,))}.",
+        f"{count} {'repeat' if count == 1 else 'repeats'}: {_spread(work.repeats, rate)}.",
+        f"Control: the same retraining without {pairs}: {_spread((work.without,), rate)}.",
     ]
     if work.without.rate <= work.after.rate:
         lines.append("That is as fair or fairer: it is not the pairs that have helped.")
@@ -115,20 +163,25 @@ def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
     ]
 
 
-def _spread(results: tuple[Outcome, ...]) -> str:
+def _spread(results: tuple[Outcome, ...], name: str = "DM-RS") -> str:
     """Return the mean of several outcomes, and the extremes where there are several."""
     rates, hits = [r.rate for r in results], [r.accuracy for r in results]
     rate = sum(rates) / len(rates)
     shown = spanned(rate, min(rates), max(rates)) if len(results) > 1 else percent(rate)
-    return f"DM-RS {shown}, accuracy {percent(sum(hits) / len(hits))}"
+    return f"{name} {shown}, accuracy {percent(sum(hits) / len(hits))}"
 
 
-def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standing) -> Json:
-    """Return a repair as plain values."""
+def repair_json(
+    work: Retraining | NeuronRepair, before: Standing, after: Standing, without: CounterpartEffect | None = None
+) -> Json:
+    """Return a repair as plain values; `without` is the effect of counterparts in the control."""
     result: Json = {"before": _standing(before), "after": _standing(after)}
     result["rate_drop"] = 1 - after.rate.rate / before.rate.rate if before.rate.found else None
-    was = work.without.accuracy if isinstance(work, Retraining) and work.anew else before.accuracy["test"]
-    result["accuracy_lost"] = was - after.accuracy["test"]
+    if before.counterpart is not None:
+        was, now = before.unfair, after.unfair
+        result["effect_drop"] = 1 - now / was if was > 0 else None
+    kept = work.without.accuracy if isinstance(work, Retraining) and work.anew else before.accuracy["test"]
+    result["accuracy_lost"] = kept - after.accuracy["test"]
     if isinstance(work, Retraining):
         figures = {
             "label": work.label,
@@ -139,6 +192,8 @@ def repair_json(work: Retraining | NeuronRepair, before: Standing, after: Standi
             "without_findings": asdict(work.without),
             "ensemble_accuracy": work.ensemble,
         }
+        if without is not None:
+            figures["without_counterparts"] = _counterpart(without)
     else:
         figures = {
             "layer": before.areas[work.turn.layer].layer,
@@ -161,5 +216,19 @@ def _standing(standing: Standing) -> Json:
         "auc": {area.layer: {"auc": area.auc, "interval": [area.low, area.high]} for area in standing.areas},
         "accuracy": standing.accuracy,
         "groups": [asdict(group) for group in standing.groups],
-        "search": {**asdict(search), "gsr": search.gsr},
+        "search": None if search is None else {**asdict(search), "gsr": search.gsr},
+        **({} if standing.counterpart is None else {"counterpart": _counterpart(standing.counterpart)}),
+    }
+
+
+def _counterpart(effect: CounterpartEffect) -> Json:
+    return {
+        **effect.rate._asdict(),
+        "of": effect.of,
+        "draws": effect.draws,
+        "placebo": effect.placebo._asdict(),
+        "effect": effect.effect._asdict(),
+        "claimed": effect.claimed,
+        "lost": effect.lost,
+        "gained": effect.gained,
     }

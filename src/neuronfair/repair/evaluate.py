@@ -8,16 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.domain.data import Split
+from neuronfair.domain.data import Data, Split
 from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.profile import LayerBias
+from neuronfair.measure.counterparts import CounterpartEffect
 from neuronfair.measure.groups import Group, groups
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.repair.counterparts import held_out_effect
 from neuronfair.repair.outcome import accuracy_of
 from neuronfair.search.campaign import find
+from neuronfair.search.counterparts import counterparts_of
 from neuronfair.search.outcome import Count, Plan
 
 SAMPLES = 20_000
@@ -45,7 +48,13 @@ class Standing:
     areas: tuple[Area, ...]
     accuracy: dict[str, float]
     groups: tuple[Group, ...]
-    search: Count
+    search: Count | None  # of a repair by findings
+    counterpart: CounterpartEffect | None = None  # of the test rows, where a repair is by counterparts
+
+    @property
+    def unfair(self) -> float:
+        """What a repair must lower: the effect of counterparts, or else the rate."""
+        return self.rate.rate if self.counterpart is None else self.counterpart.effect.rate
 
     @property
     def worst(self) -> Area | None:
@@ -62,26 +71,43 @@ def stand(
 ) -> Standing:
     """Measure a model; the same seed asks two models the same questions. A black box, which is slow, gets fewer.
 
-    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain.
+    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain. Where these
+    are compared with counterparts, the rate is that of the test rows, too, and nobody is searched for.
     """
     test = parts.test
     domain, model, decision = test.domain, opened.model, opened.decision
-    method, slow = ("frontier", 1) if opened.white_box else ("frontier-free", 2)
-    seeds, steps = SEEDS // slow, STEPS // slow
-    plan = Plan(method=method, seeds=seeds, steps=steps, seed=seed, controls=False, decision=decision)
-    outcome = find(model, domain, test.rows, plan, progress=progress)
-    if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
-        raise KeyboardInterrupt
-    found = outcome.findings
+    alike = counterparts_of(domain) is not None
+    slow = 1 if opened.white_box else 2
     return Standing(
         discrimination_rate(
-            model, domain, samples=SAMPLES // slow, confidence=CONFIDENCE, decision=decision, seed=seed
+            model,
+            domain,
+            population=test.rows if alike else "domain",
+            samples=len(test) if alike else SAMPLES // slow,
+            confidence=CONFIDENCE,
+            decision=decision,
+            seed=seed,
         ),
         areas(model, domain, test.rows[:ROWS], seed=seed) if isinstance(model, Network) else (),
         {name: accuracy_of(model, part, decision) for name, part in parts._asdict().items()},
         groups(model, domain, test.rows, test.labels, decision=decision),
-        Count(found.tried, len(found), found.judged),
+        None if alike else _searched(opened, test, slow, seed, progress),
+        held_out_effect(model, parts, decision, confidence=CONFIDENCE) if alike else None,
     )
+
+
+def _searched(
+    opened: Opened, test: Data, slow: int, seed: int, progress: Callable[[str, int, int, int], None] | None
+) -> Count:
+    """Return what a search of the test rows finds."""
+    method = "frontier" if opened.white_box else "frontier-free"
+    seeds, steps = SEEDS // slow, STEPS // slow
+    plan = Plan(method=method, seeds=seeds, steps=steps, seed=seed, controls=False, decision=opened.decision)
+    outcome = find(opened.model, test.domain, test.rows, plan, progress=progress)
+    if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
+        raise KeyboardInterrupt
+    found = outcome.findings
+    return Count(found.tried, len(found), found.judged)
 
 
 def areas(network: Network, domain: TableDomain, rows: Tensor, *, seed: int = 0) -> tuple[Area, ...]:

@@ -13,12 +13,14 @@ from neuronfair.domain.data import Data, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.descent import Note, Rows, TrainingSettings
 from neuronfair.model.open import Opened
+from neuronfair.repair.counterparts import counterpart_lessons
 from neuronfair.repair.labels import Ensemble, check_rule, labelled_pairs
 from neuronfair.repair.learning import Lesson, trained
 from neuronfair.repair.outcome import Outcome, outcomes_of
 from neuronfair.search.findings import Findings
 from neuronfair.words import percent
 
+OWN = "own"  # the label of a counterpart: that of its person
 MOST = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less
 HELD = 8  # one in so many of the drawn pairs is kept for validation, at most
 FEWEST = 500  # pairs kept for validation beside a small table
@@ -69,6 +71,7 @@ class Retraining:
     without: Outcome
     ensemble: float | None
     anew: bool = False  # an estimator that was fitted anew: what it costs, the fit without findings tells
+    control: Opened | None = None  # the model of the retraining without them
 
     @property
     def after(self) -> Outcome:
@@ -96,12 +99,8 @@ def retrain(
     `ensemble` that is at hand saves the time to train it.
     """
     settings = settings or RepairSettings()
-    train = parts.train
-    if not train.labelled:
-        raise NeuronFairError(
-            f"{train.name}: the rows have no labels, so nothing can be trained. Give the target column"
-        )
-    domain, decision = train.domain, opened.decision
+    train, domain = parts.train, parts.train.domain
+    _check_labels(train)
     generator = torch.Generator().manual_seed(settings.seed)
     ensemble = (ensemble or Ensemble(parts, seed=settings.seed)) if settings.label == "ensemble" else None
     pairs, labels = labelled_pairs(train, findings, seeds, settings.label, ensemble=ensemble, voter=opened)
@@ -111,28 +110,55 @@ def retrain(
     kept = 0 if opened.refit is not None else min(count // HELD, max(FEWEST, len(parts.validation) // 2))
     held, rest = order[:kept], order[kept:]
     drawn = [rest[torch.randperm(len(rest), generator=generator)[:count]] for _ in range(settings.repeats)]
+    lessons = (_lesson(parts, pairs, labels, *some) for some in ((drawn, held), ([order[:0]], order[:0])))
+    people = torch.cat([parts.validation.rows, domain.sample(SAMPLES, generator)]), domain.sample(SAMPLES, generator)
+    work = _tried(opened, parts, (*lessons,), people, settings, progress)
+    right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
+    return replace(work, label=settings.label, pairs=len(drawn[0]), ensemble=right)
+
+
+def retrain_alike(
+    opened: Opened, parts: Split, settings: RepairSettings | None = None, *, progress: Note | None = None
+) -> Retraining:
+    """Train a model again on the training rows and their counterparts, several times, and keep the best.
+
+    A counterpart has the label of its person. The repeats draw different ones; kept is the repeat of those that lose at
+    most `max_loss` that decides the fewest people otherwise than their typical counterpart.
+    """
+    settings = settings or RepairSettings()
+    _check_labels(parts.train)
+    generator = torch.Generator().manual_seed(settings.seed)
+    lessons = counterpart_lessons(parts, settings.repeats, generator)
+    people = parts.validation.rows, parts.test.rows
+    work = _tried(opened, lessons.parts, (lessons.alike, lessons.plain), people, settings, progress)
+    return replace(work, label=OWN, pairs=lessons.pairs)
+
+
+def _check_labels(train: Data) -> None:
+    if not train.labelled:
+        raise NeuronFairError(
+            f"{train.name}: the rows have no labels, so nothing can be trained. Give the target column"
+        )
+
+
+def _tried(
+    opened: Opened,
+    parts: Split,
+    lessons: tuple[Lesson, ...],
+    people: tuple[Tensor, Tensor],
+    settings: RepairSettings,
+    progress: Note | None,
+) -> Retraining:
+    """Train with a lesson, and without its pairs; choose by some people and validation rows, and tell by others."""
     learn = partial(trained, opened, settings=settings.training, seed=settings.seed, progress=progress)
-    models = learn(_lesson(parts, pairs, labels, drawn, held), fresh=settings.fresh)
-    (plain,) = learn(_lesson(parts, pairs, labels, [order[:0]], order[:0]), fresh=settings.fresh)
-    people = torch.cat([parts.validation.rows, domain.sample(SAMPLES, generator)])
-    start, control, *results = outcomes_of([opened, plain, *models], parts.validation, people, decision)
+    *models, plain = (model for lesson in lessons for model in learn(lesson, fresh=settings.fresh))
+    start, control, *results = outcomes_of([opened, plain, *models], parts.validation, people[0], opened.decision)
     if opened.refit is not None:
         start = replace(start, accuracy=control.accuracy)
     chosen = _choose(start, results, settings.max_loss)
-    people = domain.sample(SAMPLES, generator)
-    before, without, *after = outcomes_of([opened, plain, *models], parts.test, people, decision)
-    right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
-    return Retraining(
-        models[chosen],
-        settings.label,
-        chosen,
-        len(drawn[0]),
-        before,
-        tuple(after),
-        without,
-        right,
-        opened.refit is not None,
-    )
+    before, without, *after = outcomes_of([opened, plain, *models], parts.test, people[1], opened.decision)
+    anew = opened.refit is not None
+    return Retraining(models[chosen], OWN, chosen, 0, before, tuple(after), without, None, anew, plain)
 
 
 def _lesson(parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], kept: Tensor) -> Lesson:

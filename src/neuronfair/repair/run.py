@@ -17,6 +17,7 @@ from neuronfair.domain.data import DATASETS, Data, load, read_table
 from neuronfair.domain.files import Sheet
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.interpretation.profile import interpret
+from neuronfair.measure.counterparts import CounterpartEffect
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
@@ -24,11 +25,13 @@ from neuronfair.model.open import Opened
 from neuronfair.model.open.opened import TOLERANCE, TRIED
 from neuronfair.model.stacked import linear_layers
 from neuronfair.model.weights import Card, fingerprint
+from neuronfair.repair.counterparts import counterpart_pairs, held_out_effect
 from neuronfair.repair.evaluate import Standing, stand
 from neuronfair.repair.labels import Ensemble, labelled_pairs
 from neuronfair.repair.learning import check_trainable
 from neuronfair.repair.neurons import NeuronRepair, repair_neurons
-from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
+from neuronfair.repair.retrain import RepairSettings, Retraining, retrain, retrain_alike
+from neuronfair.search.counterparts import counterparts_of
 from neuronfair.search.findings import Findings
 from neuronfair.store.manifest import rows_digest
 from neuronfair.store.run import Run
@@ -49,6 +52,7 @@ class Repaired:
     data: Data
     card: Card | None  # of our own weights
     notes: tuple[str, ...]  # what a reader must know
+    without: CounterpartEffect | None = None  # of the control of a repair by counterparts
 
     def write(self, path: Path, reopen: Callable[[Path], Opened]) -> None:
         """Write the model in the format it came in; `reopen` must give the same scores again."""
@@ -77,17 +81,27 @@ class Progress(Protocol):
         """Show it."""
 
 
-def repair(run: Run, opened: Opened, data: Data, how: How, settings: RepairSettings, *, show: Progress) -> Repaired:
-    """Repair a model; refuse the work if the rate does not fall."""
+def repair(
+    run: Run | None, opened: Opened, data: Data, how: How, settings: RepairSettings, *, show: Progress
+) -> Repaired:
+    """Repair a model with the findings of a run; refuse the work if the rate does not fall.
+
+    In a domain with counterparts it learns from those of the training rows instead, and needs no run.
+    """
     check_trainable(opened, data)
     card = weights.load(opened.source)[1] if opened.kind == OWN else None
     data = data.to(opened.model.encoding.device)
-    findings = _findings(run, data)
+    alike = counterparts_of(data.domain) is not None
     split_seed = settings.seed if card is None else card.seed
     parts = data.split(split_seed)
     work: Retraining | NeuronRepair
-    if how == "retrain":
-        work = retrain(opened, parts, findings, run.seeds.to(data.rows.device), settings, progress=partial(_note, show))
+    if how == "retrain" and alike:
+        work = retrain_alike(opened, parts, settings, progress=partial(_note, show))
+        kept = work.kept
+    elif how == "retrain":
+        assert run is not None
+        findings, seeds = _findings(run, data), run.seeds.to(data.rows.device)
+        work = retrain(opened, parts, findings, seeds, settings, progress=partial(_note, show))
         kept = work.kept
     else:
         module = opened.module
@@ -102,25 +116,34 @@ def repair(run: Run, opened: Opened, data: Data, how: How, settings: RepairSetti
         )
         kept = opened.with_module(work.module)
     # With the seed of the run, the search would go the ways again that gave the findings.
-    seed = int(run.manifest["plan"]["seed"]) + 1 + settings.seed
+    seed = (0 if run is None else int(run.manifest["plan"]["seed"])) + 1 + settings.seed
     before, after = (
         stand(one, parts, seed=seed, progress=partial(_count, show, what))
         for what, one in (("Measuring before", opened), ("Measuring after", kept))
     )
-    if after.rate.rate >= before.rate.rate:
+    if after.unfair >= before.unfair:
+        what, remedy = ("effect", "Allow more --repeats") if alike else ("rate", "Search longer for more findings")
         raise NeuronFairError(
-            f"the rate did not fall ({percent(before.rate.rate)} before, {percent(after.rate.rate)} "
-            "after), so nothing was written. Search longer for more findings, or repair otherwise with --how"
+            f"the {what} did not fall ({percent(before.unfair)} before, {percent(after.unfair)} "
+            f"after), so nothing was written. {remedy}, or repair otherwise with --how"
         )
+    control = work.control if isinstance(work, Retraining) and alike else None
+    without = None if control is None else held_out_effect(control.model, parts, opened.decision)
     made = _card(kept.module, data, after.accuracy, split_seed) if opened.kind == OWN else None
-    return Repaired(work, kept, before, after, data, made, _notes(run, opened, card))
+    return Repaired(work, kept, before, after, data, made, _notes(run, opened, card), without)
 
 
-def pairs_to_join(run: Run, data: Data, settings: RepairSettings, voter: Callable[[], Opened]) -> tuple[Tensor, Tensor]:
+def pairs_to_join(
+    run: Run | None, data: Data, settings: RepairSettings, voter: Callable[[], Opened]
+) -> tuple[Tensor, Tensor]:
     """Return pairs for the user's own training, (f, 2, d), and a label for both people of each, (f,).
 
-    Of the model, `voter`, nothing is asked unless its twins are to vote.
+    Of the model, `voter`, nothing is asked unless its twins are to vote. In a domain with counterparts the pairs are
+    all rows of the table and their counterparts.
     """
+    if counterparts_of(data.domain) is not None:
+        return counterpart_pairs(data, settings.seed)
+    assert run is not None
     asked = voter() if settings.label == "twins" else None
     data = data if asked is None else data.to(asked.model.encoding.device)
     findings, seeds = _findings(run, data), run.seeds.to(data.rows.device)
@@ -156,6 +179,7 @@ def searched_table(run: Run, given: Path | Sheet | None) -> Data:
         table = read_table(given, run.domain)
     elif name in DATASETS:
         table = load(name, run.domain.encoding, sensitive=run.domain.sensitive)
+        table = replace(table, domain=replace(table.domain, twinning=run.domain.twinning))
     else:
         raise DataError(f"{run.folder}: it was made with a table of your own, '{name}'. Name its file with --data")
     if table.domain.fingerprint != run.manifest["domain"] or rows_digest(table.rows) != run.manifest["rows"]:
@@ -167,7 +191,7 @@ def searched_table(run: Run, given: Path | Sheet | None) -> Data:
     return table
 
 
-def _notes(run: Run, opened: Opened, card: Card | None) -> tuple[str, ...]:
+def _notes(run: Run | None, opened: Opened, card: Card | None) -> tuple[str, ...]:
     """Return what a reader must know about a model and the findings."""
     notes = []
     if opened.kind == OWN and card is None:
@@ -175,12 +199,12 @@ def _notes(run: Run, opened: Opened, card: Card | None) -> tuple[str, ...]:
             "These weights have no card: they may have seen the test rows, so the accuracy before may be too good."
         )
     elif opened.kind != OWN:
-        fair = " The control tells what it costs: the same fit without findings." if opened.refit is not None else ""
+        fair = " The control tells what it costs: the same fit without pairs." if opened.refit is not None else ""
         notes.append(
             "It is not known which rows the model was trained with. It may have seen the test rows, so the accuracy "
             f"before may be too good.{fair}"
         )
-    if opened.fingerprint != run.manifest["weights"]:
+    if run is not None and opened.fingerprint != run.manifest["weights"]:
         notes.append("The findings of this run were made with other weights.")
     return tuple(notes)
 

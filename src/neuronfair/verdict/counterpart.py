@@ -22,6 +22,16 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class CounterpartState:
+    """How many counterparts a model decides otherwise, before or after a repair."""
+
+    rate: Interval
+    placebo: Interval  # the same figure with the groups shuffled
+    effect: Interval  # rate - placebo
+    of: int  # people of the test rows who have counterparts
+
+
+@dataclass(frozen=True)
 class MoveReport:
     """How people of one group would fare in another."""
 

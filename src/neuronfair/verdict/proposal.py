@@ -14,8 +14,11 @@ from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.stacked import linear_layers
+from neuronfair.repair.counterparts import held_out_effect
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import SAMPLES, RepairSettings, retrain
+from neuronfair.repair.retrain import SAMPLES, RepairSettings, Retraining, retrain, retrain_alike
+from neuronfair.search.counterparts import counterparts_of
+from neuronfair.verdict.counterpart import CounterpartState, Interval
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.report import RepairReport, RepairState
@@ -30,6 +33,12 @@ UNTRIED = (
     "again with the pairs that were found or, where that cannot be done here, writes them with labels for your own "
     "training; audit the new model then."
 )
+UNTRIED_ALIKE = (
+    "No short retraining was tried: that is for fully connected ReLU networks. The command trains the model again with "
+    "a counterpart of each training row, who has the row's label, or, where that cannot be done here, writes "
+    "such pairs for your own training; audit the new model then."
+)
+PLACEBOS = 10  # shuffled tables of a trial
 LOSS = 0.01  # accuracy that may be lost on validation rows
 
 
@@ -41,25 +50,30 @@ def propose(
     `parts_seed` is that of the split the model was trained with, so that the test rows are new to it; None where that
     is not known. `command` repairs the model for good; None where no command can.
     """
-    why = _impossible(case, inquiry, opened)
+    why, alike = _impossible(case, inquiry, opened), counterparts_of(case.domain) is not None
     if why is not None:
-        return RepairReport("none", why if command is None else UNTRIED, command)
+        return RepairReport("none", why if command is None else UNTRIED_ALIKE if alike else UNTRIED, command)
     best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
     parts = case.data.split(case.seed if parts_seed is None else parts_seed)
     small = len(case.data) + 2 * len(best.findings) < SMALL
     training = replace(SHORT, batch=64) if small else SHORT
+    settings = RepairSettings(1.0, repeats=1, max_loss=LOSS, training=training, seed=case.seed)
+    trial = replace(opened, refit=None)  # of the network; an estimator is fitted anew by the command
+    pairs = "counterparts" if alike else "the findings"
+
+    def note(epoch: int, _: object) -> None:
+        progress(f"Training again with {pairs}", epoch, SHORT.epochs)
+
     try:
-        work = retrain(
-            replace(opened, refit=None),  # a trial of the network; an estimator is fitted anew by the command
-            parts,
-            best.findings,
-            best.seeds,
-            RepairSettings(1.0, repeats=1, max_loss=LOSS, training=training, seed=case.seed),
-            progress=lambda epoch, losses: progress("Training again with the findings", epoch, SHORT.epochs),
-        )
+        if alike:
+            work = retrain_alike(trial, parts, settings, progress=note)
+        else:
+            work = retrain(trial, parts, best.findings, best.seeds, settings, progress=note)
     except NeuronFairError as error:
-        text = f"A short retraining with the findings did not help: {error}.{_longer(command)}"
+        text = f"A short retraining with {pairs} did not help: {error}.{_longer(command)}"
         return RepairReport("none", text, command)
+    if alike:
+        return _by_counterparts(case, opened, work, parts, f"{_doubt(parts_seed)}{_longer(command)}", command)
     before, after, without = work.before, work.after, work.without
     lost = 100 * (before.accuracy - after.accuracy)
     by = listed([plain(name) for name in case.domain.sensitive])
@@ -77,6 +91,34 @@ def propose(
         after=_out(work.kept, after, case, parts),
         without_findings=_state(without, case.confidence),
     )
+
+
+def _by_counterparts(
+    case: Case, opened: Opened, work: Retraining, parts: Split, after_all: str, command: str | None
+) -> RepairReport:
+    """Return what a short retraining with counterparts came to, measured on test rows."""
+    assert work.control is not None
+    before, after, without = (
+        replace(_out(one, outcome, case, parts), counterpart=_compared(one, case, parts))
+        for one, outcome in ((opened, work.before), (work.kept, work.after), (work.control, work.without))
+    )
+    was, now, control = (state.counterpart.effect.rate for state in (before, after, without) if state.counterpart)
+    by = listed([plain(name) for name in case.domain.sensitive])
+    text = (
+        f"A short retraining with a counterpart of each training row, who has the row's label: the effect of {by} on "
+        f"test rows, counterparts decided otherwise beyond the placebo, is {percent(now)} instead of {percent(was)}"
+        f"{_change(was, now)}, and that {_points(100 * (before.accuracy - after.accuracy))} of accuracy; the same "
+        f"retraining without them ends at {percent(control)}.{after_all}"
+    )
+    return RepairReport("retraining", text, command, before=before, after=after, without_findings=without)
+
+
+def _compared(one: Opened, case: Case, parts: Split) -> CounterpartState:
+    found = held_out_effect(
+        one.model, parts, case.decision, confidence=case.confidence, placebos=PLACEBOS, seed=case.seed
+    )
+    rate, placebo, effect = (Interval(*figure) for figure in (found.rate, found.placebo, found.effect))
+    return CounterpartState(rate, placebo, effect, found.of)
 
 
 def _impossible(case: Case, inquiry: Inquiry, opened: Opened) -> str | None:
@@ -137,7 +179,8 @@ def _out(opened: Opened, outcome: Outcome, case: Case, parts: Split) -> RepairSt
     assert isinstance(network, Network)
     auc = interpret(network, case.domain, test.rows).worst.auc
     groups, _ = group_figures(network, test, case.decision)
-    state = replace(_state(outcome, case.confidence), groups=groups, auc=auc)
+    people = len(test) if counterparts_of(case.domain) is not None else SAMPLES
+    state = replace(_state(outcome, case.confidence, people), groups=groups, auc=auc)
     if case.population is None:
         return state
     rate = discrimination_rate(
@@ -152,6 +195,6 @@ def _out(opened: Opened, outcome: Outcome, case: Case, parts: Split) -> RepairSt
     return replace(state, plausible=rate_of(rate))
 
 
-def _state(outcome: Outcome, confidence: float) -> RepairState:
-    rate = Rate(round(outcome.rate * SAMPLES), SAMPLES, "domain", confidence)
+def _state(outcome: Outcome, confidence: float, people: int = SAMPLES) -> RepairState:
+    rate = Rate(round(outcome.rate * people), people, "domain" if people == SAMPLES else "table", confidence)
     return RepairState(rate_of(rate), outcome.accuracy)

@@ -16,6 +16,7 @@ import msgspec
 from neuronfair.domain.column import LeftOut
 from neuronfair.errors import DataError
 from neuronfair.model.probability import Scale
+from neuronfair.verdict.counterpart import CounterpartState
 from neuronfair.verdict.entries import AttributeReport, Group
 from neuronfair.verdict.rates import RateOf
 
@@ -29,23 +30,24 @@ Level = Literal["wrongly fed", "discriminates", "suspicious", "nothing found", "
 class RepairState:
     """A model before or after a repair."""
 
-    rate: RateOf  # of people drawn uniformly from the domain
+    rate: RateOf  # of people drawn uniformly from the domain; by counterparts, of test rows and the typical one of each
     accuracy: float  # on test rows
     groups: tuple[Group, ...] = ()
     auc: float | None = None  # of the most biased layer
     plausible: RateOf | None = None  # of plausible people; null where it was not measured
+    counterpart: CounterpartState | None = None  # of a repair by counterparts
 
 
 @dataclass(frozen=True)
 class RepairReport:
-    """A short retraining with the findings, or why there is none."""
+    """A short retraining with the findings or with counterparts, or why there is none."""
 
     kind: Literal["retraining", "none"]
     text: str
     command: str | None = None  # a longer one, whose result is kept, or what writes the pairs
     before: RepairState | None = None
     after: RepairState | None = None
-    without_findings: RepairState | None = None  # the same training without the findings
+    without_findings: RepairState | None = None  # the same training without the findings or counterparts
 
     @property
     def lead(self) -> str:
