@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neuronfair.cli.options import own_model
+from neuronfair.cli.own import own_model
 from neuronfair.domain.data import Data
 from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import NeuronFairError

@@ -201,7 +201,7 @@ def test_a_sensitive_column_beside_the_table(tmp_path):
     report = audit(model, columns, sensitive=sexes, target="hired", settings=SMALL, folder=tmp_path / "run").report
     assert (report.data.sensitive, report.data.attributes) == (("sex",), 3)
     assert report.attributes[0].rates.table.rate == 0
-    assert any("does not read sex" in note.seen for note in report.attributes[0].notes)
+    assert any("does not read sex" in note.seen for note in report.attributes[0].health)
     assert read_domain(tmp_path / "run" / "domain.toml").attributes[2].encode == "none"
     groups = {group.values: group.rows for group in report.attributes[0].groups}
     assert groups == {"f": int((sexes == "f").sum()), "m": int((sexes == "m").sum())}

@@ -44,6 +44,17 @@ def test_repeats_and_phases_as_json_alone(run):
     assert all(entry["findings_global"] == 0 for entry in local["methods"])
 
 
+def test_methods_are_compared_by_counterparts(run):
+    words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--phase", "global", "--json", "figures.json")
+    told = run(*words, "--twins", "counterpart")
+    assert (told.status, told.err) == (0, "")
+    assert "A typical counterpart is decided otherwise than" in " ".join(told.out.split())
+    found = json.loads(Path("figures.json").read_text(encoding="utf-8"))
+    assert found["twins"] == "counterpart"
+    assert sum(entry["findings"] for entry in found["methods"]) > 0
+    assert found["rates"]["table"]["rate"] > 0
+
+
 def test_a_network_with_one_output_is_compared_and_interpreted(run):
     other_outputs(1)
     one = (*DATA[:-1], "1.safetensors")

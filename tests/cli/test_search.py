@@ -107,6 +107,39 @@ def test_a_search_in_words_and_as_a_file(run):
     assert set(json.loads(Path("figures.json").read_text(encoding="utf-8"))) >= KEYS
 
 
+def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
+    quick = (*SEARCH, "--seeds", 20, "--steps", 5, "--method", "aequitas", "--no-controls", "--out", "run")
+    first = run(*quick, "--twins", "counterpart")
+    assert (first.status, first.err) == (0, "")
+    said = " ".join(first.out.split())
+    assert "Decisions that counterparts by sex do not share" in said
+    assert "their counterpart with sex " in said
+    assert "only sex" not in said
+    found = Run.open(Path("run"))
+    count = len(found.findings())
+    assert found.summary["twins"] == "counterpart"
+    assert count > 0
+    shown = " ".join(run("replay", "run", 0).out.split())
+    assert re.search(
+        r"their counterpart with sex \w instead of \w \((also .+|nothing else differs)\) is decided", shown
+    )
+    assert re.search(r"Of 32 counterparts drawn for this person, [\d.]+ % \(\d+\) are decided otherwise\.", shown)
+    assert "it still holds" in shown
+    assert figures(run(*quick, "--twins", "counterpart", "--json", "-"))["findings"] == count  # and nothing is redone
+    assert "begun with twins = counterpart, not flip" in run(*quick).err
+    assert run("export", "run", "--out", "found.csv").status == 0
+    heading, line = Path("found.csv").read_text(encoding="utf-8").splitlines()[:2]
+    twins = [name for name in heading.replace('"', "").split(",") if name.startswith("twin_")]
+    assert {f"twin_{name}" for name in found.domain.names} <= set(twins)
+    assert len(line.split(",")) == len(heading.split(","))
+
+
+def test_counterparts_need_people_of_both_groups(refused):
+    write("table.csv", HEADER, *people(40))
+    says = ("counterparts need two groups of at least 30 people",)
+    refused(*SEARCH, *SMALL, "--twins", "counterpart", says=says)
+
+
 @pytest.mark.parametrize("method", ["frontier", "neuronfair", "neuronfair-paper", "uniform"])
 def test_every_method(run, method):
     found = figures(run(*SEARCH, *SMALL, "--method", method, "--json", "-"))

@@ -11,10 +11,12 @@ import torch
 from neuronfair import Decision, Plan
 from neuronfair.domain.table import Target
 from neuronfair.render.frames import findings_frame
+from neuronfair.search.campaign import find
 from neuronfair.search.engine import PhaseResult
 from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Outcome
 from tests.planted import networks
+from tests.planted.proxies import by_a, moved_domain, moved_rows
 
 pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -35,6 +37,20 @@ def outcome(decision: Decision, scores: list[list[float]], others: list[list[flo
     )
     phases = [PhaseResult(found, len(found), "steps", 0.0) for found in (one, empty)]
     return Outcome(Plan(decision=decision), domain, one.rows, None, *phases, None, None, ())
+
+
+def test_counterparts_have_a_column_wherever_they_may_differ():
+    domain, rows = moved_domain(), moved_rows()
+    plan = Plan("uniform", seeds=20, steps=0, global_steps=5, controls=False, twins="counterpart")
+    found = find(by_a(domain), domain, rows, plan)
+    nobody = replace(found.first, findings=Findings.empty(domain, 2))
+    flips = replace(found, domain=domain, first=nobody, local=nobody)
+    frame = findings_frame({("group", "uniform"): found, ("group", "flips"): flips})
+    assert [name for name in frame.columns if name.startswith("twin_")][:3] == ["twin_a", "twin_b", "twin_group"]
+    twins = found.findings.twins(found.domain)
+    assert frame["twin_a"].tolist() == twins[:, 0].tolist()
+    assert frame["twin_group"].tolist() == ["xy"[code] for code in twins[:, 2].tolist()]
+    assert len(frame) > 0
 
 
 @pytest.mark.parametrize(

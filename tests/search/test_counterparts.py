@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from neuronfair.domain.counterpart_fit import fit_counterparts, with_counterparts
 from neuronfair.domain.counterparts import Counterparts
@@ -14,6 +16,7 @@ from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
+from neuronfair.render.search import search_report
 from neuronfair.search import counterparts as searching
 from neuronfair.search.campaign import find
 from neuronfair.search.counterparts import comparing, counterparts_of, drawn_otherwise
@@ -127,8 +130,13 @@ def test_the_share_of_drawn_counterparts_who_are_decided_otherwise():
 def test_people_of_a_group_that_is_hardly_there_have_no_counterparts():
     domain, rows = moved_domain(3), moved_rows(3)
     rows = torch.cat([rows[rows[:, 2] < 2], rows[rows[:, 2] == 2][:10]])
-    outcome = find(by_a(domain), domain, rows, PLAN)
+    network = by_a(domain)
+    outcome = find(network, domain, rows, PLAN)
     assert set(outcome.findings.rows[:, 2].tolist()) | set(outcome.findings.twins(outcome.domain)[:, 2].tolist()) == {
         0,
         1,
     }
+    console = Console(width=400)
+    with console.capture() as written:
+        console.print(search_report(outcome, network, Path("run")))
+    assert "Too few people of the table are in 1 of 3 groups: nobody has a counterpart there" in written.get()

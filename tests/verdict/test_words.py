@@ -9,8 +9,10 @@ import torch
 
 from neuronfair import BlackBox, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.counterpart_fit import fit_counterparts, with_counterparts
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
+from neuronfair.testing.cases import uniform_rows
 from neuronfair.verdict import words
 from neuronfair.verdict.entries import Change, Condition, Finding
 
@@ -37,6 +39,26 @@ def test_a_pair(people):
     assert (told.decision, told.twin_decision) == ("low", "high")
     # The lead of "low": 2 - 0.5 before, -1 - 0.5 after.
     assert (told.score, told.twin_score, told.gap) == (1.5, -1.5, 3.0)
+
+
+def test_a_pair_of_a_person_and_a_counterpart(people, monkeypatch):
+    beside = with_counterparts(people, fit_counterparts(people, uniform_rows(people, 200)))
+    table = {"age": 39, "sex": "F", "relationship": "Wife", "marital": "AF", "race": "B", "gain": 2.5, "loss": 0}
+
+    def told(domain, **twin) -> str:
+        both = domain.from_table({name: [table[name], {**table, **twin}[name]] for name in table})
+        scores = torch.tensor([[2.0, 0.5], [-1.0, 0.5]])
+        return words.finding(domain, ARGMAX, words.Pair(*both, *scores), list(range(7)), 0, "frontier").sentence
+
+    assert told(beside, sex="M", relationship="Husband", gain=3, age=41) == (
+        "A person with marital AF, race B and loss 0 is decided 'low'; their counterpart with sex M instead of F (also "
+        "age 41 instead of 39, relationship Husband instead of Wife and gain 3 instead of 2.5): 'high'."
+    )
+    assert told(beside, sex="M").endswith("; their counterpart with sex M instead of F (nothing else differs): 'high'.")
+    # Whatever domain it is told with, somebody who differs in more than the group is a counterpart.
+    assert "; their counterpart with sex M instead of F (also loss 3 instead of 0): " in told(people, sex="M", loss=3)
+    monkeypatch.setattr(words.instead, "__defaults__", (1,))
+    assert "(also age 41 instead of 39 and 2 more attributes)" in told(beside, sex="M", loss=3, gain=0, age=41)
 
 
 def test_the_most_telling_attributes_are_named(people, monkeypatch):

@@ -138,7 +138,7 @@ def search(
     )
     manifest["plan"]["start"] = start
     manifest["population"] = None if population is None else rows_digest(people)
-    others = counterparts_of(comparing(table.domain, table.rows, plan.twins))  # refused before a folder is made
+    fitted = counterparts_of(comparing(table.domain, table.rows, plan.twins))  # refused before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
@@ -164,7 +164,7 @@ def search(
             recorder=run,
             progress=note,
             population=usual,
-            counterparts=run.counterparts or others,
+            counterparts=run.counterparts or fitted,
         )
     result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
     result |= {"twins": plan.twins} | outcome.summary()

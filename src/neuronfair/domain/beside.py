@@ -45,7 +45,7 @@ def beside(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = N
     used = [*joined, *([key] if key is not None else [])]
     other.check_clear(used)
     table.check_clear(used)
-    rows = _by_position(table, other) if key is None else _by_key(table, other, key)
+    rows: Sequence[int] = _by_position(table, other) if key is None else _by_key(table, other, key)
     columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in joined}
     how = "row by row" if key is None else f"by '{key}'"
     remarks = (f"{listed(joined)} from {other.path.name}, joined {how}: no model is given it",)
@@ -57,14 +57,14 @@ def beside(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = N
     )
 
 
-def _by_position(table: Sheet, other: Sheet) -> list[int]:
+def _by_position(table: Sheet, other: Sheet) -> range:
     here, there = len(table.lines), len(other.lines)
     if here != there:
         raise DataError(
             f"{other.path}: has {plural(there, 'row')}, and {table.path} has {here:,}. Without a key they must have as "
             "many, in the same order; or name a column that both have (--key)"
         )
-    return list(range(here))
+    return range(here)
 
 
 def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:

@@ -25,11 +25,13 @@ class Tree:
     chances: Floats  # (nodes, places)
 
 
-def grow(places: Numbers, target: int, size: int, asked: Sequence[Question], sample: Numbers) -> Tree:
-    """Return the tree of a column, grown with a sample of the people."""
+def grow(
+    places: Numbers, target: int, size: int, asked: Sequence[Question], sample: Numbers, *, sure: bool = False
+) -> Tree:
+    """Return the tree of a column, grown with a sample of the people; if `sure`, hardly ever with a split by chance."""
     if not asked:
         return filled(places, target, size, np.array([-1]), [np.zeros(0, dtype=np.int64)])
-    return filled(places, target, size, *_splits(places[sample], target, asked))
+    return filled(places, target, size, *_splits(places[sample], target, asked, sure))
 
 
 def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Tree:
@@ -50,11 +52,13 @@ def filled(places: Numbers, target: int, size: int, column: Numbers, children: S
     return _compact(column, children, leaf, chances)
 
 
-def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Numbers, list[Numbers]]:
+def _splits(places: Numbers, target: int, asked: Sequence[Question], sure: bool) -> tuple[Numbers, list[Numbers]]:
     """Return a tree without chances. A split must gain what its numbers, and the choice among all splits, cost.
 
     It learns as many chances as the column's entropy stands for, less one. Half a nat for each is what a split by mere
-    chance would gain; the best of many such splits gains the logarithm of their number more.
+    chance would gain; the best of many such splits gains the logarithm of their number more. That predicts best. If it
+    is to be `sure`, what the best by chance gains counts in full, which is more where many chances are learned (the
+    bound of Laurent and Massart 2000 for half a chi-squared number).
     """
     from sklearn.tree import DecisionTreeClassifier
 
@@ -63,7 +67,8 @@ def _splits(places: Numbers, target: int, asked: Sequence[Question]) -> tuple[Nu
     share = share[share > 0]
     x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)
     ways = sum(len(np.unique(q.scores)) - 1 for q in asked)
-    cost = NUMBER * (np.exp(-(share * np.log(share)).sum()) - 1) + CHOICE * np.log1p(ways)
+    learned, choice = np.exp(-(share * np.log(share)).sum()) - 1, np.log1p(ways)
+    cost = NUMBER * learned + (np.sqrt(learned * choice) + choice if sure else CHOICE * choice)
     learner = DecisionTreeClassifier(
         criterion="entropy",  # in bits
         max_depth=DEEPEST,

@@ -41,7 +41,7 @@ def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
     causes = graph(domain.attributes)
     names = domain.sensitive if causes is not None else first
-    population = fit_people(domain, people, seed=seed, first=names, causes=causes)
+    population = fit_people(domain, people, seed=seed, first=names, causes=causes, sure=True)
     return Counterparts(population, kept, groups)
 
 

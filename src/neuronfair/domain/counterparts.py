@@ -56,19 +56,20 @@ class Counterparts:
 
         They are the same for a person wherever and with whomever they are drawn.
         """
-        numbers, ahead, n = Draws(0, "counterparts"), domain.combinations.others, len(rows)
-        several = max(1, min(draws, AT_ONCE // max(1, n * len(ahead))))  # draws of few people are made together
-        parts = [self._standing(domain, part) for part in torch.split(rows.repeat(several, 1), _at_once(ahead))]
+        numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
+        parts = [self._standing(domain, part) for part in torch.split(rows, _at_once(ahead))]
         keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
-        for first in range(0, draws, several):
-            found = []
+        together = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few people
+        for start in range(0, draws, together):
+            times, found = range(start, min(draws, start + together)), []
             for people in parts:
-                person = (people.codes * keys).sum(1).chunk(several)
-                u = [numbers.uniform(first + i, who, len(keys), use="place") for i, who in enumerate(person)]
-                found.append(self._carried(domain, people, ahead, torch.cat(u)))
-            twins = _joined(found)
-            for start in range(0, min(several, draws - first) * n, max(1, n)):
-                yield Twins(twins.rows[start : start + n], twins.valid[start : start + n])
+                person = (people.codes * keys).sum(1)
+                u = [numbers.uniform(t, person, len(domain.attributes), use="place") for t in times]
+                found.append(self._carried(domain, people.repeated(len(times)), ahead, torch.cat(u)))
+            several = _joined(found)
+            size = (len(times), len(rows), len(ahead))
+            for twins, valid in zip(several.rows.view(*size, rows.shape[1]), several.valid.view(size), strict=True):
+                yield Twins(twins, valid)
 
     def carried(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> Twins:
         """Return each row in the groups that come so many combinations after its own, (k,) or (n, k): (n, k, d).
@@ -172,6 +173,11 @@ class _Standing(NamedTuple):
     codes: Tensor  # (n, d), valid
     places: Tensor  # (d + 1, n)
     cells: dict[int, Tensor]  # of each column that may move, the distribution that theirs are drawn from: (n,)
+
+    def repeated(self, times: int) -> _Standing:
+        """Return all of them so many times, one after the other."""
+        cells = {column: numbers.repeat(times) for column, numbers in self.cells.items()}
+        return _Standing(self.codes.repeat(times, 1), self.places.repeat(1, times), cells)
 
 
 def _at_once(ahead: Tensor) -> int:

@@ -34,6 +34,7 @@ def graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None
     """
     if all(attribute.causes is None for attribute in attributes):
         return None
+    check_graph(attributes)
     column = {attribute.name: i for i, attribute in enumerate(attributes)}
     return {i: [column[name] for name in a.causes or ()] for i, a in enumerate(attributes)}
 

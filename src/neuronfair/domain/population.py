@@ -208,10 +208,12 @@ def fit_people(
     seed: int = 0,
     first: Sequence[str] = (),
     causes: Mapping[int, Sequence[int]] | None = None,
+    sure: bool = False,
 ) -> TablePopulation:
     """Return a model of valid people that does not know yet how usual they are: it has no plausibility.
 
-    `causes` are the only columns that each column may depend on; without them all that are drawn earlier are.
+    `causes` are the only columns that each column may depend on; without them all that are drawn earlier are. If
+    `sure`, a column depends on another only where that is hardly chance, even if a guess would predict better.
     """
     rows = people.cpu().numpy()
     tied = RuleBook(domain.attributes, domain.rules).tied
@@ -228,7 +230,7 @@ def fit_people(
     for column, earlier in after.items():
         kinds = [(int(c), domain.attributes[c].ordered) for c in earlier]
         asked = [q for c, ordered in kinds for q in questions(places, sizes, c, column, ordered)]
-        trees[column] = grow(places, column, sizes[column], asked, sample)
+        trees[column] = grow(places, column, sizes[column], asked, sample, sure=sure)
     joined = Forest.of([trees[column] for column in range(len(sizes))])
     model = TablePopulation(domain.to("cpu"), tuple(after), columns, joined, torch.zeros(1, dtype=torch.float64), tied)
     return replace(model.to(domain.device), domain=domain)

@@ -118,10 +118,7 @@ class TableDomain:
 
     @cached_property
     def input_fingerprint(self) -> str:
-        """A digest of what a network sees and answers: attributes, their encoding, and classes; rules play no part.
-
-        Nor do attributes that it is not given: they may be in the table or not.
-        """
+        """A digest of what a network is given and answers: attributes, their encoding, and classes, but no rules."""
         return digest(self.target, *(attribute for attribute in self.attributes if attribute.given))
 
     def with_sensitive(self, *names: str) -> TableDomain:

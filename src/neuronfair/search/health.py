@@ -166,7 +166,7 @@ def _seeds_already_discriminating(look: _Look) -> _Note:
     if 2 * count <= of:
         return None
     return (
-        f"{count:,} of {of:,} seeds discriminate before any step. The global phase has little to do, and its success "
+        f"{count:,} of {of:,} seeds are findings before any step. The global phase has little to do, and its success "
         "rate says little about the method.",
         "Compare with the random search at equal queries, or start from rows that do not discriminate.",
     )

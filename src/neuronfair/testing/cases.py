@@ -135,7 +135,7 @@ def case(name: str) -> Case:
         rows[:, 0] = (rows[:, 0] + 9 * rows[:, -1]) // 2  # which tells the group: below 5, or not
         module = random_module(told, seed=1)
         with torch.no_grad():
-            module[0].weight[:, -1] = 0
+            next(module.parameters())[:, -1] = 0
         return Case(module, with_counterparts(told, fit_counterparts(told, rows)))
     pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
     return Case(random_module(pair, 3, seed=2), pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,7 +98,7 @@ def given(
     if found.reads is not None and target in found.reads:
         raise ModelError(f"{source_of(model)}: reads the target '{target}' itself. Name the column that it decides")
     opens = inferring.get("opens")
-    if model is not None and opens is not None and found.reads is None and not found.outside:
+    if opens is not None and _by_width(model) and found.reads is None and not found.outside:
         found = _fitting(find, found, opens)
     if found.reads is None and found.outside:
         found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.outside))
@@ -169,6 +170,11 @@ def _declared(table: Any, matched: Matched, whole: TableDomain, text: str | None
                 "it in the domain file"
             )
     return Given(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.beside)
+
+
+def _by_width(model: Any) -> bool:
+    """Return whether it is a matter of width what a model can be given; a function is given a table, and not tried."""
+    return model is not None and not inspect.isroutine(model)
 
 
 def _fitting(find: Callable[[Sequence[str]], Given], found: Given, opens: Callable[[Data], Opened]) -> Given:
