@@ -89,7 +89,9 @@ def shell(monkeypatch, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of other packages
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page, shell, monkeypatch):
+def test_the_code_of_a_page_runs(page, shell, monkeypatch, request):
+    if page.name == "proxies.md":
+        request.getfixturevalue("counterparts")
     if page.name != "tutorial.md":  # whose model must pass a gate that asks what a whole search found
         shorten(monkeypatch, epochs=200 if page.name == "torch.md" else 15)  # a repair must keep the accuracy
     for package in re.findall(r"^<!-- needs: (\w+) -->$", page.read_text(encoding="utf-8"), re.M):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import widest
-from neuronfair.verdict.entries import Beside, Change
+from neuronfair.verdict.entries import Change, CounterpartPerson
 from tests import reports
 from tests.render.test_page import Page, evil, read
 
@@ -57,7 +58,8 @@ def test_what_they_say_is_on_the_page(unread):
         "81 % of the effect goes through relationship and marital status.", "with an AUC of 0.93",
         "relationship 58 %", "marital_status 81 %", "Counterparts keep age: nobody's group moves that.",
         "Counterparts keep hours per week, since it is legitimate.", "Other have too few people",
-        "What else differs goes with the group.", "docs/explanation/counterparts.md", "evidence and no proof",
+        "What else differs goes with the group.", "(people whose counterpart is decided otherwise)",
+        "docs/explanation/counterparts.md", "evidence and no proof",
     ):  # fmt: skip
         assert words in unread.text, words
     assert [a["href"] for a in unread.all("a")].count("#counterparts") == 2
@@ -133,7 +135,7 @@ def test_people_stand_beside_their_counterparts():
         changed=(Change("relationship", "Wife", "Husband"), Change("sex", "F", "M")), number=4, method="table"
     )
     made = reports.unread(reports.adult(findings=0), reports.counterpart())
-    page = read(reports.with_first(made, counterpart_people=(Beside(person, 0.9375),)))
+    page = read(reports.with_first(made, counterpart_people=(CounterpartPerson(person, 0.9375),)))
     assert "93.75 % of this person’s counterparts are decided otherwise." in page.text
     assert "row 5 of the table" in page.text
     assert "relationship Husbandsex M" in page.text
@@ -146,7 +148,7 @@ def test_names_stay_names_and_headings_in_order():
     assert not page.all("img")
     assert not any("onerror" in attributes for _, attributes in page.tags)
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {a["href"][1:] for a in page.all("a")} <= set(ids)

@@ -9,7 +9,7 @@ import torch
 from neuronfair.domain.counterpart_fit import with_counterparts
 from neuronfair.measure.counterparts import CounterpartEffect
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import TABLE, Beside
+from neuronfair.verdict.entries import TABLE, CounterpartPerson
 from neuronfair.verdict.inquiry import Case
 from neuronfair.verdict.worst import partners
 
@@ -17,7 +17,7 @@ SHOWN = 4
 LOOK = 400  # people among whom they are looked for
 
 
-def beside_counterparts(case: Case, effect: CounterpartEffect) -> tuple[Beside, ...]:
+def beside_counterparts(case: Case, effect: CounterpartEffect) -> tuple[CounterpartPerson, ...]:
     """Return people of whose counterparts most are decided otherwise, each with the typical one; of each group in turn.
 
     Nobody where no effect is claimed: with shuffled groups there would be such people, too.
@@ -42,5 +42,5 @@ def beside_counterparts(case: Case, effect: CounterpartEffect) -> tuple[Beside, 
         moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
         named = [*moved, *(c for c in case.telling if c not in moved)]
         person = words.finding(domain, case.decision, pair, named, row, TABLE, case.scale)
-        told.append(Beside(person, float(effect.shares[order[i]])))
+        told.append(CounterpartPerson(person, float(effect.shares[order[i]])))
     return tuple(told)

@@ -189,7 +189,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Beside:
+class CounterpartPerson:
     """A person of the table beside the typical counterpart, who is decided otherwise."""
 
     person: Finding  # changed: all in which the counterpart differs
@@ -237,7 +237,7 @@ class AttributeReport:
     twins: int  # with how many others a person is compared
     rates: Rates = field(default_factory=Rates)
     counterpart: CounterpartReport | None = None  # null where there are none, or they were not asked for
-    counterpart_people: tuple[Beside, ...] = ()  # up to four with many such counterparts; none without an effect
+    counterpart_people: tuple[CounterpartPerson, ...] = ()  # up to four; none where no effect is claimed
     groups: tuple[Group, ...] = ()
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
