@@ -97,7 +97,7 @@ class CounterpartReport:
     def notes(self) -> tuple[str, ...]:
         """What counterparts keep, and who has none."""
         fixed = f"Counterparts keep {listed([plain(name) for name in self.fixed])}: nobody's group moves that."
-        few = "have too few people in the table to say what such people are like, so they have no counterparts."
+        few = "have too few people to say what such people are like, so they have no counterparts."
         return (
             *([fixed] if self.fixed else []),
             *(one.text for one in self.legitimate),

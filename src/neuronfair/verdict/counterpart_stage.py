@@ -21,7 +21,7 @@ from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import listed, plain
 
-LEARNED = 50_000  # rows of the table, at most, that counterparts are learned from, some forty times
+LEARNED, BESIDE = 50_000, 10_000  # rows of the table, at most, that counterparts are learned from, some forty times
 
 
 def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, progress: Progress) -> Case:
@@ -30,17 +30,16 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
     They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
     else for flips. Where counterparts are impossible that is said, but an error if they were asked for.
     """
-    twins, read, rows = settings.twins, inquiry.report.is_read, case.data.rows
-    if len(rows) > LEARNED:
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(case.seed))
-        rows = rows[order[:LEARNED].to(rows.device)]
+    twins, read = settings.twins, inquiry.report.is_read
+    leads = twins is not None or not read
+    rows = _drawn(case.data.rows, LEARNED if leads else BESIDE, case.seed)
     try:
         effect = counterpart_effect(
             case.model,
             case.domain,
             rows,
             decision=case.decision,
-            thorough=settings.thorough(case.samples, leads=twins is not None or not read),
+            thorough=settings.thorough(case.samples, leads=leads),
             confidence=case.confidence,
             seed=case.seed,
             progress=lambda done, total: progress("Comparing people with their counterparts", done, total),
@@ -55,7 +54,7 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
         counterpart=counterpart_report(case.domain, rows, effect, case.confidence),
         counterpart_people=beside_counterparts(case, effect),
     )
-    if twins is None and read:
+    if not leads:
         return case
     inquiry.add(search_twins="counterpart")
     plans = tuple(replace(plan, twins="counterpart") for plan in case.plans)
@@ -71,6 +70,13 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
         seed=case.seed,
     )
     return replace(case, data=replace(case.data, domain=domain), plans=plans)
+
+
+def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:
+    """Return so many rows at most, drawn at random."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].to(rows.device)]
 
 
 def unread(case: Case, reads: tuple[str, ...] | None) -> list[Note]:
