@@ -63,7 +63,8 @@ def _counterparts(attributes: Sequence[AttributeReport], carried: Sequence[Attri
         if one.is_read:
             lead = f"Counterparts ({_by(one)}):"
         if (report := one.counterpart) is not None:
-            parts += [lead, report.sentence, report.hurt, report.carried]
+            more = () if one.is_read else (report.hurt, report.carried)  # else the flip test leads
+            parts += [lead, report.sentence, *more]
     return " ".join(filter(None, [*parts, "That is evidence, no proof." if parts else ""]))
 
 
