@@ -105,7 +105,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
-    """Train for few epochs, let audits and repairs search from at most 15 rows, 5 steps each, and proofs end early."""
+    """Train for few epochs, let audits and repairs search from 15 rows, 5 steps each, sample and prove little."""
     descend, sized, effort = stacked.descend, AuditSettings.sized, answer.Effort
 
     def short(module, rows, held, settings, shuffles, **others):
@@ -113,7 +113,8 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
 
     def small(settings, *given):
         whole = sized(settings, *given)
-        return replace(whole, seeds=min(whole.seeds, 15), steps=min(whole.steps, 5))
+        most = {"seeds": 15, "steps": 5, "samples": 5_000}
+        return replace(whole, **{name: min(getattr(whole, name), limit) for name, limit in most.items()})
 
     patch.setattr(stacked, "descend", short)
     patch.setattr(AuditSettings, "sized", small)

@@ -119,12 +119,13 @@ def test_pandas_goes_by_its_index_where_both_have_the_same():
     shuffled = pandas.Series(["m", "f", "x"], index=["c", "a", "b"], name="sex")
     sheet, names = attached(table, shuffled)
     assert (names, list(sheet.columns["sex"])) == (("sex",), ["f", "x", "m"])
-    by_row = [
-        shuffled.reset_index(drop=True),  # other names
-        shuffled.set_axis(["a", "a", "b"]),  # not unique
-    ]
-    for values in by_row:
-        assert list(attached(table, values)[0].columns["sex"]) == ["m", "f", "x"]
+    other_names = shuffled.reset_index(drop=True)
+    assert list(attached(table, other_names)[0].columns["sex"]) == ["m", "f", "x"]
+    for index in (["a", "a", "b"], ["b", "c", "d"]):  # row by row, "a" or "b" would get the value of another
+        with pytest.raises(DataError, match="name some of the same rows, and others"):
+            attached(table, shuffled.set_axis(index))
+    twice = table.set_axis(["a", "a", "b"])
+    assert list(attached(twice, shuffled.set_axis(twice.index))[0].columns["sex"]) == ["m", "f", "x"]
     assert attached(table, shuffled.rename(None))[1] == ("sensitive",)
     both = pandas.DataFrame({"sex": ["f", "m", "f"], "race": ["a", "b", "a"]}, index=["b", "a", "c"])
     assert list(attached(table, both)[0].columns["race"]) == ["b", "a", "a"]

@@ -42,9 +42,14 @@ def test_a_circle_and_an_unknown_cause_are_refused_in_a_sentence(reads):
 def test_the_causes_of_an_attribute_that_is_left_out_stand_in_for_it():
     domain = TableDomain("people", attributes(sex=None, school=["sex"], job=["school", "sex"], pay=["job"]), ("sex",))
     fewer = limited(domain, {"sex", "pay"})
-    assert [a.causes for a in fewer.attributes] == [None, ("sex",)]
+    assert [a.causes for a in fewer.attributes] == [(), ("sex",)]
     fewer = limited(domain, {"sex", "school", "pay"})
-    assert [a.causes for a in fewer.attributes] == [None, ("sex",), ("school", "sex")]
+    assert [a.causes for a in fewer.attributes] == [(), ("sex",), ("school", "sex")]
+
+
+def test_a_graph_stays_one_where_all_that_has_causes_is_left_out():
+    domain = TableDomain("people", attributes(sex=None, age=None, pay=["sex"]), ("sex",))
+    assert graph(limited(domain, {"sex", "age"}).attributes) == {0: [], 1: []}
 
 
 def test_what_is_said_of_counterparts_is_written_and_read():

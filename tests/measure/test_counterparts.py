@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from neuronfair import BlackBox, NeuronFairError, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError
-from neuronfair.measure.carriers import Pairs, carriers, contributions
+from neuronfair.measure.carriers import Pairs, carriers, contributions, tells
 from neuronfair.measure.counterparts import Thoroughness, counterpart_effect
 from neuronfair.measure.moves import Move, Tally, mean_moves
 from neuronfair.model.decision import Decision
@@ -170,3 +173,20 @@ def test_a_tally_weighs_people_and_not_counterparts():
     moves = tally.moves(DOMAIN)
     assert moves == (Move((0,), (1,), 1, 1.0, 0.0, 1.0), Move((1,), (0,), 1, 0.0, 0.0, 0.0))
     assert mean_moves([moves[:1], [Move((0,), (1,), 3, 0.0, 0.5, 0.0)]]) == (Move((0,), (1,), 2, 0.5, 0.25, 0.5),)
+
+
+def test_without_anybody_who_has_a_counterpart_nothing_is_measured():
+    """The copy is kept, and rules tie it to the group: nobody of the other group has it."""
+    fixed = replace(DOMAIN.attributes[COPY], fixed=True)
+    rules = [Rule(f"{a} has {p}", {"group": (a,)}, {"copy": (p,)}) for a, p in (("a", "p"), ("b", "q"))]
+    attributes = (DOMAIN.attributes[GROUP], fixed, *DOMAIN.attributes[SCORE:])
+    domain = replace(DOMAIN, attributes=attributes, rules=tuple(rules))
+    with pytest.raises(DomainError, match="nobody has a counterpart"):
+        counterpart_effect(reads(SCORE, domain=domain), domain, table(), decision=Decision("threshold", 0.5))
+
+
+def test_only_what_the_model_is_given_tells_the_group():
+    hidden = replace(DOMAIN.attributes[COPY], encode="none")
+    domain = replace(DOMAIN, attributes=(DOMAIN.attributes[GROUP], hidden, DOMAIN.attributes[NOISE]))
+    rows = table()[:, [GROUP, COPY, NOISE]]
+    assert tells(domain, rows, torch.ones(2, dtype=torch.bool)) < 0.7

@@ -72,8 +72,8 @@ def test_nothing_is_claimed_that_shuffled_groups_reach():
         rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
     )
     assert chance.sentence == (
-        "Had they been of the other group, 4.1 % of 48,842 people would be decided otherwise, no more than with "
-        "shuffled groups (3.9 %): no effect is claimed. It is 0.2 points (−2 to 2.4)."
+        "Had they been of the other group, 4.1 % of 48,842 people would be decided otherwise, not clearly more "
+        "than with shuffled groups (3.9 %): no effect is claimed. It is 0.2 points (−2 to 2.4)."
     )
     assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
 

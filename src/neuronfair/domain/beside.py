@@ -103,7 +103,7 @@ def attached(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
         return table, (sensitive,) if sensitive else ()
     if not isinstance(sensitive, Mapping) and type(sensitive).__name__ not in _VALUES:
         return table, tuple(sensitive)
-    if hasattr(table, "domain"):
+    if hasattr(table, "domain") and hasattr(table, "labels"):  # not a column of that name
         raise DataError(f"{table.name}: this table has its own domain. Name its sensitive attributes")
     sheet, columns = read_sheet(table), _columns(sensitive)
     if isinstance(sensitive, np.ndarray) and set(map(str, sensitive.flat)) <= set(sheet.columns):
@@ -131,4 +131,10 @@ def _have_one_index(table: Any, columns: Any) -> bool:
     if not (hasattr(table, "iloc") and hasattr(columns, "iloc")) or len(table) != len(columns):
         return False
     here, there = table.index, columns.index
-    return bool(here.is_unique and there.is_unique and there.isin(here).all())
+    same = here.is_unique and there.is_unique and there.isin(here).all()
+    if not same and not here.equals(there) and there.isin(here).any():
+        raise DataError(
+            "sensitive values: their index and the table's name some of the same rows, and others. Give both the same "
+            "index, or reset_index() of both to join them row by row"
+        )
+    return bool(same)

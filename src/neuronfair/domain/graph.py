@@ -41,11 +41,12 @@ def graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None
 
 def without_others(attributes: Sequence[Attribute], names: Collection[str]) -> tuple[Attribute, ...]:
     """Return the attributes of some names; a cause that is not among them is stood in for by its own causes."""
+    kept = tuple(attribute for attribute in attributes if attribute.name in names)
     causes = {attribute.name: attribute.causes or () for attribute in attributes}
-
-    def known(wanted: Sequence[str]) -> tuple[str, ...]:
-        found = [(name,) if name in names else known(causes[name]) for name in wanted]
-        return tuple(dict.fromkeys(name for several in found for name in several))
-
-    kept = (attribute for attribute in attributes if attribute.name in names)
-    return tuple(a if a.causes is None else replace(a, causes=known(a.causes)) for a in kept)
+    if all(attribute.causes is None for attribute in attributes):
+        return kept
+    known: dict[str, tuple[str, ...]] = {}
+    for name in TopologicalSorter(causes).static_order():
+        found = [(cause,) if cause in names else known[cause] for cause in causes[name]]
+        known[name] = tuple(dict.fromkeys(cause for several in found for cause in several))
+    return tuple(replace(attribute, causes=known[attribute.name]) for attribute in kept)

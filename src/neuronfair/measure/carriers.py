@@ -85,10 +85,10 @@ def contributions(pairs: Pairs, domain: TableDomain) -> Tensor:
 
 
 def tells(domain: TableDomain, people: Tensor, groups: Tensor) -> float | None:
-    """Return how well the attributes that are not sensitive tell the group: the AUC of boosted trees.
+    """Return how well the attributes that the model is given tell the group, the sensitive ones apart: an AUC.
 
-    Everybody is judged by trees that have not seen them; of several groups it is the mean of one against the others.
-    None where a group has too few people to try.
+    Everybody is judged by boosted trees that have not seen them; of several groups it is the mean of one against the
+    others. None where a group has too few people to try.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
@@ -97,9 +97,9 @@ def tells(domain: TableDomain, people: Tensor, groups: Tensor) -> float | None:
     some = people[:TOLD]
     kind = domain.combinations.number(some).cpu().numpy()
     known, kind, counts = np.unique(kind, return_inverse=True, return_counts=True)
-    if len(known) < 2 or counts.min() < FOLDS:
+    free = [column for column in domain.free.nonzero()[:, 0].tolist() if domain.attributes[column].given]
+    if len(known) < 2 or counts.min() < FOLDS or not free:
         return None
-    free = domain.free.nonzero()[:, 0].tolist()
     nominal = [i for i, c in enumerate(free) if not (a := domain.attributes[c]).ordered and a.size <= 255]
     trees = HistGradientBoostingClassifier(
         max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0

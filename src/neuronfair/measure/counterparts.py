@@ -17,7 +17,7 @@ from neuronfair.domain.counterpart_fit import fit_counterparts, placebo
 from neuronfair.domain.counterparts import DRAWS, Counterparts
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twinning import FLIPS
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.carriers import Carrier, carriers, tells
 from neuronfair.measure.moves import Asked, Move, Tally, mean_moves
 from neuronfair.measure.rows import check_rows
@@ -109,12 +109,18 @@ def counterpart_effect(
     counterparts = fit_counterparts(domain, table)
     chosen = _people(domain, table, counterparts, thorough, seed)
     people = table[chosen]
+    if len(people) == 0:
+        raise DomainError(f"{domain.name}: nobody who is compared is of a group that is large enough for counterparts")
     others = len(domain.combinations.others)
     again = min(thorough.draws, max(LEAST_DRAWS, AGAIN // (len(people) * others)))
     show = _Steps(progress, thorough.draws + 2 * thorough.placebos * (again + 1))
     asked = Asked(model, domain, people, decision)
     drawn = counterparts.drawn(domain, people, thorough.draws)
     tally = asked.tally(people, show.each(drawn), flipped=True)
+    if not bool(tally.count.any()):
+        raise DomainError(
+            f"{domain.name}: nobody has a counterpart. Rules tie the group to attributes that are fixed or legitimate"
+        )
     shuffled, resampled = list[Tally](), list[float]()
     for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):
         show.done()

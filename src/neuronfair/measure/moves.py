@@ -113,17 +113,14 @@ class Tally:
         """Return how people of each group fare as people of each other one."""
         values = [tuple(codes) for codes in domain.sensitive_values.tolist()]
         places = torch.arange(1, len(values), device=self.group.device)
-        cell = self.group[:, None] * len(values) + (self.group[:, None] + places) % len(values)
-        sums = [
-            torch.zeros(len(values) ** 2, dtype=torch.float64, device=cell.device).index_add_(
-                0, cell.flatten(), counted.flatten().double()
-            )
-            for counted in (self.count, self.count > 0, self.flips, self.lost, self.gained)
-        ]
-        table = torch.stack(sums, 1).tolist()
+        pairs = self.group[:, None] * len(values) + (self.group[:, None] + places) % len(values)
+        cells, cell = torch.unique(pairs, return_inverse=True)
+        sums = torch.zeros(5, len(cells), dtype=torch.float64, device=cell.device)
+        every = (self.count, self.count > 0, self.flips, self.lost, self.gained)
+        sums.index_add_(1, cell.flatten(), torch.stack([counted.flatten().double() for counted in every]))
         return tuple(
             Move(values[i // len(values)], values[i % len(values)], int(people), *(part / count for part in parts))
-            for i, (count, people, *parts) in enumerate(table)
+            for i, (count, people, *parts) in zip(cells.tolist(), sums.T.tolist(), strict=True)
             if count
         )
 

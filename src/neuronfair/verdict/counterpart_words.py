@@ -62,7 +62,8 @@ def _sentence(domain: TableDomain, effect: CounterpartEffect) -> str:
     points = f"{_points(effect.effect.rate)} points ({_points(effect.effect.low)} to {_points(effect.effect.high)})"
     if effect.claimed:
         return f"{had}; with shuffled groups {shuffled}{few}. The effect is {points}."
-    return f"{had}, no more than with shuffled groups ({shuffled}{few}): no effect is claimed. It is {points}."
+    more = "not clearly more" if effect.effect.rate > 0 else "no more"
+    return f"{had}, {more} than with shuffled groups ({shuffled}{few}): no effect is claimed. It is {points}."
 
 
 def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterpartEffect) -> Iterator[MoveReport]:
