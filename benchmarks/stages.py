@@ -52,7 +52,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.search.seeds:cluster_seeds": "interpretation and seeds",
         "neuronfair.search.health:check_health": "interpretation and seeds",
         "neuronfair.search.engine:search": _phase,
-        "neuronfair.search.engine:confirmed": "second judgement in float64",
+        "neuronfair.search.tally:standing": "second judgement in float64",
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
         "neuronfair.store.run:Run.keep_control": "writing the figures",
         "neuronfair.store.run:Run.finish": "writing the figures",

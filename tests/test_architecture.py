@@ -25,7 +25,7 @@ STAGES = {
     "render": 10,
     "vision": 11,
 }
-FREE = {"errors", "atomic", "limits", "shown", "apart", "words"}  # any stage may use these
+FREE = {"errors", "atomic", "limits", "shown", "apart", "words", "scale"}  # any stage may use these
 CORE_STAGES = {"interpretation", "search", "measure", "certify"}
 CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "base", "combinations", "rules", "identity", "table", "toml")),

@@ -308,7 +308,7 @@ def test_a_folder_that_was_left_while_its_manifest_was_written(run, refused, tmp
 
 
 def test_ctrl_c_leaves_a_page(run, monkeypatch):
-    record, calls = engine._Tally.record, []
+    record, calls = engine.Tally.record, []
 
     def press(tally, *values) -> None:
         calls.append(1)
@@ -317,7 +317,7 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
         record(tally, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._Tally, "record", press)
+        patch.setattr(engine.Tally, "record", press)
         result = run(*AUDIT, "--fail-if", "rate > 0.01")
     assert (result.status, result.err) == (130, "")
     assert "The audit was interrupted" in " ".join(result.out.split())

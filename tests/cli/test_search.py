@@ -173,7 +173,7 @@ def test_a_finished_run_gives_the_same_figures_at_once(run, monkeypatch, method)
     first = figures(run(*call))
     parts = {path.name: path.read_bytes() for path in Path("run").glob("*l-*")}
     if method != "frontier":  # whose pilot is made anew
-        monkeypatch.setattr(engine._Tally, "record", None)
+        monkeypatch.setattr(engine.Tally, "record", None)
     again = figures(run(*call))
     assert untimed(again) == untimed(first)
     assert {path.name: path.read_bytes() for path in Path("run").glob("*l-*")} == parts
@@ -385,7 +385,7 @@ def test_ctrl_c_keeps_what_was_found(run):
 def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
     words = (*SEARCH, *SMALL, "--method", "neuronfair", "--json", "-")
     whole = untimed(figures(run(*SEARCH, *SMALL[:-1], "whole", "--method", "neuronfair", "--json", "-")))
-    record, calls = engine._Tally.record, []
+    record, calls = engine.Tally.record, []
 
     def press(tally, *values) -> None:
         calls.append(1)
@@ -394,7 +394,7 @@ def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
         record(tally, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._Tally, "record", press)
+        patch.setattr(engine.Tally, "record", press)
         stopped = figures(run(*words))
     assert "interrupted" in stopped["stop"].values()
     assert stopped["random"] is None

@@ -53,7 +53,7 @@ def run(folder, domain: TableDomain = DOMAIN, decision: Decision | None = None, 
         misses=PEOPLE[:0].to(domain.compact),
         plausibility=torch.tensor([0.25, 0.5, torch.nan]),
     )
-    made.checkpoint("global", Checkpoint(1, {}, found, number))
+    made.checkpoint("global", Checkpoint(1, {}, found, torch.zeros(0, 2, dtype=torch.int64)))
     return made
 
 

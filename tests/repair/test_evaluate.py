@@ -81,13 +81,13 @@ def test_a_reaction_that_never_varies_has_no_width() -> None:
 
 
 def test_ctrl_c_ends_the_proof(monkeypatch) -> None:
-    record = engine._Tally.record
+    record = engine.Tally.record
 
-    def press(tally: engine._Tally, *values: object) -> None:
+    def press(tally: engine.Tally, *values: object) -> None:
         signal.raise_signal(signal.SIGINT)
         record(tally, *values)
 
-    monkeypatch.setattr(engine._Tally, "record", press)
+    monkeypatch.setattr(engine.Tally, "record", press)
     parts = people().split(0)
     with pytest.raises(KeyboardInterrupt):
         stand(opened(one_biased_neuron(), parts), parts)

@@ -12,6 +12,7 @@ from neuronfair import Decision, NeuronFairError, Plan, TableDomain, find, inter
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError, RunError
+from neuronfair.search import engine
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.findings import Findings
@@ -273,10 +274,11 @@ def test_a_second_ctrl_c_ends_at_once():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_progress_is_told_after_every_step():
+def test_progress_is_told_after_every_step(monkeypatch):
+    monkeypatch.setattr(engine, "TELL", -1.0)
     told: list[tuple[int, int, int]] = []
     run(counting(3, 4), Budget(steps=3), progress=lambda *numbers: told.append(numbers))
-    assert told == [(1, 3, 4), (2, 3, 8), (3, 3, 12)]
+    assert told == [(1, 3, 4), (2, 3, 8), (3, 3, 12), (3, 3, 12)]
 
 
 # The same findings, whatever happens on the way
@@ -330,10 +332,10 @@ def test_a_run_goes_on_from_every_checkpoint_bit_for_bit(name):
     assert_same(Findings.join([c.findings for c in saved]), whole.findings)
     for i, last in enumerate(saved):
         so_far = Findings.join([c.findings for c in saved[: i + 1]])
-        keys = torch.cat([c.keys for c in saved[: i + 1]])
+        lines = torch.cat([c.lines for c in saved[: i + 1]])
         assert len(keys) == so_far.tried
         resumed = search(
-            WORLD, ready(name), SEEDS, budget=BUDGET, record=Record(resume=replace(last, findings=so_far, keys=keys))
+            WORLD, ready(name), SEEDS, budget=BUDGET, record=Record(resume=replace(last, findings=so_far, lines=lines))
         )
         assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop

@@ -121,7 +121,7 @@ def test_a_finished_run_is_not_searched_again(reference, plan, monkeypatch):
     monkeypatch.setattr(campaign, "_random", lambda *_: asked.append("random"))
     monkeypatch.setattr(campaign, "_blind", lambda *_: asked.append("blind"))
     if plan.method != "frontier":
-        monkeypatch.setattr(engine._Tally, "record", lambda *_: asked.append("rows"))
+        monkeypatch.setattr(engine.Tally, "record", lambda *_: asked.append("rows"))
     again = search(reference, plan)
     assert asked == []
     assert untimed(again) == untimed(Run.open(reference).summary)
@@ -183,7 +183,7 @@ def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, plan, monkeypatc
     writer = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
     writer.begin(ROWS[:2])
     none = Findings.empty(DOMAIN_OF_RUN, 2)
-    where = engine.Checkpoint(1, {"rows": ROWS[:2]}, none, torch.zeros(0, dtype=torch.int64))
+    where = engine.Checkpoint(1, {"rows": ROWS[:2]}, none, torch.zeros(0, 2, dtype=torch.int64))
     writer.checkpoint("local", where)
     seen = Run.open(folder).lines
     assert checks == [0, 2, 3]

@@ -186,7 +186,7 @@ def _both_phases(
         # A pilot is short and made anew after a kill: only what it found, and how long it took, is kept.
         before = recorder.resume("pilot")
         if before is None:
-            where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0), pilot.seconds, pilot.stop)
+            where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
             recorder.checkpoint("pilot", where)
         else:
             pilot = replace(pilot, seconds=before.seconds)

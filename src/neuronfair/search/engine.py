@@ -8,25 +8,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
-from neuronfair.domain.population import PopulationModel
 from neuronfair.errors import RunError
-from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.threads import one_thread
 from neuronfair.search.budget import Budget
 from neuronfair.search.findings import Findings
-from neuronfair.search.judge import Judgement, judge, not_finite
+from neuronfair.search.judge import judge
+from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
+from neuronfair.search.tally import WHOLE, Share, Tally, doubtful_hits
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
-MISS_SHARE = 64  # one in so many misses is kept as a sample
 FEW_WALKERS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
+TELL = 0.5  # seconds after which what was found is counted, so that it can be told
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Checkpoint:
     t: int
     state: State
     findings: Findings  # since the last checkpoint
-    keys: Tensor  # of all people judged for the first time since then
+    lines: Tensor  # of all people judged for the first time since then: see `judged`
     seconds: float = 0.0  # spent on the phase so far
     stop: Stop | None = None  # why the phase is over, if it is
 
@@ -49,6 +49,7 @@ class Record:
     every: int = 50
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
+    share: Share = WHOLE  # which part of the walkers these are
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,21 @@ def search(
     record = record or Record()
     resume, checkpoint = record.resume, record.checkpoint
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
-    tally = _Tally(world, budget, seen if seen is not None else KeySet(world.domain.device), record.keep)
+    seen = seen if seen is not None else KeySet(world.domain.device)
+    tally = Tally(world, budget, seen, keep=record.keep, walkers=record.share.walkers or len(seeds))
     rows = world.domain.clip(seeds)
     numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-    state, t = method.start(world, {"origin": numbers, "rows": rows, "found": torch.zeros_like(numbers)}), 0
+    walkers = {"origin": numbers, "place": record.share.first + torch.arange(len(rows), device=rows.device)}
+    state, t = method.start(world, walkers | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
     if resume is not None:
         if resume.state.keys() != state.keys():
             raise RunError(
                 "this search was begun by another version of neuronfair, so it cannot go on. Begin a new one"
             )
         state, t = resume.state, resume.t
-        tally.take(resume)
-    saved, stop = t, tally.stop
+        tally.take(resume.findings, keys_of(resume.lines))
+    told = time.perf_counter()
+    saved, stop = t, cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
@@ -114,139 +118,29 @@ def search(
                 judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
                 doubtful = None
                 if budget.counts_findings:  # what ends something must be true; otherwise there is time until later
-                    doubtful = _doubtful(world, judgement)
+                    doubtful = doubtful_hits(world, judgement)
                     judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
-                tally.record(state["origin"], judgement, doubtful, t)
+                tally.record(state, judgement, doubtful, t)
                 state = method.tell(world, state, rows, judgement, t)
                 state = _retired(state, judgement.discriminates, budget)
                 t, stop = t + 1, tally.stop
                 if progress is not None:
+                    if time.perf_counter() - told > TELL:
+                        tally.count()
+                        told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
                 if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
                     where = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock)
                     saved = t
                     if checkpoint is not None:
                         checkpoint(where)
+    tally.count()
+    if progress is not None:
+        progress(t, budget.steps, tally.found)
     last = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock, stop)
     if checkpoint is not None:
         checkpoint(last)
     return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
-
-
-class _Tally:
-    """Who was judged and who was found, counted once each and never beyond the budget."""
-
-    def __init__(self, world: World, budget: Budget, seen: KeySet, keep: bool) -> None:
-        self._world, self._budget, self._seen, self._keep = world, budget, seen, keep
-        self._parts: list[Findings] = []
-        self._keys: list[Tensor] = []
-        self._saved = 0
-        self.tried = self.found = self.confirmed = 0
-
-    @property
-    def stop(self) -> Stop | None:
-        """The limit that is reached, if any."""
-        if self._budget.instances is not None and self.tried >= self._budget.instances:
-            return "instances"
-        if self._budget.findings is not None and self.found >= self._budget.findings:
-            return "findings"
-        return None
-
-    def take(self, before: Checkpoint) -> None:
-        """Start from what an interrupted run has left."""
-        self._parts, self._saved = [before.findings], 1
-        self._seen.add(before.keys)
-        self.tried = before.findings.tried
-        self.found = self.confirmed = len(before.findings)
-
-    def record(self, origin: Tensor, judgement: Judgement, doubtful: Tensor | None, t: int) -> None:
-        """Count a judged batch and keep its findings; hits that are `doubtful` were none in float64."""
-        domain, rows = self._world.domain, judgement.rows
-        keys = domain.key(rows)
-        limited = self._budget.instances is not None or self._budget.findings is not None
-        # People beyond the budget are not judged, so they may count in a later phase.
-        new = self._seen.unseen(keys) if limited else self._seen.add(keys)
-        found = new & judgement.discriminates
-        if self._budget.instances is not None:
-            new &= torch.cumsum(new, 0) <= self._budget.instances - self.tried
-            found &= new
-        if self._budget.findings is not None:
-            # Whoever comes after the last finding that fits was never asked for.
-            new &= torch.cumsum(found, 0) - found.long() < self._budget.findings - self.found
-            found &= new
-        if limited:
-            self._seen.add(keys[new])
-        finite = torch.isfinite(judgement.family).all()
-        counts = [new.sum(), found.sum(), finite.long()] + ([] if doubtful is None else [(new & doubtful).sum()])
-        tried, hits, sound, *rejected = torch.stack(counts).tolist()  # the one copy to the host
-        if not sound:
-            raise not_finite()
-        chosen = found.nonzero()[:, 0]
-        pairs = judgement[chosen].pairs()
-        missed = new & ~found & (_scramble(keys) % MISS_SHARE == 0)
-        self._parts.append(
-            Findings(
-                packed=pairs.rows.to(domain.compact),
-                twin_values=pairs.twins[:, list(domain.twin_columns)].long(),
-                scores=pairs.scores,
-                twin_scores=pairs.twin_scores,
-                origin=origin[chosen],
-                step=torch.full((hits,), t, device=rows.device),
-                misses=rows[missed].to(domain.compact),
-                tried=tried,
-                judged=len(rows),
-                rejected=sum(rejected),
-            )
-        )
-        self._keys.append(keys[new])
-        self.tried, self.found = self.tried + tried, self.found + hits
-
-    def since_last(self) -> tuple[Findings, Tensor]:
-        """Return the findings that stand the second judgement, and the new keys, since the last call."""
-        world = self._world
-        recent = Findings.join(self._parts[self._saved :] or [Findings.empty(world.domain, world.network.outputs)])
-        recent = recent if self._budget.counts_findings else confirmed(world, recent)
-        if self._keep and world.population is not None:
-            recent = replace(recent, plausibility=_plausibility(world.population, recent.packed))
-        keys = torch.cat(self._keys) if self._keys else torch.empty(0, dtype=torch.int64, device=world.domain.device)
-        self._parts[self._saved :] = [recent if self._keep else replace(recent[:0], misses=recent.misses[:0])]
-        self._saved, self._keys = len(self._parts), []
-        self.confirmed += len(recent)
-        return recent, keys
-
-    def findings(self) -> Findings:
-        """Return everything that was found and confirmed."""
-        return Findings.join(self._parts)
-
-
-def confirmed(world: World, findings: Findings) -> Findings:
-    """Judge each pair once more, on its own and in float64, and drop the pairs that are decided alike then."""
-    keep = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
-    size = world.network.encoding.rows_per_pass
-    for start in range(0, len(findings), size):
-        part = findings[start : start + size]
-        keep[start : start + size] = _differ_exactly(world, part.rows, part.twins(world.domain))
-    return replace(findings[keep], rejected=findings.rejected + int((~keep).sum()))
-
-
-def _plausibility(population: PopulationModel, packed: Tensor) -> Tensor:
-    parts = [population.plausibility(part.long()).float() for part in torch.split(packed, ROWS_PER_PASS)]
-    return torch.cat(parts)
-
-
-def _doubtful(world: World, judgement: Judgement) -> Tensor:
-    """Return which rows discriminate in the judgement, but not in float64: bool, (n,)."""
-    doubtful = torch.zeros_like(judgement.discriminates)
-    hits = judgement.discriminates.nonzero()[:, 0]
-    for part in torch.split(hits, world.network.encoding.rows_per_pass) if len(hits) else ():
-        pairs = judgement[part].pairs()
-        doubtful[part] = ~_differ_exactly(world, pairs.rows, pairs.twins)
-    return doubtful
-
-
-def _differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
-    own, other = world.exact.scores(torch.cat([rows, twins])).chunk(2)
-    return world.decision.differ(own, other)
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
@@ -256,11 +150,6 @@ def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
     state = state | {"found": state["found"] + discriminates}
     stays = state["found"] < budget.findings_per_seed
     return {name: tensor[stays] for name, tensor in state.items()}
-
-
-def _scramble(keys: Tensor) -> Tensor:
-    """Spread keys evenly, so that a remainder of them is a fair sample."""
-    return ((keys * -7046029254386353131) >> 33) & 0x7FFFFFFF
 
 
 @contextmanager

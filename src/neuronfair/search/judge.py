@@ -87,19 +87,39 @@ class Judgement:
         low = leaning.masked_fill(~exists, torch.inf).min(1)
         return Ends(lean, high.values, low.values, high.indices, low.indices)
 
-    def pairs(self) -> Pairs:
-        """Return for each row two members of its family, decided otherwise if any are: the row itself and its partner.
+    @cached_property
+    def pair(self) -> Pair:
+        """Which two members of each family to compare, decided otherwise if any are: the row itself and its partner.
 
         With a tolerance they are the two ends of the family where no twin lies too far from the row itself.
         """
-        rows, scores, number = self.rows, self.scores, self.partner + 1
-        every = torch.arange(len(rows), device=rows.device)
+        other = self.partner + 1
+        own = torch.zeros_like(other)
         if self.decision.kind == "tolerance":
             between = self.discriminates & ~self.differs.any(1)
-            number = torch.where(between, self.ends.lowest, number)
-            own = torch.where(between, self.ends.highest, 0)
-            rows, scores = self.domain.member(rows, own), self.family[every, own]
-        return Pairs(rows, self.domain.member(self.rows, number), scores, self.family[every, number])
+            other = torch.where(between, self.ends.lowest, other)
+            own = torch.where(between, self.ends.highest, own)
+            every = torch.arange(len(own), device=own.device)
+            return Pair(own, other, self.family[every, own], self.family[every, other])
+        if self.valid.shape[1] == 1:
+            return Pair(own, other, self.family[:, 0], self.family[:, 1])
+        every = torch.arange(len(own), device=own.device)
+        return Pair(own, other, self.family[:, 0], self.family[every, other])
+
+    def pairs(self) -> Pairs:
+        """Return these two members of each family themselves, and what the model says of them."""
+        own, other, scores, twin_scores = self.pair
+        rows = self.domain.member(self.rows, own) if self.decision.kind == "tolerance" else self.rows
+        return Pairs(rows, self.domain.member(self.rows, other), scores, twin_scores)
+
+
+class Pair(NamedTuple):
+    """Two members of each family, by number (0 is the row itself), and what the model says of them."""
+
+    own: Tensor  # (n,)
+    other: Tensor  # (n,)
+    scores: Tensor  # (n, outputs)
+    twin_scores: Tensor  # (n, outputs)
 
 
 class Ends(NamedTuple):

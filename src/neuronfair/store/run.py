@@ -139,15 +139,15 @@ class Run:
             return None
         last, device = lines[-1], self.domain.device
         state = files.load_state(self.ledger.path(last["state"]), device)
-        keys = torch.cat([files.load_array(self.ledger.path(line["keys"])) for line in lines]).to(device)
-        return Checkpoint(last["t"], state, self._joined(phase), keys, last["seconds"], last["stop"])
+        judged = torch.cat([files.load_array(self.ledger.path(line["keys"]), 2) for line in lines]).to(device)
+        return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:
         """Keep what was found since the last checkpoint, and the walkers as they are."""
         found = where.findings
         writers: dict[str, Callable[[Path], None]] = {
             "part": lambda path: write_findings(path, found, self.domain),
-            "keys": partial(files.save_array, where.keys),
+            "keys": partial(files.save_array, where.lines),
             "misses": partial(files.save_array, found.misses),
             "state": partial(files.save_state, where.state),
         }

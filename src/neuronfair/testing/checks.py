@@ -167,10 +167,10 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
     assert len(whole.findings) > 0
     for i, last in enumerate(saved):
         so_far = Findings.join([at.findings for at in saved[: i + 1]])
-        keys = torch.cat([at.keys for at in saved[: i + 1]])
+        lines = torch.cat([at.lines for at in saved[: i + 1]])
         # What is read from a file shares nothing with the process that wrote it.
         state = {key: value.clone() for key, value in last.state.items()}
-        where = replace(last, state=state, findings=so_far, keys=keys)
+        where = replace(last, state=state, findings=so_far, lines=lines)
         resumed, rest = explore(name, "pair", phase, record=Record(resume=where))
         _assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
