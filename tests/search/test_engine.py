@@ -333,7 +333,7 @@ def test_a_run_goes_on_from_every_checkpoint_bit_for_bit(name):
     for i, last in enumerate(saved):
         so_far = Findings.join([c.findings for c in saved[: i + 1]])
         lines = torch.cat([c.lines for c in saved[: i + 1]])
-        assert len(keys) == so_far.tried
+        assert len(lines) == so_far.tried
         resumed = search(
             WORLD, ready(name), SEEDS, budget=BUDGET, record=Record(resume=replace(last, findings=so_far, lines=lines))
         )
