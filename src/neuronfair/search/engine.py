@@ -21,6 +21,7 @@ from neuronfair.search.judge import judge
 from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
+from neuronfair.search.slices import joined, slices
 from neuronfair.search.tally import WHOLE, Share, Tally, doubtful_hits
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -114,15 +115,7 @@ def search(
             elif pressed:
                 stop = "interrupted"
             else:
-                rows = method.ask(world, state, t)
-                judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-                doubtful = None
-                if budget.counts_findings:  # what ends something must be true; otherwise there is time until later
-                    doubtful = doubtful_hits(world, judgement)
-                    judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
-                tally.record(state, judgement, doubtful, t)
-                state = method.tell(world, state, rows, judgement, t)
-                state = _retired(state, judgement.discriminates, budget)
+                state = joined([_step(world, method, part, t, budget, tally) for part in slices(world.domain, state)])
                 t, stop = t + 1, tally.stop
                 if progress is not None:
                     if time.perf_counter() - told > TELL:
@@ -141,6 +134,19 @@ def search(
     if checkpoint is not None:
         checkpoint(last)
     return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
+
+
+def _step(world: World, method: Method, state: State, t: int, budget: Budget, tally: Tally) -> State:
+    """Return the walkers of a slice after a step, those that stay."""
+    rows = method.ask(world, state, t)
+    judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
+    doubtful = None
+    if budget.counts_findings:  # what ends something must be true; otherwise there is time until later
+        doubtful = doubtful_hits(world, judgement)
+        judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
+    tally.record(state, judgement, doubtful, t)
+    state = method.tell(world, state, rows, judgement, t)
+    return _retired(state, judgement.discriminates, budget)
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:

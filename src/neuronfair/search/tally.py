@@ -86,7 +86,7 @@ class Tally:
     def record(self, state: State, judgement: Judgement, doubtful: Tensor | None, t: int) -> None:
         """Put a judged batch aside; hits that are `doubtful` were none in float64."""
         domain, rows, pair = self._world.domain, judgement.rows, judgement.pair
-        self._sound = self._sound & torch.isfinite(judgement.family).all()
+        self._sound = self._sound & judgement.finite
         if rows.device.type == "cpu" and not bool(self._sound):
             raise not_finite()
         doubtful = torch.zeros_like(judgement.discriminates) if doubtful is None else doubtful
