@@ -62,7 +62,9 @@ class Decision:
         if self.kind != "tolerance":
             return (self.apart(family) & valid).any(1)
         score, exists = family[..., -1], with_row(valid)
-        return torch.where(exists, score, -torch.inf).amax(1) - torch.where(exists, score, torch.inf).amin(1) > self.value
+        return (
+            torch.where(exists, score, -torch.inf).amax(1) - torch.where(exists, score, torch.inf).amin(1) > self.value
+        )
 
     def alike(self, scores: Tensor) -> bool:
         """Return whether all rows of scores, (n, outputs), lead to one decision."""

@@ -117,8 +117,7 @@ class Judgement:
         own, other, scores, twin_scores = self.pair
         if self.decision.kind != "tolerance" or self.only is not None:
             return Pairs(self.rows, self.twin, scores, twin_scores)
-        members = (self.domain.member(self.rows, number) for number in (own, other))
-        return Pairs(*members, scores, twin_scores)
+        return Pairs(self.domain.member(self.rows, own), self.domain.member(self.rows, other), scores, twin_scores)
 
 
 class Pair(NamedTuple):
