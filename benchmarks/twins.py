@@ -38,7 +38,7 @@ WALKERS = (10_000, 100_000)
 
 
 def people() -> TableDomain:
-    others = [Attribute(f"a{i}", "ordinal", low=0, high=99) for i in range(5)]
+    others = [Attribute(f"a{i}", "ordinal", low=0, high=99) for i in range(3)]
     sensitive = [Attribute("age", "ordinal", low=0, high=99), Attribute("race", "ordinal", low=0, high=24)]
     sensitive.append(Attribute("sex", "ordinal", low=0, high=1))
     return TableDomain("people", (*others, *sensitive), ("age", "race", "sex"))
@@ -48,7 +48,7 @@ def one(method: str, walkers: int, steps: int) -> None:
     """Search once, in this process."""
     torch.manual_seed(7)  # a network that a quarter of the people is discriminated by
     domain = people()
-    network = Network(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), domain)
+    network = Network(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), domain)
     seeds = domain.sample(walkers, torch.Generator().manual_seed(0))
     world = World(network, domain, Decision(), Draws(0, "global"), interpret(network, domain, seeds[:100]))
     rule = phases(method, Setting(world, KeySet(), rows=0)).first  # too few rows for a pilot

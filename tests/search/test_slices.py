@@ -91,8 +91,10 @@ AGES = TableDomain(  # families of 500
 )
 
 
-@pytest.mark.parametrize("decision", [Decision(), Decision("tolerance", 5.0)])
-@pytest.mark.parametrize("name", ["neuronfair", "frontier", "uniform"])
+@pytest.mark.parametrize(
+    ("name", "decision"),
+    [("neuronfair", Decision()), ("frontier", Decision("tolerance", 5.0)), ("uniform", Decision("threshold", 1.0))],
+)
 def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch):
     module = networks.random_module(AGES)
     profile = interpret(networks.network(module, AGES), AGES, networks.uniform_rows(AGES, 2))
@@ -106,7 +108,7 @@ def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch
         return spy.numbers
 
     assert largest() >= 300 * 500 * 2  # the scores of all twins of all walkers
-    monkeypatch.setattr(judging, "ROWS_PER_PASS", 1000)
-    hold(monkeypatch, AGES, 4)
+    monkeypatch.setattr(judging, "ROWS_PER_PASS", 5000)
+    hold(monkeypatch, AGES, 30)
     empty = 1 << 16  # keys that a new set has room for; all else is smaller
     assert largest() <= empty

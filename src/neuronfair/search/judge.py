@@ -104,13 +104,13 @@ class Judgement:
         own = torch.zeros_like(other)
         if self.only is not None:
             return Pair(own, other, self.family[:, 0], self.family[:, 1])
-        every, scores = torch.arange(len(own), device=own.device), self.family[:, 0]
         if self.decision.kind == "tolerance":
             between = self.discriminates & ~self.differs.any(1)
             other = torch.where(between, self.ends.lowest, other)
             own = torch.where(between, self.ends.highest, own)
-            scores = self.family[every, own]
-        return Pair(own, other, scores, self.family[every, other])
+        every = torch.arange(len(own), device=own.device)
+        # Copies, not views: a pair may be kept for long, and must not keep the whole family.
+        return Pair(own, other, self.family[every, own], self.family[every, other])
 
     def pairs(self) -> Pairs:
         """Return these two members of each family themselves, and what the model says of them."""
