@@ -49,6 +49,15 @@ class World:
         """How many codes a step of each attribute goes, about."""
         return 1.0 if self.pace is None else self.pace.reach(self.domain.codes_per_row)
 
+    @cached_property
+    def biased(self) -> dict[str, Tensor]:
+        """Which neurons of each layer of the profile are biased: bool, (neurons,)."""
+        assert self.profile is not None
+        masks = {layer.name: torch.zeros(len(layer.act_diff), dtype=torch.bool) for layer in self.profile.layers}
+        for layer in self.profile.layers:
+            masks[layer.name][list(layer.biased)] = True
+        return {name: mask.to(self.domain.device) for name, mask in masks.items()}
+
     def gradient(
         self,
         rows: Tensor,
