@@ -67,6 +67,10 @@ class NeuronFair:
         nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
         return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(world, state, 0)}
 
+    def form(self, t: int) -> bool | None:
+        """Return whether step t draws neurons anew: steps of one form run the same operations."""
+        return t % self.refresh == 0 if t else None
+
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]
