@@ -73,8 +73,7 @@ class NeuronFair:
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Choose where to go on from, update the gradients there, and take a step."""
         accepted = self._accepted(world, state, judgement.discriminates, t)
-        pairs = judgement.pairs()
-        rooms = room(world.decision, torch.cat([pairs.scores, pairs.twin_scores])).chunk(2)
+        rooms = room(world.decision, torch.cat(judgement.pair[2:])).chunk(2)
         new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": torch.stack(rooms, 1)}
         state = state | where(accepted, new, state)
         state = state | self._momentum(world, state, t)
