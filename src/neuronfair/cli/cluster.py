@@ -17,7 +17,7 @@ RayOption = Annotated[
     typer.Option(
         "--ray",
         metavar="[ADDRESS]",
-        help="Work side by side on a Ray cluster: on all cores of this machine, or where ADDRESS says (auto, HOST:PORT, "
+        help="Work side by side on a Ray cluster: on all cores of this machine, or at ADDRESS (auto, HOST:PORT, "
         "ray://HOST:PORT).",
     ),
 ]
@@ -45,7 +45,7 @@ def with_address(args: list[str]) -> list[str]:
 
 @contextmanager
 def pool_of(ray: str | None) -> Iterator[Pool]:
-    """Give who does the work: this process, or the cluster that --ray asks for, which ends with the block if it is ours."""
+    """Give who does the work: this process, or the cluster of --ray, which ends with the block if it is ours."""
     if ray is None:
         yield Serial()
     else:
