@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -17,11 +18,12 @@ from neuronfair.errors import RunError
 from neuronfair.model.threads import one_thread
 from neuronfair.search.budget import Budget
 from neuronfair.search.findings import Findings
-from neuronfair.search.judge import judge
 from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
-from neuronfair.search.tally import WHOLE, Share, Tally, doubtful_hits
+from neuronfair.search.replays import Replays
+from neuronfair.search.stepping import Judged, step
+from neuronfair.search.tally import WHOLE, Share, Tally
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -103,6 +105,10 @@ def search(
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
     few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
+    if Replays.fit(world, method) and not budget.counts_findings:
+        steps: Callable[[State, int], tuple[State, Judged]] = Replays(world, method)
+    else:
+        steps = partial(step, world, method, exact=budget.counts_findings)
     with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
@@ -114,15 +120,9 @@ def search(
             elif pressed:
                 stop = "interrupted"
             else:
-                rows = method.ask(world, state, t)
-                judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-                doubtful = None
-                if budget.counts_findings:  # what ends something must be true; otherwise there is time until later
-                    doubtful = doubtful_hits(world, judgement)
-                    judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
-                tally.record(state, judgement, doubtful, t)
-                state = method.tell(world, state, rows, judgement, t)
-                state = _retired(state, judgement.discriminates, budget)
+                state, judged = steps(state, t)
+                tally.record(judged, t)
+                state = _retired(state, judged.hits, budget)
                 t, stop = t + 1, tally.stop
                 if progress is not None:
                     if time.perf_counter() - told > TELL:
@@ -130,7 +130,7 @@ def search(
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
                 if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
-                    where = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock)
+                    where = Checkpoint(t, _copied(state), *tally.since_last(), time.perf_counter() - clock)
                     saved = t
                     if checkpoint is not None:
                         checkpoint(where)
@@ -141,6 +141,11 @@ def search(
     if checkpoint is not None:
         checkpoint(last)
     return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
+
+
+def _copied(state: State) -> State:
+    """Return the walkers as they are now: a GPU may overwrite them with the next step."""
+    return {name: x.clone() if x.device.type == "cuda" else x for name, x in state.items()}
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
