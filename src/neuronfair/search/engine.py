@@ -130,14 +130,15 @@ def search(
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
                 if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
-                    where = Checkpoint(t, _copied(state), *tally.since_last(), time.perf_counter() - clock)
+                    kept = tally.since_last(told=checkpoint is not None)
+                    where = Checkpoint(t, _copied(state), *kept, time.perf_counter() - clock)
                     saved = t
                     if checkpoint is not None:
                         checkpoint(where)
     tally.count()
     if progress is not None:
         progress(t, budget.steps, tally.found)
-    last = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock, stop)
+    last = Checkpoint(t, state, *tally.since_last(told=checkpoint is not None), time.perf_counter() - clock, stop)
     if checkpoint is not None:
         checkpoint(last)
     return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)

@@ -129,8 +129,11 @@ class Tally:
             misses=rows[:0].to(domain.compact),
         )
 
-    def since_last(self) -> tuple[Findings, Tensor]:
-        """Return the findings that stand the second judgement, and the lines of all judged, since the last call."""
+    def since_last(self, *, told: bool) -> tuple[Findings, Tensor]:
+        """Return the findings that stand the second judgement, and the lines of all judged, since the last call.
+
+        How usual the people are is found out if the findings are kept, here or by somebody who is told of them.
+        """
         self.count()
         world = self._world
         recent = Findings.join(self._parts[self._saved :] or [Findings.empty(world.domain, world.network.outputs)])
@@ -141,7 +144,7 @@ class Tally:
             kind[kind == FOUND] = torch.where(holds, FOUND, REJECTED)
             lines = with_kind(lines, kind)
             recent = replace(recent[holds], rejected=recent.rejected + int((~holds).sum()))
-        if self._keep and world.population is not None:
+        if (self._keep or told) and world.population is not None:
             recent = replace(recent, plausibility=_plausibility(world.population, recent.packed))
         self._parts[self._saved :] = [recent if self._keep else replace(recent[:0], misses=recent.misses[:0])]
         self._saved, self._lines = len(self._parts), []
