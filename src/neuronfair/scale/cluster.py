@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import Any
 
 from neuronfair.errors import NeuronFairError, needs, one_line
@@ -33,6 +35,7 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
     if ray.is_initialized():
         yield Ray()
         return
+    _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -46,6 +49,17 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
         yield Ray()
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would wait for ever."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise NeuronFairError(f"--ray {address}: no cluster answers there ({one_line(error)})") from None
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class Ray:
         if progress is not None:
             board = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, **_here()).remote(len(items))
         takes = {"num_cpus": 1, "num_gpus": gpus if self._has("GPU") else 0, "max_retries": RETRIES}
-        remote, common = ray.remote(_piece).options(**takes), ray.put((work, shared))
+        remote, common = ray.remote(_piece).options(**takes), _put((work, shared))
         refs = [remote.remote([common], item, number, board) for number, item in enumerate(items)]
         places = {ref: number for number, ref in enumerate(refs)}
         made: dict[int, Made] = {}
@@ -149,6 +163,18 @@ def _piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
     if board is not None:
         board.write.remote(number, last)
     return made
+
+
+def _put(common: Any) -> Any:
+    """Put what all pieces need where they can get it."""
+    import ray
+
+    try:
+        return ray.put(common)
+    except (TypeError, AttributeError, ValueError, RuntimeError, PicklingError) as error:
+        raise NeuronFairError(
+            f"--ray: the model, or what it is searched with, cannot be sent to other processes: {one_line(error)}"
+        ) from error
 
 
 def _taken(ref: Any) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor
 from neuronfair.errors import RunError
 from neuronfair.model.threads import one_thread
 from neuronfair.search.budget import Budget
-from neuronfair.search.findings import Findings
+from neuronfair.search.findings import Aside, Findings
 from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
@@ -62,6 +62,7 @@ class PhaseResult:
     found: int
     stop: Stop
     seconds: float
+    aside: Aside | None = None  # of the findings that are not among them, but on disk only
 
 
 def search(
@@ -100,7 +101,7 @@ def search(
         state, t = resume.state, resume.t
         tally.take(resume.findings, keys_of(resume.lines))
     told = time.perf_counter()
-    saved, stop = t, cast(Stop | None, tally.stop)
+    stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
@@ -129,10 +130,9 @@ def search(
                         tally.count()
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
-                if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
+                if (checkpoint is not None or not record.keep) and t % record.every == 0 and stop is None:
                     kept = tally.since_last(told=checkpoint is not None)
                     where = Checkpoint(t, _copied(state), *kept, time.perf_counter() - clock)
-                    saved = t
                     if checkpoint is not None:
                         checkpoint(where)
     tally.count()
