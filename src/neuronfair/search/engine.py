@@ -18,7 +18,7 @@ from neuronfair.errors import RunError
 from neuronfair.model.threads import one_thread
 from neuronfair.search.beside import beside
 from neuronfair.search.budget import Budget
-from neuronfair.search.findings import Findings
+from neuronfair.search.findings import Aside, Findings
 from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
@@ -63,6 +63,7 @@ class PhaseResult:
     found: int
     stop: Stop
     seconds: float
+    aside: Aside | None = None  # of the findings that are not among them, but on disk only
 
 
 def search(
@@ -101,7 +102,7 @@ def search(
         state, t = resume.state, resume.t
         tally.take(resume.findings, keys_of(resume.lines))
     told = time.perf_counter()
-    saved, stop = t, cast(Stop | None, tally.stop)
+    stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
@@ -141,9 +142,8 @@ def search(
                         tally.count()
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
-                if t - saved >= record.every and stop is None:
+                if t % record.every == 0 and stop is None:
                     later.do(partial(keep, t, _copied(state), *tally.since_last()))
-                    saved = t
         later.wait()
     recent = tally.since_last()
     if progress is not None:
