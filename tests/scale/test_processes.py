@@ -66,14 +66,14 @@ def test_a_piece_whose_process_is_killed_begins_again(tmp_path):
 
 def test_work_that_always_kills_its_process_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "LOST", 1)
-    with pytest.raises(NeuronFairError, match="killed 2 times.*--workers"):
+    with pytest.raises(NeuronFairError, match=r"killed 2 times.*--workers"):
         list(Processes(1).map(always_killed, tmp_path, [1]))
 
 
 def test_what_a_piece_raises_ends_it_all(tmp_path):
     made = Processes(1).map(refused, tmp_path, [1, 2, 3])
     assert next(made) == 1
-    with pytest.raises(NeuronFairError, match="^piece 2 is refused$"):
+    with pytest.raises(NeuronFairError, match=r"^piece 2 is refused$"):
         next(made)
 
 
