@@ -43,10 +43,13 @@ class Draws:
         return radius * torch.cos(2 * torch.pi * u[:, count:])
 
     def _bits(self, t: int, origin: Tensor, count: int, use: str) -> Tensor:
-        address = f"{self.seed}/{self.phase}/{t}/{use}".encode()
-        start = int.from_bytes(hashlib.blake2b(address, digest_size=8).digest(), "little", signed=True)
         columns = torch.arange(1, count + 1, device=origin.device) * _GOLDEN
-        return _mix(_mix(origin * _GOLDEN + start)[:, None] + columns)
+        return _mix(_mix(origin * _GOLDEN + self.start(t, use))[:, None] + columns)
+
+    def start(self, t: int, use: str) -> int | Tensor:
+        """Return the number that stands for an address: where its sequence begins."""
+        address = f"{self.seed}/{self.phase}/{t}/{use}".encode()
+        return int.from_bytes(hashlib.blake2b(address, digest_size=8).digest(), "little", signed=True)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -16,12 +17,13 @@ from torch import Tensor
 from neuronfair.errors import RunError
 from neuronfair.model.threads import one_thread
 from neuronfair.search.budget import Budget
-from neuronfair.search.findings import Findings
-from neuronfair.search.judge import judge
+from neuronfair.search.findings import Aside, Findings
 from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
-from neuronfair.search.tally import WHOLE, Share, Tally, doubtful_hits
+from neuronfair.search.replays import Replays
+from neuronfair.search.stepping import Judged, step
+from neuronfair.search.tally import WHOLE, Share, Tally
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -60,6 +62,7 @@ class PhaseResult:
     found: int
     stop: Stop
     seconds: float
+    aside: Aside | None = None  # of the findings that are not among them, but on disk only
 
 
 def search(
@@ -98,11 +101,15 @@ def search(
         state, t = resume.state, resume.t
         tally.take(resume.findings, keys_of(resume.lines))
     told = time.perf_counter()
-    saved, stop = t, cast(Stop | None, tally.stop)
+    stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
     few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
+    if Replays.fit(world, method) and not budget.counts_findings:
+        steps: Callable[[State, int], tuple[State, Judged]] = Replays(world, method)
+    else:
+        steps = partial(step, world, method, exact=budget.counts_findings)
     with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
@@ -114,33 +121,32 @@ def search(
             elif pressed:
                 stop = "interrupted"
             else:
-                rows = method.ask(world, state, t)
-                judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-                doubtful = None
-                if budget.counts_findings:  # what ends something must be true; otherwise there is time until later
-                    doubtful = doubtful_hits(world, judgement)
-                    judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
-                tally.record(state, judgement, doubtful, t)
-                state = method.tell(world, state, rows, judgement, t)
-                state = _retired(state, judgement.discriminates, budget)
+                state, judged = steps(state, t)
+                tally.record(judged, t)
+                state = _retired(state, judged.hits, budget)
                 t, stop = t + 1, tally.stop
                 if progress is not None:
                     if time.perf_counter() - told > TELL:
                         tally.count()
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
-                if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
-                    where = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock)
-                    saved = t
+                if (checkpoint is not None or not record.keep) and t % record.every == 0 and stop is None:
+                    kept = tally.since_last(told=checkpoint is not None)
+                    where = Checkpoint(t, _copied(state), *kept, time.perf_counter() - clock)
                     if checkpoint is not None:
                         checkpoint(where)
     tally.count()
     if progress is not None:
         progress(t, budget.steps, tally.found)
-    last = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock, stop)
+    last = Checkpoint(t, state, *tally.since_last(told=checkpoint is not None), time.perf_counter() - clock, stop)
     if checkpoint is not None:
         checkpoint(last)
     return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
+
+
+def _copied(state: State) -> State:
+    """Return the walkers as they are now: a GPU may overwrite them with the next step."""
+    return {name: x.clone() if x.device.type == "cuda" else x for name, x in state.items()}
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:

@@ -12,9 +12,15 @@ MAX_LOAD = 0.5
 
 
 class KeySet:
-    """A hash set with open addressing, filled and asked by whole batches."""
+    """A hash set with open addressing, filled and asked by whole batches.
 
-    def __init__(self, device: torch.device | str = "cpu", *, capacity: int = 1 << 16) -> None:
+    With a `limit` it forgets all its keys when more would come, and begins anew: a key may be new twice then.
+    """
+
+    def __init__(
+        self, device: torch.device | str = "cpu", *, capacity: int = 1 << 16, limit: int | None = None
+    ) -> None:
+        self._limit = limit
         self._bits = max(4, (capacity - 1).bit_length())
         self._table = torch.full((1 << self._bits,), _EMPTY, dtype=torch.int64, device=device)
         self._size = 0
@@ -22,8 +28,16 @@ class KeySet:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def keys(self) -> Tensor:
+        """The keys, in no order: (n,)."""
+        return self._table[self._table != _EMPTY]
+
     def add(self, keys: Tensor) -> Tensor:
         """Add keys and return which of them are new: bool, (n,). Of equal keys only the first is new."""
+        if self._limit is not None and self._size and self._size + len(keys) > self._limit:
+            self._table.fill_(_EMPTY)
+            self._size = 0
         while self._size + len(keys) > MAX_LOAD * len(self._table):
             self._grow()
         new = self._new(keys, write=True)
@@ -64,7 +78,7 @@ class KeySet:
         return missing
 
     def _grow(self) -> None:
-        keys = self._table[self._table != _EMPTY]
+        keys = self.keys
         self._bits += 2
         self._table = torch.full((1 << self._bits,), _EMPTY, dtype=torch.int64, device=self._table.device)
         self._probe(keys, write=True)

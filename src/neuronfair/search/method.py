@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,9 @@ class World:
     population: PopulationModel | None = None  # says how usual the people are who are found
     blind: bool = False  # the control: random numbers in the place of every gradient
     pace: Pace | None = None  # how far steps go; None: one code
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # others can make the rest themselves
 
     @cached_property
     def exact(self) -> Model:

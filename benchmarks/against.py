@@ -1,0 +1,132 @@
+"""A search by this source and by another one, in turn, in one run: seconds per 1,000 findings, store included.
+
+    git worktree add ../before COMMIT
+    python benchmarks/against.py --other ../before/src --method neuronfair --method frontier
+
+Each search is a process of its own: the published Adult classifier, sex, 1,000 seeds x 1,000 steps unless other numbers
+are given, with a run folder and the second judgement in float64, without controls; the best of `--repeats` counts.
+`same` says whether both found the same people, in the same order. On a GPU (`--device cuda`) the share of the time that
+kernels ran in is measured once more, with a profiler and without the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def child(options: argparse.Namespace) -> None:
+    import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
+
+    # isort: split
+    from neuronfair.domain.data import load
+    from neuronfair.domain.population import fit_population
+    from neuronfair.model import weights
+    from neuronfair.model.network import Network
+    from neuronfair.search.campaign import find
+    from neuronfair.search.outcome import Plan
+    from neuronfair.store.manifest import make_manifest
+    from neuronfair.store.run import Run
+
+    import torch
+
+    method, seeds, steps = options.method[0], options.seeds, options.steps
+    data = load("adult", "paper", sensitive=["sex"]).to(torch.device(options.device))
+    path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
+    network = Network(weights.load(path)[0], data.domain)
+    usual = fit_population(data.domain, data.rows) if options.store else None
+    find(network, data.domain, data.rows, Plan(method, seeds=100, steps=20, controls=False))  # warm up
+    plan = Plan(method, seeds=seeds, steps=steps, controls=False)
+    with tempfile.TemporaryDirectory() as folder:
+        run = None
+        if options.store:
+            manifest = make_manifest(plan, data, model=str(path), weights="w", outputs=network.outputs)
+            run = Run.create_or_open(Path(folder) / "run", manifest, data.domain, network.outputs)
+        outcome = find(network, data.domain, data.rows, plan, recorder=run, population=usual)
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    figures = outcome.summary()
+    found = outcome.findings
+    digest = hashlib.sha256()
+    for tensor in (found.packed, found.origin, found.step, found.scores):
+        digest.update(tensor.cpu().numpy().tobytes())
+    result = {name: figures[name] for name in ("seconds", "findings", "tried", "rows_judged", "rejected_on_recheck")}
+    result |= {"digest": digest.hexdigest()[:16], "bytes": size}
+    if options.device != "cpu":
+        result["kernels"] = kernels(lambda: find(network, data.domain, data.rows, plan))
+        result["memory"] = torch.cuda.max_memory_allocated()
+    print(json.dumps(result), flush=True)
+
+
+def kernels(work: object) -> float:
+    """Return the share of the time of the two phases in which kernels ran."""
+    from torch.profiler import ProfilerActivity, profile
+
+    begun = time.perf_counter()
+    with profile(activities=[ProfilerActivity.CUDA]) as watched:
+        outcome = work()  # type: ignore[operator]
+    whole = time.perf_counter() - begun
+    figures = outcome.summary()
+    busy = sum(event.self_device_time_total for event in watched.key_averages()) / 1e6
+    return float(busy / min(whole, figures["seconds"]))
+
+
+def measured(source: Path, options: argparse.Namespace, method: str) -> dict[str, float]:
+    words = [sys.executable, __file__, "--child", "--method", method, "--seeds", str(options.seeds)]
+    words += ["--steps", str(options.steps), "--device", options.device] + ([] if options.store else ["--no-store"])
+    before = os.environ.get("PYTHONPATH")
+    path = f"{source}{os.pathsep}{before}" if before else str(source)
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{source}: {done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--other", type=Path, help="the src folder of another commit")
+    parser.add_argument("--method", action="append", default=None)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--no-store", dest="store", action="store_false")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.method = options.method or ["neuronfair", "frontier"]
+    if options.child:
+        child(options)
+        return
+    if options.other is None:
+        parser.error("name another source with --other")
+    print("| method | source | seconds | findings | s per 1,000 | rows per second | kernels | ratio | same |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |", flush=True)
+    for method in options.method:
+        runs: dict[str, list[dict[str, float]]] = {"other": [], "this": []}
+        for _ in range(options.repeats):
+            runs["other"].append(measured(options.other, options, method))
+            runs["this"].append(measured(ROOT / "src", options, method))
+        best = {name: min(results, key=lambda r: r["seconds"]) for name, results in runs.items()}
+        for name, r in best.items():
+            cost = 1000 * r["seconds"] / max(1, r["findings"])
+            other = 1000 * best["other"]["seconds"] / max(1, best["other"]["findings"])
+            same = "" if name == "other" else str(r["digest"] == best["other"]["digest"])
+            share = f"{r['kernels']:.0%}" if "kernels" in r else ""
+            print(
+                f"| {method} | {name} | {r['seconds']:.2f} | {r['findings']:,} | {cost:.5f} | "
+                f"{r['rows_judged'] / r['seconds']:,.0f} | {share} | {other / cost:.2f} | {same} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""One step of all walkers: ask, judge, tell. What is judged is put aside for the tally."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.search.judge import Judgement, judge, not_finite
+from neuronfair.search.method import Method, State, World
+
+
+class Judged(NamedTuple):
+    """What is kept of a judged step until it is counted: one line per walker each."""
+
+    rows: Tensor  # in the domain's compact type
+    hits: Tensor  # who is decided otherwise than a twin
+    doubtful: Tensor  # who would be, but is not in float64; nobody where that is looked at later
+    own: Tensor  # which member of the family stands for it, and which one is decided otherwise
+    other: Tensor
+    scores: Tensor
+    twin_scores: Tensor
+    origin: Tensor
+    place: Tensor
+    finite: Tensor  # whether all scores are numbers: ()
+
+    @staticmethod
+    def join(steps: Sequence[Judged]) -> Judged:
+        """Return several steps as one."""
+        *lines, finite = zip(*steps, strict=True)
+        return Judged._make([*map(torch.cat, lines), torch.stack(finite).all()])
+
+    def at(self, chosen: Tensor) -> Judged:
+        """Return some of the lines."""
+        return Judged._make([*(line[chosen] for line in self[:-1]), self.finite])
+
+
+def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, Judged]:
+    """Return the walkers after a step, and what was judged.
+
+    Where a finding can end something (`exact`) it is judged in float64 at once; otherwise nothing waits for a GPU.
+    """
+    rows = method.ask(world, state, t)
+    judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
+    finite = torch.isfinite(judgement.family).all()
+    if rows.device.type == "cpu" and not bool(finite):  # a GPU is asked when the step is counted
+        raise not_finite()
+    if exact:
+        doubtful = doubtful_hits(world, judgement)
+        judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
+    else:
+        doubtful = torch.zeros_like(judgement.discriminates)
+    packed = rows.to(world.domain.compact)
+    walkers = state["origin"], state["place"]
+    judged = Judged(packed, judgement.discriminates, doubtful, *judgement.pair, *walkers, finite)
+    return method.tell(world, state, rows, judgement, t), judged
+
+
+def doubtful_hits(world: World, judgement: Judgement) -> Tensor:
+    """Return which rows discriminate in the judgement, but not in float64: bool, (n,)."""
+    doubtful = torch.zeros_like(judgement.discriminates)
+    hits = judgement.discriminates.nonzero()[:, 0]
+    for part in torch.split(hits, world.network.encoding.rows_per_pass) if len(hits) else ():
+        pairs = judgement[part].pairs()
+        doubtful[part] = ~differ_exactly(world, pairs.rows, pairs.twins)
+    return doubtful
+
+
+def differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
+    """Return whether the rows of pairs are decided otherwise than their twins in float64: bool, (n,)."""
+    own, other = world.exact.scores(torch.cat([rows, twins])).chunk(2)
+    return world.decision.differ(own, other)
