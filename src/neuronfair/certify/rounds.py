@@ -33,8 +33,8 @@ UNIT = 10**12  # of which pieces say shares, in whole numbers
 Said = tuple[int, int, int]  # by a piece: boxes, and shares proved fair and discriminatory
 
 
-class _Stopped(Exception):  # noqa: N818
-    """Ctrl-C was pressed; only raised between two steps."""
+class Stopped(Exception):  # noqa: N818
+    """A piece was told to end, and has kept what it had."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ class _Team:
         try:
             for part in self.pool.map(work, self.subject, pieces, progress=self._teller(state, pieces), gpus=gpus):
                 parts.append(part)
-        except _Stopped:  # what the others have kept is there
+        except (KeyboardInterrupt, Stopped):  # what the others had is in their files
+            self.stop.asked = True
             late = pieces[len(parts) :]
             parts += [kept.load(piece.number, self.subject.device) or piece.boxes for piece in late]
         return state.joined(parts, self._elapsed)
@@ -140,7 +141,7 @@ class _Team:
             more = [sum(figures) for figures in zip((state.boxes, fair, flips), *said, strict=True)]
             self._tell(Progress(more[1] / UNIT, more[2] / UNIT, more[0], self._elapsed))
             if self.stop.asked:
-                raise _Stopped
+                raise KeyboardInterrupt
 
         return tell
 
@@ -162,11 +163,10 @@ def work(subject: Subject, piece: Piece, note: Note) -> State:
 
     with torch.no_grad(), threads(subject.device) as workers:
         search = Search(subject, state, workers)
-        try:
-            advance(search, seconds, stop=Stop(), progress=tell, keep=keep)
-        except _Stopped:
-            keep(search.state())
-            raise
+        with stopping() as stop:  # a pool presses Ctrl-C where a piece is to end
+            advance(search, seconds, stop=stop, progress=tell, keep=keep)
     state = search.state()
     keep(state)
+    if stop.asked:
+        raise Stopped
     return state
