@@ -66,7 +66,8 @@ class Watched:
     dealt: list[list[Any]] = field(default_factory=list)
 
     def map(self, work: Any, shared: Any, items: Sequence[Any], **options: Any) -> Iterator[Any]:
-        assert work is rounds.work
+        if work is not rounds.work:  # they are only asked to come
+            return iter(())
         self.dealt.append(list(items))
         return Serial().map(self.work, shared, items, **options)
 

@@ -58,7 +58,12 @@ def prove_together(
     state: State | None = None,
     keep: Keep | None = None,
 ) -> Proof:
-    """Prove as `prove` does, with the workers of a pool; `keep` is given the state before every round."""
+    """Prove as `prove` does, with the workers of a pool; `keep` is given the state before every round.
+
+    The time begins when the workers are there.
+    """
+    for _ in pool.map(_arrive, subject, range(pool.size), gpus=_gpus(subject)):
+        pass
     begun = time.perf_counter() - (0.0 if state is None else state.seconds)
     with TemporaryDirectory() as spare, stopping() as stop:
         team = _Team(subject, pool, seconds, begun, stop, progress)
@@ -110,9 +115,9 @@ class _Team:
         with writing(kept.folder):
             kept.folder.mkdir(parents=True, exist_ok=True)
         parts: list[State] = []
-        gpus = 1.0 if self.subject.device.type == "cuda" else 0.0
+        tell, gpus = self._teller(state, pieces), _gpus(self.subject)
         try:
-            for part in self.pool.map(work, self.subject, pieces, progress=self._teller(state, pieces), gpus=gpus):
+            for part in self.pool.map(work, self.subject, pieces, progress=tell, gpus=gpus):
                 parts.append(part)
         except (KeyboardInterrupt, Stopped):  # what the others had is in their files
             self.stop.asked = True
@@ -144,6 +149,14 @@ class _Team:
                 raise KeyboardInterrupt
 
         return tell
+
+
+def _arrive(subject: Subject, number: int, note: Note) -> None:
+    """Do nothing: who is asked to has started, and has the model."""
+
+
+def _gpus(subject: Subject) -> float:
+    return 1.0 if subject.device.type == "cuda" else 0.0
 
 
 def _told(subject: Subject, columns: Columns) -> tuple[int, int]:
