@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from torch import nn
 from neuronfair.certify import prove as proving
 from neuronfair.certify.people import People
 from neuronfair.certify.prove import Progress, prove
-from neuronfair.certify.space import Boxes
 from neuronfair.certify.state import State
 from neuronfair.certify.subject import subject_of
 from neuronfair.domain.attribute import Attribute
@@ -27,10 +25,10 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.threads import Threads
 from neuronfair.model.zoo import fully_connected
-from neuronfair.search.judge import judge
 from tests.certify import worlds
 from tests.certify.enumerable import DECISIONS, RULES, domain_of, figures, network_of, tiles, truth
 from tests.planted import networks
+
 
 @pytest.mark.parametrize("small", [1, 8, 512])
 @pytest.mark.parametrize("name", DECISIONS)

@@ -115,7 +115,8 @@ def test_boxes_are_dealt_round_robin_the_most_open_first():
     pool = Watched(3)
     prove_together(SUBJECT, pool=pool, seconds=600)
     pieces = [piece.boxes.open for piece in pool.dealt[0]]
-    assert max(sizes := [len(piece["low"]) for piece in pieces]) - min(sizes) <= 1
+    sizes = [len(piece["low"]) for piece in pieces]
+    assert max(sizes) - min(sizes) <= 1
     extents = [(piece["high"] - piece["low"] + 1).prod(1) for piece in pieces]
     open_people = [extent * (1 - p["fair"] - p["flips"]) for extent, p in zip(extents, pieces, strict=True)]
     row = [float(part[i]) for i in range(min(sizes)) for part in open_people]
@@ -188,7 +189,7 @@ def test_the_time_is_that_of_all():
         assert tiles(SUBJECT, proof)
         assert proof.fair <= TRUTH[1]
         assert proof.discriminatory <= TRUTH[2]
-    assert [proof.boxes for proof in proofs][0] == 0
+    assert proofs[0].boxes == 0
     assert proofs[0].open > proofs[1].open > proofs[2].open > 0
 
 
