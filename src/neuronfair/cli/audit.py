@@ -11,6 +11,7 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain
+from neuronfair.cli.cluster import RayOption, pool_of
 from neuronfair.cli.order import Order, Outputs, carry_out
 from neuronfair.cli.twins import Twins
 
@@ -95,6 +96,7 @@ def audit(
     markdown: Annotated[Path | None, typer.Option(help="Write a summary in Markdown.")] = None,
     device: options.DeviceOption = "cpu",
     seed: options.SeedOption = 0,
+    ray: RayOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Audit a model: how often, where and for whom a sensitive attribute flips its decision.
@@ -151,7 +153,10 @@ def audit(
     )
     outputs = Outputs(out, html or out / PAGE, json_file, junit, markdown)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    result = carry_out(order, outputs, console, command=shlex.join(["neuronfair", *sys.argv[1:]]), force=force)
+    command = shlex.join(["neuronfair", *sys.argv[1:]])
+    with pool_of(ray) as pool:
+        apart = None if ray is None else pool
+        result = carry_out(order, outputs, console, command=command, force=force, pool=apart)
     if result.failure is not None:
         raise result.failure
     report = result.report

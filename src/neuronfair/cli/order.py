@@ -101,10 +101,10 @@ def carry_out(
     from neuronfair.domain.own_population import read_people
     from neuronfair.render.console import progress_bar
     from neuronfair.store.discard import check_discardable, discard
-    from neuronfair.verdict.about import Origin
+    from neuronfair.verdict.about import Apart, Origin
     from neuronfair.verdict.audit import run
     from neuronfair.verdict.checks import Checks
-    from neuronfair.verdict.folder import check_audit_folder, check_writable, own_weights
+    from neuronfair.verdict.folder import WEIGHTS, check_audit_folder, check_writable, own_weights
     from neuronfair.verdict.playground import playground
 
     out = outputs.folder
@@ -127,6 +127,7 @@ def carry_out(
     checks = Checks(order.fail_if, order.corpus, order.corpus_add, order.baseline, order.trust_feeding)
     ready = checks.read(table.domain)
     own = own_weights(out) if order.model is None and not force else None
+    there = replace(source, model=order.model or str(out / WEIGHTS))  # where one that is trained now is kept first
     opened, card = _open_or_train(source, table, own, ready, settings, _training(table, order.quick), console)
     game = playground(opened, table) if order.interactive else None
     origin = Origin(
@@ -142,6 +143,7 @@ def carry_out(
         inferred=found.inferred,
         reads=found.reads,
         left_out=found.left_out,
+        apart=None if pool is None else Apart(pool, there.open),
     )
     if force:  # not before all that can be wrong was read
         discard(out)
