@@ -14,9 +14,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.counterparts import Thoroughness
-from neuronfair.verdict import choices
+from neuronfair.verdict import choices, excess
 from neuronfair.verdict import counterpart_stage as stage
-from neuronfair.verdict import excess
 from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.settings import AuditSettings
 
