@@ -160,6 +160,7 @@ class Orders:
             lambda order: order.source,
             lambda order: order.settings,
             lambda order: options.read_decision(order.decision),
+            lambda order: tables.Beside.of(order.attributes_file, order.key),
             self._check_table,
             self._check_limits,
         )
@@ -174,7 +175,7 @@ class Orders:
                 yield f"{key}: there is no file {path}"
 
     def _check_table(self, order: Order) -> None:
-        beside = tables.Beside.of(order.attributes_file, order.key)
+        beside = None if order.attributes_file is None else tables.Beside(order.attributes_file, order.key)
         tables.check_described(order.data, order.encoding, order.domain, order.sensitive, order.target, beside)
         domain, chosen = self._known_domain(order), options.names(order.sensitive) or []
         if domain is not None and chosen:
@@ -202,7 +203,7 @@ class Orders:
 
 def _path(kind: Any, value: Any) -> Any:
     if kind is not Path or not isinstance(value, str):
-        raise NotImplementedError
+        raise TypeError(f"Expected str, got {type(value).__name__}")
     return Path(value)
 
 

@@ -33,7 +33,10 @@ def junit_of_all(index: Index, reports: Mapping[str, Report]) -> str:
             ElementTree.SubElement(case, "error", message=visible(line.error or line.state), type=line.state)
             suites[line.name] = [case]
         else:
-            suites |= {f"{line.name}: {suite}": cases for suite, cases in _suites(reports[line.name]).items()}
+            for suite, cases in _suites(reports[line.name]).items():
+                suites[f"{line.name}: {suite}"] = cases
+                for case in cases:
+                    case.set("classname", f"neuronfair.{visible(line.name)}.{visible(suite)}")
     return _document(f"neuronfair audits of {index.file}", suites)
 
 
