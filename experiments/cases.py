@@ -26,7 +26,7 @@ from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.store.tables import read_findings, write_findings
-from neuronfair.verdict.compare import figures
+from neuronfair.verdict.contest import figures
 
 import torch
 from torch import Tensor

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair import __version__
+from neuronfair.cli.cluster import Commands
 from neuronfair.errors import NeuronFairError
 from neuronfair.shown import visible
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from neuronfair.model.open import Opened
 
 app = typer.Typer(
+    cls=Commands,
     help="Fairness testing of neural networks: where bias lives and whom it hits.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

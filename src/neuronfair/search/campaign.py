@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypedDict, Unpack
 
 import torch
@@ -20,6 +21,7 @@ from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
+from neuronfair.scale.pool import Note
 from neuronfair.search.budget import Budget
 from neuronfair.search.counterparts import comparing, counterparts_of
 from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
@@ -35,6 +37,8 @@ from neuronfair.search.seeds import cluster_seeds
 
 RANDOM_WALKERS = 4096  # rows that the random control judges at a time
 CONTROL = "control: "  # how the names of their phases begin, in what progress is told
+BLIND = f"{CONTROL}random directions, "
+_SAID = {"random": "random rows"}  # what a phase is called there
 NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
 
 
@@ -63,6 +67,36 @@ Progress = Callable[[str, int, int, int], None]
 """Called with the phase, the steps done, the steps in all and the findings so far."""
 
 
+@dataclass(frozen=True)
+class PhaseTask:
+    """A phase that is to be walked."""
+
+    name: str  # global, local, or random
+    world: World
+    rule: Method
+    starts: Tensor
+    budget: Budget
+    origin: Tensor | None = None  # 0, 1, … by default
+    seen: KeySet | None = None  # people judged before, but for those of earlier phases that were walked elsewhere
+    keep: bool = True  # False: a control, whose findings are counted only
+    recorder: Recorder | None = None
+    progress: Note | None = None
+
+
+Walk = Callable[[PhaseTask], PhaseResult]
+"""Who walks a phase: this process, in one piece, unless others do it (`store/scattered.py`)."""
+
+
+def in_one_piece(task: PhaseTask) -> PhaseResult:
+    """Walk a phase with all its walkers together."""
+    record, recorder = Record(keep=task.keep), task.recorder
+    if recorder is not None:
+        where = recorder.resume(task.name)
+        record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep)
+    how = {"budget": task.budget, "origin": task.origin, "seen": task.seen, "progress": task.progress}
+    return search(task.world, task.rule, task.starts, record=record, **how)
+
+
 class Known(TypedDict, total=False):
     """What is known of a model and its table already."""
 
@@ -80,6 +114,7 @@ def find(
     seeds: Tensor | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
+    walk: Walk = in_one_piece,
     **known: Unpack[Known],
 ) -> Outcome:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
@@ -89,7 +124,8 @@ def find(
     says how usual each finding is. With `plan.plausible` the search stays among people who are as usual as that; the
     population is fitted to the rows then if none is given, and seeds who are less usual are left out. So are
     `counterparts`, where `plan.twins` asks for them and neither they are given nor the domain has them.
-    With a recorder the search can be killed at any time and goes on from there when it is run again.
+    With a recorder the search can be killed at any time and goes on from there when it is run again. `walk` says who
+    walks the phases, for instance a cluster (`store.scattered.Scattered`): what is found does not depend on it.
     """
     plan = plan or Plan()
     plan.decision.check(network.outputs)
@@ -115,18 +151,35 @@ def find(
     if recorder is not None:
         recorder.begin(seeds, world.population, counterparts_of(domain))
     with _kept(recorder):
-        first, local = _both_phases(plan, world, seeds, recorder, progress, "")
+        first, local = _both_phases(plan, world, seeds, recorder, _Told(walk, progress))
         outcome = Outcome(plan, domain, seeds, world.profile, first, local, None, None, health)
         if not plan.controls or "interrupted" in (first.stop, local.stop):
             return outcome
-        random = _control("random", lambda: _random(plan, world, outcome.total.judged, progress), recorder)
+        random = _control(
+            "random", lambda: _random(plan, world, outcome.total.judged, _Told(walk, progress, CONTROL)), recorder
+        )
         if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
             return replace(outcome, random=random)
-        direction = _control("random_direction", lambda: _blind(plan, world, seeds, progress), recorder)
+        direction = _control(
+            "random_direction", lambda: _blind(plan, world, seeds, _Told(walk, progress, BLIND)), recorder
+        )
         if direction is not None:
             note = weak_guidance(plan.method, domain.sensitive, outcome.total.gsr, direction.gsr)
             health += () if note is None else (note,)
         return replace(outcome, random=random, random_direction=direction, health=health)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Who walks, and who is told how far: of which phase, with a label before its name."""
+
+    walk: Walk
+    progress: Progress | None
+    label: str = ""
+
+    def __call__(self, task: PhaseTask) -> PhaseResult:
+        told = None if self.progress is None else partial(self.progress, self.label + _SAID.get(task.name, task.name))
+        return self.walk(replace(task, progress=told))
 
 
 @contextmanager
@@ -151,7 +204,7 @@ def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | N
 
 
 def _both_phases(
-    plan: Plan, world: World, seeds: Tensor, recorder: Recorder | None, progress: Progress | None, label: str
+    plan: Plan, world: World, seeds: Tensor, recorder: Recorder | None, walk: _Told
 ) -> tuple[PhaseResult, PhaseResult]:
     """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
     seen = KeySet(world.domain.device)
@@ -166,19 +219,8 @@ def _both_phases(
     def phase(
         name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
     ) -> PhaseResult:
-        record = Record(keep=keep)
-        if recorder is not None:
-            record = Record(lambda where: recorder.checkpoint(name, where), resume=recorder.resume(name), keep=keep)
-        return search(
-            replace(world, draws=Draws(plan.seed, name)),
-            rule,
-            starts,
-            budget=budget,
-            origin=origin,
-            seen=seen,
-            record=record,
-            progress=(lambda *figures: progress(label + name, *figures)) if progress is not None else None,
-        )
+        there = replace(world, draws=Draws(plan.seed, name))
+        return walk(PhaseTask(name, there, rule, starts, budget, origin, seen, keep, recorder))
 
     if pilot.stop == "interrupted":
         return pilot, nobody
@@ -217,26 +259,18 @@ def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
     return replace(phase, findings=findings, found=found, seconds=seconds)
 
 
-def _random(plan: Plan, world: World, judged: int, progress: Progress | None) -> Count | None:
+def _random(plan: Plan, world: World, judged: int, walk: _Told) -> Count | None:
     """Judge as many random rows as the search did."""
     steps = math.ceil(judged / RANDOM_WALKERS)
     walkers = judged // steps if steps else 0
     nobody = torch.zeros(walkers, world.domain.codes_per_row, dtype=torch.int64, device=world.domain.device)
-    result = search(
-        replace(world, draws=Draws(plan.seed, "random")),
-        Uniform(),
-        nobody,
-        budget=Budget(steps),
-        record=Record(keep=False),
-        progress=(lambda *figures: progress(f"{CONTROL}random rows", *figures)) if progress is not None else None,
-    )
-    return _count(result)
+    there = replace(world, draws=Draws(plan.seed, "random"))
+    return _count(walk(PhaseTask("random", there, Uniform(), nobody, Budget(steps), keep=False)))
 
 
-def _blind(plan: Plan, world: World, seeds: Tensor, progress: Progress | None) -> Count | None:
+def _blind(plan: Plan, world: World, seeds: Tensor, walk: _Told) -> Count | None:
     """Walk the same walk with random numbers in the place of every gradient."""
-    both = _both_phases(plan, replace(world, blind=True), seeds, None, progress, f"{CONTROL}random directions, ")
-    return _count(*both)
+    return _count(*_both_phases(plan, replace(world, blind=True), seeds, None, walk))
 
 
 def _count(*results: PhaseResult) -> Count | None:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from neuronfair.errors import RunError
 from neuronfair.model.threads import one_thread
+from neuronfair.search.beside import beside
 from neuronfair.search.budget import Budget
-from neuronfair.search.findings import Findings
+from neuronfair.search.findings import Aside, Findings
 from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
@@ -62,6 +63,7 @@ class PhaseResult:
     found: int
     stop: Stop
     seconds: float
+    aside: Aside | None = None  # of the findings that are not among them, but on disk only
 
 
 def search(
@@ -100,7 +102,7 @@ def search(
         state, t = resume.state, resume.t
         tally.take(resume.findings, keys_of(resume.lines))
     told = time.perf_counter()
-    saved, stop = t, cast(Stop | None, tally.stop)
+    stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     # Rows so wide that few of them fill a pass keep all threads busy.
@@ -109,7 +111,18 @@ def search(
         steps: Callable[[State, int], tuple[State, Judged]] = Replays(world, method)
     else:
         steps = partial(step, world, method, exact=budget.counts_findings)
-    with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
+
+    def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
+        found, lines = tally.confirm(recent, lines, told=checkpoint is not None)
+        seconds = time.perf_counter() - clock
+        if checkpoint is not None:
+            checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
+        return seconds
+
+    on_cpu = world.domain.device.type == "cpu"
+    # A black box is not asked by two threads at once: nobody knows whether it can be.
+    alone = not on_cpu or world.exact is world.network
+    with _ctrl_c() as pressed, one_thread(few and on_cpu), beside(not alone) as later:
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
                 stop = "walkers"
@@ -129,18 +142,14 @@ def search(
                         tally.count()
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
-                if (checkpoint is not None or not record.keep) and t - saved >= record.every and stop is None:
-                    where = Checkpoint(t, _copied(state), *tally.since_last(), time.perf_counter() - clock)
-                    saved = t
-                    if checkpoint is not None:
-                        checkpoint(where)
-    tally.count()
+                if t % record.every == 0 and stop is None:
+                    later.do(partial(keep, t, _copied(state), *tally.since_last()))
+        later.wait()
+    recent = tally.since_last()
     if progress is not None:
         progress(t, budget.steps, tally.found)
-    last = Checkpoint(t, state, *tally.since_last(), time.perf_counter() - clock, stop)
-    if checkpoint is not None:
-        checkpoint(last)
-    return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
+    seconds = keep(t, state, *recent, stop)
+    return PhaseResult(tally.findings(), tally.confirmed, stop, seconds)
 
 
 def _copied(state: State) -> State:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.base import Domain
 from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.probability import Scale, scale_of
 
 
@@ -80,6 +82,46 @@ class Findings:
         lines: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in (*_LINES, "misses")}
         counts = {name: sum(getattr(p, name) for p in parts) for name in ("tried", "judged", "rejected")}
         return Findings(**lines, **counts)
+
+    def to(self, device: torch.device) -> Findings:
+        """Return the findings on another device."""
+        lines: dict[str, Any] = {name: getattr(self, name).to(device) for name in (*_LINES, "misses")}
+        return replace(self, **lines)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What is known of findings that are on disk only, since there are too many to hold."""
+
+    violations: int  # break a rule or a bound
+    usual: Tensor  # (STEPS + 1,) how many are so plausible: in steps, rounded down
+
+    STEPS: ClassVar[int] = 100_000
+
+    @staticmethod
+    def of(findings: Findings, domain: Domain) -> Aside:
+        """Look at findings that are about to be let go."""
+        known = findings.plausibility[~findings.plausibility.isnan()].double()
+        steps = (known * Aside.STEPS + 0.01).long()  # float32 may be a little below a step
+        usual = torch.bincount(steps.clamp(0, Aside.STEPS), minlength=Aside.STEPS + 1)
+        return Aside(violations(findings, domain), usual.cpu())
+
+    def __add__(self, other: Aside) -> Aside:
+        return Aside(self.violations + other.violations, self.usual + other.usual)
+
+    def plausibility(self, least: float) -> dict[str, float] | None:
+        """Return how many are plausible, and how plausible they are in the middle, both to a step; None: not known."""
+        count = int(self.usual.sum())
+        if count == 0:
+            return None
+        share = int(self.usual[math.ceil(least * Aside.STEPS - 0.01) :].sum()) / count
+        middle = int((self.usual.cumsum(0) > (count - 1) // 2).int().argmax())
+        return {"least": least, "share": share, "median": middle / Aside.STEPS}
+
+
+def violations(findings: Findings, domain: Domain) -> int:
+    """Return how many findings break a rule or a bound."""
+    return sum(int((~domain.valid(part.long())).sum()) for part in torch.split(findings.packed, ROWS_PER_PASS))
 
 
 _LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")

@@ -14,7 +14,7 @@ from neuronfair.domain.base import Domain
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, leaning, with_row
-from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU
 
 NUMBERS = 1 << 27  # that a pass holds at most, where rows are very wide
 
@@ -158,7 +158,8 @@ def judge(
     """
     decision = decision or Decision()
     decision.check(network.outputs)
-    size = min(ROWS_PER_PASS, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
+    size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
     parts = [_family(network, domain, part) for part in torch.split(rows, max(1, size))]
     family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
     apart = decision.apart(family) & valid

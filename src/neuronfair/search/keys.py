@@ -28,6 +28,11 @@ class KeySet:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def keys(self) -> Tensor:
+        """The keys, in no order: (n,)."""
+        return self._table[self._table != _EMPTY]
+
     def add(self, keys: Tensor) -> Tensor:
         """Add keys and return which of them are new: bool, (n,). Of equal keys only the first is new."""
         if self._limit is not None and self._size and self._size + len(keys) > self._limit:
@@ -73,7 +78,7 @@ class KeySet:
         return missing
 
     def _grow(self) -> None:
-        keys = self._table[self._table != _EMPTY]
+        keys = self.keys
         self._bits += 2
         self._table = torch.full((1 << self._bits,), _EMPTY, dtype=torch.int64, device=self._table.device)
         self._probe(keys, write=True)

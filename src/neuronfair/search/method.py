@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ class World:
     blind: bool = False  # the control: random numbers in the place of every gradient
     pace: Pace | None = None  # how far steps go; None: one code
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # others can make the rest themselves
+
     @cached_property
     def exact(self) -> Model:
         """The model in float64, for the second judgement of findings."""
@@ -48,6 +51,15 @@ class World:
     def reach(self) -> Tensor | float:
         """How many codes a step of each attribute goes, about."""
         return 1.0 if self.pace is None else self.pace.reach(self.domain.codes_per_row)
+
+    @cached_property
+    def biased(self) -> dict[str, Tensor]:
+        """Which neurons of each layer of the profile are biased: bool, (neurons,)."""
+        assert self.profile is not None
+        masks = {layer.name: torch.zeros(len(layer.act_diff), dtype=torch.bool) for layer in self.profile.layers}
+        for layer in self.profile.layers:
+            masks[layer.name][list(layer.biased)] = True
+        return {name: mask.to(self.domain.device) for name, mask in masks.items()}
 
     def gradient(
         self,

@@ -14,10 +14,9 @@ from neuronfair.domain.twinning import TwinKind
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.probability import Scale
 from neuronfair.search.engine import PhaseResult
-from neuronfair.search.findings import Findings
+from neuronfair.search.findings import Aside, Findings, violations
 from neuronfair.search.health import HealthNote
 from neuronfair.search.methods import METHODS, check_method
 
@@ -90,7 +89,8 @@ class Outcome:
     def total(self) -> Count:
         """How both phases went together."""
         first, local = self.first.findings, self.local.findings
-        return Count(first.tried + local.tried, len(first) + len(local), first.judged + local.judged)
+        found = self.first.found + self.local.found
+        return Count(first.tried + local.tried, found, first.judged + local.judged)
 
     @property
     def interrupted(self) -> bool:
@@ -101,6 +101,8 @@ class Outcome:
 
     def _plausibility(self) -> dict[str, float] | None:
         """Return how usual the people are who were found; None where nobody was, or nothing is known of it."""
+        if self.local.aside is not None:  # the first phase has at most one finding for each walker
+            return (Aside.of(self.first.findings, self.domain) + self.local.aside).plausibility(PLAUSIBLE)
         both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
         known = both[~both.isnan()]
         if len(known) == 0:
@@ -112,23 +114,19 @@ class Outcome:
         """Return the figures as plain values."""
         first, local, total = self.first.findings, self.local.findings, self.total
         seconds = self.first.seconds + self.local.seconds
-        invalid = sum(
-            int((~self.domain.valid(p.long())).sum())
-            for f in (first, local)
-            for p in torch.split(f.packed, ROWS_PER_PASS)
-        )
+        aside = 0 if self.local.aside is None else self.local.aside.violations
         result: dict[str, Any] = {
             "method": self.plan.method,
             "findings": total.findings,
-            "findings_global": len(first),
-            "findings_local": len(local),
+            "findings_global": self.first.found,
+            "findings_local": self.local.found,
             "tried": total.tried,
             "gsr": total.gsr,
             "random": None,
             "lift": None,
             "random_direction": None,
             "lift_over_random_direction": None,
-            "violations": invalid,
+            "violations": violations(first, self.domain) + violations(local, self.domain) + aside,
             "plausibility": self._plausibility(),
             "rejected_on_recheck": first.rejected + local.rejected,
             "seconds": seconds,

@@ -88,8 +88,13 @@ def load_array(path: Path, *columns: int) -> Tensor:
 
 def save_state(state: Mapping[str, Tensor], path: Path) -> None:
     """Write a state, such as the walkers'."""
+    path.write_bytes(packed_state(state))
+
+
+def packed_state(state: Mapping[str, Tensor]) -> bytes:
+    """Return tensors by name as the bytes of a file."""
     # Copies: two names may stand for one tensor, which the format does not allow.
-    path.write_bytes(to_bytes({name: tensor.cpu().contiguous().clone() for name, tensor in state.items()}))
+    return to_bytes({name: tensor.cpu().contiguous().clone() for name, tensor in state.items()})
 
 
 def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
@@ -101,7 +106,7 @@ def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path | str) -> Iterator[None]:
     """Say what it means for the run when its folder cannot be written."""
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -84,6 +84,23 @@ class Run:
         """Return everything the run has found, phase by phase."""
         return Findings.join([self._joined(phase) for phase in PHASES])
 
+    def parts(self, phase: str) -> Iterator[Findings]:
+        """Give what a phase has found, part by part."""
+        for line in self.journal.parts[phase]:
+            part = read_findings(self.ledger.path(line["part"]), self.domain, self.outputs)
+            misses = files.load_array(self.ledger.path(line["misses"]), len(self.domain.attributes))
+            counts = {name: line[name] for name in ("tried", "judged", "rejected")}
+            yield replace(part, misses=misses.to(self.domain.device), **counts)
+
+    def judged(self, phase: str) -> list[Path]:
+        """Return the files that say whom a phase has judged, in their order."""
+        return [self.ledger.path(line["keys"]) for line in self.journal.parts[phase]]
+
+    def is_in_one_piece(self, phase: str) -> bool:
+        """Return whether a phase is begun that is not walked in shards: it has walkers to go on with."""
+        lines = self.journal.parts[phase]
+        return bool(lines) and bool(files.load_state(self.ledger.path(lines[-1]["state"]), self.domain.device))
+
     @property
     def summary(self) -> Json | None:
         """The figures of the finished run; None while it is unfinished."""
@@ -139,7 +156,12 @@ class Run:
             return None
         last, device = lines[-1], self.domain.device
         state = files.load_state(self.ledger.path(last["state"]), device)
-        judged = torch.cat([files.load_array(self.ledger.path(line["keys"]), 2) for line in lines]).to(device)
+        if last["stop"] is None and not state:
+            raise RunError(
+                f"{self.folder}: its phase '{phase}' was walked in shards, which are not yet all put together. Give the "
+                "same --ray and --shards as before"
+            )
+        judged = torch.cat([files.load_array(path, 2) for path in self.judged(phase)]).to(device)
         return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:
@@ -169,10 +191,4 @@ class Run:
         self.ledger.finish(summary)
 
     def _joined(self, phase: str) -> Findings:
-        parts = [Findings.empty(self.domain, self.outputs)]
-        for line in self.journal.parts[phase]:
-            part = read_findings(self.ledger.path(line["part"]), self.domain, self.outputs)
-            misses = files.load_array(self.ledger.path(line["misses"]), len(self.domain.attributes))
-            counts = {name: line[name] for name in ("tried", "judged", "rejected")}
-            parts.append(replace(part, misses=misses.to(self.domain.device), **counts))
-        return Findings.join(parts)
+        return Findings.join([Findings.empty(self.domain, self.outputs), *self.parts(phase)])
