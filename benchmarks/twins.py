@@ -68,13 +68,17 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (options.limit * 10**9,) * 2)
         one(options.method[0], options.walkers[0], options.steps)
         return
-    print("| method | walkers | judged rows | findings | peak memory | time |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| method | walkers | judged rows | findings | peak memory | time |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+    )
     for method in options.method or METHODS:
         for walkers in options.walkers or WALKERS:
             words = ["--alone", "--method", method, "--walkers", str(walkers)]
             words += ["--steps", str(options.steps), "--limit", str(options.limit)]
             start = time.perf_counter()
-            process = subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            process = subprocess.Popen(
+                [sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
             assert process.stdout is not None  # both are pipes, and little is written
             said = process.stdout.read().decode().split()
             _, status, usage = os.wait4(process.pid, 0)
