@@ -153,8 +153,8 @@ def search(
 
 
 def _copied(state: State) -> State:
-    """Return the walkers as they are now: a GPU may overwrite them with the next step."""
-    return {name: x.clone() if x.device.type == "cuda" else x for name, x in state.items()}
+    """Return the walkers as they are now: the next steps may overwrite them before they are written."""
+    return {name: tensor.clone() for name, tensor in state.items()}
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
