@@ -1,0 +1,110 @@
+"""Long searches: seconds, memory and disk of a search in shards, on Adult in the paper's encoding.
+
+    python benchmarks/long.py --rows 100_000_000 --method neuronfair --workers 2
+
+As `neuronfair search` does it beyond 20 million rows: walkers are searched in shards, one after the other or by so many
+processes, then they are put together and written to the run folder. One search for each call, since the peak of memory
+is that of the process; of several processes the largest counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
+
+# isort: split
+from neuronfair.domain.data import load
+from neuronfair.domain.population import fit_population
+from neuronfair.model import weights
+from neuronfair.model.network import Network
+from neuronfair.scale.pool import Serial
+from neuronfair.scale.processes import Processes
+from neuronfair.search.campaign import find
+from neuronfair.search.outcome import Plan
+from neuronfair.search.seeds import uniform_seeds
+from neuronfair.store.manifest import make_manifest
+from neuronfair.store.run import Run
+from neuronfair.store.scattered import Scattered
+
+STEPS = 1000
+# Judged rows for each seed and step: walkers that find nothing in the global phase go no further.
+GO_ON = {"neuronfair": 0.18, "frontier": 0.85, "uniform": 0.36}
+
+
+class Disk(threading.Thread):
+    """Looks every second how much a folder holds."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.peak, self.done = folder, 0, threading.Event()
+
+    def now(self) -> int:
+        """Return the bytes of all files."""
+        total = 0
+        for parent, _, names in os.walk(self.folder):
+            for name in names:
+                try:
+                    total += (Path(parent) / name).stat().st_blocks * 512
+                except FileNotFoundError:  # renamed or removed meanwhile
+                    continue
+        return total
+
+    def run(self) -> None:
+        """Remember the most there was."""
+        while not self.done.wait(1):
+            self.peak = max(self.peak, self.now())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="judged rows, about")
+    parser.add_argument("--method", choices=GO_ON, default="neuronfair")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--folder", type=Path, help="where the run folder is made and removed; default: a temporary one"
+    )
+    options = parser.parse_args()
+    path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
+    if not path.is_file():
+        sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
+    data = load("adult", "paper", sensitive=["sex"])
+    network = Network(weights.load(path)[0], data.domain)
+    plan = Plan(
+        method=options.method, seeds=int(options.rows / STEPS / GO_ON[options.method]), steps=STEPS, controls=False
+    )
+    seeds, usual = uniform_seeds(data.domain, plan.seeds, seed=0), fit_population(data.domain, data.rows)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        out = Path(folder) / "run"
+        manifest = make_manifest(plan, data, model=str(path), weights="", outputs=2)
+        run = Run.create_or_open(out, manifest, data.domain, 2)
+        pool = Processes(options.workers) if options.workers > 1 else Serial()
+        walk = Scattered(pool, str(out / "shards"), out / "shards", run)
+        disk = Disk(out)
+        disk.start()
+        start = time.perf_counter()
+        outcome = find(network, data.domain, data.rows, plan, seeds=seeds, recorder=run, walk=walk, population=usual)
+        walk.remove()
+        seconds = time.perf_counter() - start
+        disk.done.set()
+        peak = [resource.getrusage(who).ru_maxrss / 1e3 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        total = outcome.total
+        print(
+            "| method | workers | judged rows | people | findings | seconds | rows per second | peak memory | of a worker "
+            "| most on disk | run folder |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+            f"| {plan.method} | {options.workers} | {total.judged:,} | {total.tried:,} | {total.findings:,} | {seconds:,.0f} "
+            f"| {total.judged / seconds:,.0f} | {peak[0]:,.0f} MB | {peak[1]:,.0f} MB | {disk.peak / 1e9:,.2f} GB "
+            f"| {disk.now() / 1e9:,.2f} GB |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
