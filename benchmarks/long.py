@@ -96,14 +96,20 @@ def main() -> None:
         disk.done.set()
         peak = [resource.getrusage(who).ru_maxrss / 1e3 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         total = outcome.total
-        print(
-            "| method | workers | judged rows | people | findings | seconds | rows per second | peak memory | of a worker "
-            "| most on disk | run folder |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-            f"| {plan.method} | {options.workers} | {total.judged:,} | {total.tried:,} | {total.findings:,} | {seconds:,.0f} "
-            f"| {total.judged / seconds:,.0f} | {peak[0]:,.0f} MB | {peak[1]:,.0f} MB | {disk.peak / 1e9:,.2f} GB "
-            f"| {disk.now() / 1e9:,.2f} GB |",
-            flush=True,
-        )
+        figures = {
+            "method": plan.method,
+            "workers": options.workers,
+            "judged rows": f"{total.judged:,}",
+            "people": f"{total.tried:,}",
+            "findings": f"{total.findings:,}",
+            "seconds": f"{seconds:,.0f}",
+            "peak memory": f"{peak[0]:,.0f} MB",
+            "of a worker": f"{peak[1]:,.0f} MB",
+            "most on disk": f"{disk.peak / 1e9:,.2f} GB",
+            "run folder": f"{disk.now() / 1e9:,.2f} GB",
+        }
+        for line in (figures, ["---"] * len(figures), figures.values()):
+            print(f"| {' | '.join(map(str, line))} |", flush=True)
 
 
 if __name__ == "__main__":
