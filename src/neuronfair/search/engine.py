@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import RunError
+from neuronfair.model.network import Network
 from neuronfair.model.threads import one_thread
 from neuronfair.search.budget import Budget
 from neuronfair.search.findings import Aside, Findings
@@ -22,7 +23,7 @@ from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.replays import Replays
-from neuronfair.search.stepping import Judged, step
+from neuronfair.search.stepping import Steps, evenly, step
 from neuronfair.search.tally import WHOLE, Share, Tally
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -52,6 +53,7 @@ class Record:
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
     share: Share = WHOLE  # which part of the walkers these are
+    even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at walkers together
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,11 @@ def search(
     # Rows so wide that few of them fill a pass keep all threads busy.
     few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
     if Replays.fit(world, method) and not budget.counts_findings:
-        steps: Callable[[State, int], tuple[State, Judged]] = Replays(world, method)
+        steps: Steps = Replays(world, method)
     else:
         steps = partial(step, world, method, exact=budget.counts_findings)
+        if record.even and isinstance(world.network, Network) and world.domain.device.type == "cpu":
+            steps = evenly(steps)
     with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
