@@ -26,7 +26,7 @@ from tests.store.runs import DOMAIN_OF_RUN, ROWS, assert_same_run, make_manifest
 
 ray = pytest.importorskip("ray", reason="needs the extra [ray]")
 
-PLAN = Plan(method="neuronfair", seeds=12, steps=12, global_steps=4)
+PLAN = Plan(method="neuronfair", seeds=12, steps=12, global_steps=4, controls=False)
 QUICK = {"health_check_period_ms": 1_000}  # five in vain: the machine is lost
 
 
@@ -77,7 +77,7 @@ def searched(folder: Path, walk: campaign.Walk | None = None, upset: Callable[[P
              told: Callable[[str], None] = lambda _: None) -> Outcome:  # fmt: skip
     """Search in a run folder, on the cluster unless it is said who walks; some phases are upset."""
     run = Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
-    shards = Scattered(Ray(), str(folder / "shards"), folder / "shards", run)
+    shards = Scattered(Ray(), folder / "shards", run=run)
 
     def progress(phase: str, *_: int) -> None:
         told(phase)
@@ -151,22 +151,6 @@ def test_results_come_in_the_order_of_the_items_and_an_error_is_itself(machines)
         list(pool.map(squared, threading.Lock(), [1]))
 
 
-def test_a_killed_worker_and_a_lost_machine_change_nothing(machines, whole, tmp_path):
-    def upset(task: PhaseTask) -> PhaseTask:
-        dying = Upset(task.rule, die_once, tmp_path, step=5, place=0)  # after the checkpoint of step 3
-        return replace(task, rule=Upset(dying, wait, tmp_path, step=8))
-
-    def told(phase: str) -> None:
-        if machines.second is not None and (tmp_path / f"at-{machines.second.node_id}").exists():
-            machines.lose_the_second()
-            (tmp_path / "go").touch()
-
-    searched(tmp_path / "run", upset=upset, told=told)
-    assert (tmp_path / "died").exists()
-    assert machines.second is None
-    assert_same_run(tmp_path / "run", whole)
-
-
 def test_after_ctrl_c_the_same_search_goes_on(machines, whole, tmp_path):
     def told(phase: str) -> None:
         if list(tmp_path.glob("at-*")) and not (tmp_path / "go").exists():
@@ -196,3 +180,19 @@ def test_a_worker_that_cannot_write_says_where(machines, tmp_path):
     taken.touch()  # where a folder should be
     with pytest.raises(RunError, match=r"local-00001: cannot be written .*What was found before is kept"):
         searched(tmp_path / "run")
+
+
+def test_a_killed_worker_and_a_lost_machine_change_nothing(machines, whole, tmp_path):
+    def upset(task: PhaseTask) -> PhaseTask:
+        dying = Upset(task.rule, die_once, tmp_path, step=5, place=0)  # after the checkpoint of step 3
+        return replace(task, rule=Upset(dying, wait, tmp_path, step=8))
+
+    def told(phase: str) -> None:
+        if machines.second is not None and (tmp_path / f"at-{machines.second.node_id}").exists():
+            machines.lose_the_second()
+            (tmp_path / "go").touch()
+
+    searched(tmp_path / "run", upset=upset, told=told)
+    assert (tmp_path / "died").exists()
+    assert machines.second is None
+    assert_same_run(tmp_path / "run", whole)

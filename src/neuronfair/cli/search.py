@@ -166,7 +166,7 @@ def search(
         starts = uniform_seeds(inside(table.domain, usual, plausible, table.domain.clip(table.rows)), seeds, seed=seed)
     with pool_of(ray) as pool, progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
-        scattered = Scattered(pool, shards or str((out / SHARDS).absolute()), out / SHARDS, run)
+        scattered = Scattered(pool, out / SHARDS, shards, run)
         apart = seconds is None and (seeds * steps > LONG or ray is not None or (out / SHARDS).exists())
 
         def note(phase: str, done: int, total: int, found: int) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,12 +37,17 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == LOCAL:  # nobody else can join it, or see it
+    path = os.environ.get("PYTHONPATH")
+    if address == LOCAL:  # nobody else can join it, or see it; workers find the modules that are found here
         said |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
         ray.init(address, **said)
     except (OSError, RuntimeError, ValueError, ImportError) as error:  # ConnectionError is an OSError
         raise NeuronFairError(f"--ray {address}: no cluster could be joined there: {one_line(error)}") from error
+    finally:
+        os.environ.pop("PYTHONPATH", None)
+        os.environ |= {} if path is None else {"PYTHONPATH": path}
     try:
         yield Ray()
     finally:
