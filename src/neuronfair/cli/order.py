@@ -127,7 +127,6 @@ def carry_out(
     checks = Checks(order.fail_if, order.corpus, order.corpus_add, order.baseline, order.trust_feeding)
     ready = checks.read(table.domain)
     own = own_weights(out) if order.model is None and not force else None
-    there = replace(source, model=order.model or str(out / WEIGHTS))  # where one that is trained now is kept first
     opened, card = _open_or_train(source, table, own, ready, settings, _training(table, order.quick), console)
     game = playground(opened, table) if order.interactive else None
     origin = Origin(
@@ -143,7 +142,7 @@ def carry_out(
         inferred=found.inferred,
         reads=found.reads,
         left_out=found.left_out,
-        apart=None if pool is None else Apart(pool, there.open),
+        apart=None if pool is None else Apart(pool, _Again(source, order.model or str(out / WEIGHTS))),
     )
     if force:  # not before all that can be wrong was read
         discard(out)
@@ -214,6 +213,17 @@ class Outputs:
             sys.stdout.write(visible(report.to_json(), keep="\n"))
         elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             options.write_file(self.json, report.to_json())
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Opens a model once more, in another process; one that is trained now is kept first."""
+
+    source: options.Source
+    model: str
+
+    def __call__(self, data: Data) -> Opened:
+        return replace(self.source, model=self.model).open(data)
 
 
 def _open_or_train(
