@@ -81,9 +81,9 @@ class Order:
 
     @property
     def reads(self) -> tuple[Path, ...]:
-        """The files that it reads; those whose names it only guesses at included."""
+        """The files that it reads and may not write: a corpus is read and added to, a baseline may be replaced."""
         named = (self.data, self.model, self.weights, self.domain, self.attributes_file, self.population)
-        return tuple(Path(name) for name in (*named, self.corpus, self.baseline) if name is not None)
+        return tuple(Path(name) for name in (*named, None if self.corpus_add else self.corpus) if name is not None)
 
 
 def carry_out(
@@ -110,7 +110,7 @@ def carry_out(
     out = outputs.folder
     if force:
         check_writable(out)
-        check_discardable(out, order.reads)
+        check_discardable(out, (*order.reads, order.corpus, order.baseline))
     else:
         check_audit_folder(out)
     outputs.check(order)
@@ -183,8 +183,8 @@ class Outputs:
             if place.exists():
                 options.check_out(place)
         taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        corpus = order.corpus if order.corpus_add else None  # which is written; a baseline may be, too
-        taken |= {realpath(path): "read by this audit" for path in order.reads if path not in (corpus, order.baseline)}
+        corpus = order.corpus if order.corpus_add else None  # which is written
+        taken |= {realpath(path): "read by this audit" for path in order.reads}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
             if path is None or (
