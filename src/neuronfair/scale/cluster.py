@@ -29,13 +29,10 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
 
     A process that has joined one already stays there, whatever the address.
     """
-    ray = needs("ray", "ray", "--ray", NeuronFairError)
-    if not ADDRESS.fullmatch(address):
-        raise NeuronFairError(f"--ray {address}: expected auto, HOST:PORT or ray://HOST:PORT, or nothing behind --ray")
+    ray = check_address(address)
     if ray.is_initialized():
         yield Ray()
         return
-    _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -51,15 +48,18 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
         ray.shutdown()
 
 
-def _check_reachable(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself would wait for ever."""
+def check_address(address: str) -> Any:
+    """Return the package of Ray; refuse an address where nobody listens, and where Ray itself would wait for ever."""
+    ray = needs("ray", "ray", "--ray", NeuronFairError)
+    if not ADDRESS.fullmatch(address):
+        raise NeuronFairError(f"--ray {address}: expected auto, HOST:PORT or ray://HOST:PORT, or nothing behind --ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise NeuronFairError(f"--ray {address}: no cluster answers there ({one_line(error)})") from None
+    if colon and not ray.is_initialized():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise NeuronFairError(f"--ray {address}: no cluster answers there ({one_line(error)})") from None
+    return ray
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,10 @@ Walk = Callable[[PhaseTask], PhaseResult]
 
 def in_one_piece(task: PhaseTask) -> PhaseResult:
     """Walk a phase with all its walkers together."""
-    record, recorder = Record(keep=task.keep), task.recorder
+    record, recorder = Record(keep=task.keep, even=True), task.recorder
     if recorder is not None:
         where = recorder.resume(task.name)
-        record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep)
+        record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep, even=True)
     how = {"budget": task.budget, "origin": task.origin, "seen": task.seen, "progress": task.progress}
     return search(task.world, task.rule, task.starts, record=record, **how)
 

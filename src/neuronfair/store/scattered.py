@@ -197,6 +197,7 @@ def _walk(shared: _Shared, shard: ShardStore, note: Note) -> Stop:
         resume=shard.resume(device),
         keep=False,
         share=Share(first, len(task.starts)),
+        even=True,
     )
     return search(
         task.world,
