@@ -154,7 +154,7 @@ class TableEncoding:
         now = rows.gather(1, columns)
         way = codes - now
         if simple:
-            return gradient.gather(1, columns) * factor[columns] * way
+            return (gradient * factor).gather(1, columns) * way
         block = self.is_block[columns]
         for column, empty, middle in self._empty:
             placed = [torch.where(part == empty, middle, part.double()) for part in (codes, now)]
