@@ -29,7 +29,7 @@ from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
 from neuronfair.render.plots import saved_figure
-from neuronfair.search.campaign import find
+from neuronfair.search.campaign import find, random_directions
 from neuronfair.search.methods import METHODS, Entry, Phases, Setting
 from neuronfair.search.methods.neuronfair import NeuronFair
 from neuronfair.search.outcome import Plan
@@ -169,15 +169,17 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
         f"starts-{case}-{seeds}-{seed}".replace("/", "-"),
         lambda: cluster_seeds(network.encoding, table.rows, seeds, seed=seed),
     )
-    plan = Plan("neuronfair", seeds, steps, seed=seed, decision=decision)
+    plan = Plan("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
     entry = Entry(lambda setting: changed(setting, part), neurons=True)
     pace = Pace.of(table.domain, table.rows) if part not in ("steps of one code", BEFORE) else None
     with patch.dict(METHODS.data, neuronfair=entry), patch.object(Pace, "of", lambda *_: pace):
-        outcome = find(network, table.domain, table.rows, plan, seeds=starts, profile=profile)
-    if outcome.interrupted:
+        given = (network, table.domain, table.rows, plan)
+        outcome = find(*given, seeds=starts, profile=profile)
+        blind = None if outcome.interrupted else random_directions(*given, seeds=starts, profile=profile)
+    if blind is None:
         raise KeyboardInterrupt
-    figures = outcome.summary()
-    names = ("findings", "findings_global", "tried", "gsr", "random", "random_direction", "lift_over_random_direction")
+    figures = replace(outcome, random_direction=blind).summary()
+    names = ("findings", "findings_global", "tried", "gsr", "random_direction", "lift_over_random_direction")
     return {name: figures[name] for name in names} | {"rows": seeds}
 
 

@@ -23,7 +23,7 @@ from neuronfair.model import stacked
 from neuronfair.repair import evaluate
 from neuronfair.search import campaign
 from neuronfair.testing.cases import PEOPLE
-from neuronfair.verdict import audit, compare
+from neuronfair.verdict import choices, compare
 from neuronfair.verdict import population as usual
 from neuronfair.verdict.counterpart_stage import compare_counterparts
 from neuronfair.verdict.proving import prove_and_sample
@@ -51,7 +51,7 @@ def quickly() -> Iterator[None]:
 def unproved() -> Iterator[None]:
     """Audits prove nothing unless a test asks for it (`proofs`): proofs take seconds, and depend on the clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audit, "prove_and_sample", lambda *_: None)
+        patch.setattr(choices, "prove_and_sample", lambda *_: None)
         yield
 
 
@@ -59,7 +59,7 @@ def unproved() -> Iterator[None]:
 def uncompared() -> Iterator[None]:
     """Audits compare nobody with counterparts unless a test asks for it (`counterparts`): that takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audit, "compare_counterparts", lambda case, *_: case)
+        patch.setattr(choices, "compare_counterparts", lambda case, *_: case)
         yield
 
 
@@ -89,13 +89,13 @@ def fitted_once() -> Iterator[None]:
 @pytest.fixture
 def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let audits prove what they can."""
-    monkeypatch.setattr(audit, "prove_and_sample", prove_and_sample)
+    monkeypatch.setattr(choices, "prove_and_sample", prove_and_sample)
 
 
 @pytest.fixture
 def counterparts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let audits compare people with their counterparts."""
-    monkeypatch.setattr(audit, "compare_counterparts", compare_counterparts)
+    monkeypatch.setattr(choices, "compare_counterparts", compare_counterparts)
 
 
 @pytest.fixture

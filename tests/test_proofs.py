@@ -6,14 +6,15 @@ import pytest
 
 from neuronfair import Decision, parse_domain, prove
 from neuronfair.errors import NeuronFairError
+from neuronfair.scale.pool import Serial
 from tests.certify.planted import DOMAIN, FLIPS, PEOPLE, make
 
 
-@pytest.mark.parametrize("kind", ["domain", "file"])
-def test_a_domain_alone(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "pool"), [("domain", None), ("file", None), ("domain", Serial(2))])
+def test_a_domain_alone(tmp_path, kind, pool):
     (tmp_path / "small.toml").write_text(DOMAIN, encoding="utf-8")
     domain = parse_domain(DOMAIN) if kind == "domain" else tmp_path / "small.toml"
-    report = prove(make(), domain, decision=Decision("threshold", 0.0))
+    report = prove(make(), domain, decision=Decision("threshold", 0.0), pool=pool)
     assert (report.people.count, report.proved_discriminatory.count) == (str(PEOPLE), str(FLIPS))
     assert (report.complete, report.rows, report.sensitive) == (True, None, ("sex",))
 

@@ -18,14 +18,15 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twinning import TwinKind
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import Opened, open_model
 from neuronfair.render.console import progress_bar
 from neuronfair.render.frames import findings_frame, groups_frame
 from neuronfair.render.markdown import markdown
 from neuronfair.render.notebook import verdict_card
 from neuronfair.render.page import audit_page
+from neuronfair.scale.pool import Pool
 from neuronfair.search.outcome import Outcome
-from neuronfair.verdict.about import Origin
+from neuronfair.verdict.about import Apart, Origin
 from neuronfair.verdict.audit import run
 from neuronfair.verdict.checks import Checks
 from neuronfair.verdict.given import given
@@ -35,7 +36,7 @@ from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import OF, percent, plural
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible", "twins")  # other words of `audit`
+_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible", "twins", "pool")  # other words of `audit`
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,6 +117,7 @@ class Seldom(TypedDict, total=False):
     population: Any  # people of your own sampler: a table of them, or a function that draws so many as it is told
     plausible: float  # least plausibility of the people searched among; by default as the settings say
     twins: TwinKind | None  # "flip" or "counterpart": whom people are compared with; by default as the settings say
+    pool: Pool | None  # who audits by several attributes side by side; by default they come one after the other
 
 
 def audit(
@@ -182,7 +184,8 @@ def audit(
     people = None if population is None else read_people(population, table.domain)
     own = getattr(model, "device", None)
     device = str(own if isinstance(own, torch.device) else table.domain.device)
-    opened = open_model(model, table.domain, table.rows, **{"device": device, **opening})
+    opens = _Opens(model, {"device": device, **opening})
+    opened = opens(table)
     ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
     weights = seldom.get("weights")
     origin = Origin(
@@ -194,6 +197,7 @@ def audit(
         weights=None if weights is None else Path(weights),
         trust_pickle=seldom.get("trust_pickle", False),
         preprocess=seldom.get("preprocess"),
+        apart=None if (pool := seldom.get("pool")) is None else Apart(pool, opens),
     )
     with _shown(progress) as show:
         result = run(
@@ -203,6 +207,17 @@ def audit(
         raise result.failure
     ready.extend(result.report)
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), found.remarks)
+
+
+@dataclass(frozen=True)
+class _Opens:
+    """Opens a model, here and in the processes of a pool."""
+
+    model: Any
+    said: Mapping[str, Any]
+
+    def __call__(self, data: Data) -> Opened:
+        return open_model(self.model, data.domain, data.rows, **self.said)
 
 
 @contextmanager

@@ -14,16 +14,18 @@ from neuronfair.domain.toml import read_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
 from neuronfair.render.console import progress_bar
+from neuronfair.scale.pool import Pool
 from neuronfair.verdict.given import drawn_from, given
 
 
-class Opening(TypedDict, total=False):
-    """What `prove` is seldom told: how to open the model."""
+class Seldom(TypedDict, total=False):
+    """What `prove` is seldom told: how to open the model, and who proves."""
 
     preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
     decision: Decision | None  # what counts as another decision; by default as the outputs suggest
     weights: Path | None  # a safetensors file for `package.module:name`
     trust_pickle: bool  # open files that can run a program
+    pool: Pool | None  # workers that prove together
 
 
 def prove(
@@ -36,14 +38,15 @@ def prove(
     rows: int = 200,
     target: str | None = None,
     device: str = "cpu",
-    **opening: Unpack[Opening],
+    **seldom: Unpack[Seldom],
 ) -> ProofReport:
     """Prove for how many people the decision cannot flip when only a sensitive attribute changes.
 
     Model and table are whatever `audit` takes; a domain, or its TOML file, does without a table. `where` asks about
     some people only. Of so many `rows` of the table it is said, too, whether everybody near them is proved free of
     flips. What is neither proved fair nor proved discriminatory is open: nothing is known of these people. Ctrl-C ends
-    it with what is proved. `neuronfair certify` does the same in a folder that survives a kill, with a certificate.
+    it with what is proved. The workers of a `pool` prove together. `neuronfair certify` does the same in a folder that
+    survives a kill, with a certificate.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
@@ -52,7 +55,7 @@ def prove(
     >>> report.complete, report.proved_discriminatory
     (True, Part(count='40', share=0.6451612903225806))
     """
-    opens: Mapping[str, Any] = opening
+    opens: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "pool"}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
     alone = isinstance(data, TableDomain)
@@ -60,15 +63,22 @@ def prove(
         data = drawn_from(data)
     table = given(
         data,
-        model=None if opening.get("preprocess") is not None else model,  # else its inputs are not the table's columns
+        model=None if seldom.get("preprocess") is not None else model,  # else its inputs are not the table's columns
         sensitive=sensitive,
         target=target,
-        decision=opening.get("decision"),
+        decision=seldom.get("decision"),
         opens=lambda data: open_model(model, data.domain, data.rows, **opens),
-        trust_pickle=opening.get("trust_pickle", False),
+        trust_pickle=seldom.get("trust_pickle", False),
     ).data
     opened = open_model(model, table.domain, table.rows, **opens)
     subject = asked_about(opened, table.domain, where, device)
     with progress_bar("Proving") as bar:
         effort = Effort(seconds, 0 if alone else rows)
-        return answer(subject, opened, table, effort, show=lambda what, *rest: bar(*rest, what=what))
+        return answer(
+            subject,
+            opened,
+            table,
+            effort,
+            show=lambda what, *rest: bar(*rest, what=what),
+            pool=seldom.get("pool"),
+        )

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from torch import nn
 
 from neuronfair.certify import prove as proving
 from neuronfair.certify.people import People
-from neuronfair.certify.prove import Progress, State, prove
-from neuronfair.certify.space import Boxes
+from neuronfair.certify.prove import Progress, prove
+from neuronfair.certify.state import State
 from neuronfair.certify.subject import subject_of
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.data import catalog_domain
@@ -26,65 +25,9 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.threads import Threads
 from neuronfair.model.zoo import fully_connected
-from neuronfair.search.judge import judge
 from tests.certify import worlds
+from tests.certify.enumerable import DECISIONS, RULES, domain_of, figures, network_of, tiles, truth
 from tests.planted import networks
-
-RULES = (
-    Rule("no d before 3", {"a0": Span(0, 2)}, {"job": ("a", "b", "c")}),
-    Rule("no 1 among b from 7 on", {"a1": Span(7, 9), "job": ("b",), "s": (1,)}, {}),
-)
-DECISIONS = {
-    "classes": (2, Decision()),
-    "three classes": (3, Decision()),
-    "threshold": (1, Decision("threshold", 0.3)),
-    "tolerance": (1, Decision("tolerance", 0.6)),
-}
-
-
-def _domain(*rules: Rule) -> TableDomain:
-    attributes = (
-        Attribute("a0", "ordinal", low=0, high=9),
-        Attribute("s", "ordinal", low=0, high=2),
-        Attribute("job", "nominal", values=("a", "b", "c", "d"), encode="onehot"),
-        Attribute("a1", "ordinal", low=0, high=9),
-        Attribute("unread", "ordinal", low=0, high=1),
-    )
-    return TableDomain("small", attributes, ("s",), rules)
-
-
-def _network(domain: TableDomain, outputs: int, seed: int = 0) -> Network:
-    generator = torch.Generator().manual_seed(seed)
-    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, outputs)).double()
-    scale = torch.tensor([0.2, 0.3, *[1.0] * 4, 0.2, 0.0], dtype=torch.float64)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator))
-        module[0].weight.mul_(scale)
-        hidden = module[:2](torch.rand(500, 8, dtype=torch.float64, generator=generator) * 9 * (scale < 1))
-        module[2].bias.copy_(-module[2](hidden).mean(0))
-    return Network(module.eval(), domain)
-
-
-def _truth(model, domain, decision, where=lambda rows: rows[:, 0] >= 0):
-    rows = torch.tensor(list(product(*(range(a.size) for a in domain.attributes))))
-    rows = rows[domain.valid(rows) & where(rows)]
-    flips = int(judge(model.double(), domain, rows, decision).discriminates.sum())
-    return len(rows), len(rows) - flips, flips
-
-
-def _figures(proof):
-    return proof.people, proof.fair, proof.discriminatory
-
-
-def _tiles(subject, proof):
-    """The boxes cover everybody once."""
-    low, high = (torch.from_numpy(part).long() for part in (proof.leaves.low, proof.leaves.high))
-    shape = [len(axis) for axis in subject.space.axes]
-    times = torch.zeros(shape, dtype=torch.int64)
-    for a, b in zip(low.tolist(), high.tolist(), strict=True):
-        times[tuple(slice(i, j + 1) for i, j in zip(a, b, strict=True))] += 1
-    return bool((times == 1).all()) and (Boxes(low, high).low >= 0).all()
 
 
 @pytest.mark.parametrize("small", [1, 8, 512])
@@ -93,21 +36,21 @@ def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
     monkeypatch.setattr(proving, "SMALL", small)
     monkeypatch.setitem(proving.BATCH, "cpu", 64)
     outputs, decision = DECISIONS[name]
-    domain = _domain(*RULES)
-    network = _network(domain, outputs)
-    truth = _truth(network, domain, decision)
-    assert truth[0] == domain.count
-    assert min(truth) > 20
+    domain = domain_of(*RULES)
+    network = network_of(domain, outputs)
+    true = truth(network, domain, decision)
+    assert true[0] == domain.count
+    assert min(true) > 20
     subject = subject_of(network, domain, decision=decision)
     shown = list[Progress]()
     proof = prove(subject, seconds=60, progress=shown.append)
-    assert _figures(proof) == truth
+    assert figures(proof) == true
     assert proof.complete
     assert proof.open == 0
     assert not proof.interrupted
-    assert _tiles(subject, proof)
+    assert tiles(subject, proof)
     assert len(proof.leaves) == len(proof.leaves.fair) == len(proof.leaves.discriminatory)
-    assert (shown[-1].fair, shown[-1].discriminatory) == pytest.approx((truth[1] / truth[0], truth[2] / truth[0]))
+    assert (shown[-1].fair, shown[-1].discriminatory) == pytest.approx((true[1] / true[0], true[2] / true[0]))
     assert shown[-1].open == pytest.approx(0, abs=1e-9)
     assert shown[-1].boxes == proof.boxes
 
@@ -116,9 +59,9 @@ def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
 def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     monkeypatch.setattr(proving, "SMALL", 4)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
-    domain = _domain(*RULES)
-    network = _network(domain, 2)
-    people, fair, flips = _truth(network, domain, Decision())
+    domain = domain_of(*RULES)
+    network = network_of(domain, 2)
+    people, fair, flips = truth(network, domain, Decision())
     subject = subject_of(network, domain)
     kept, steps = list[State](), 0
 
@@ -132,7 +75,7 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     assert part.interrupted
     assert not part.complete
     assert steps == step
-    assert _tiles(subject, part)
+    assert tiles(subject, part)
     assert part.people == people
     assert part.fair <= fair
     assert part.discriminatory <= flips
@@ -141,20 +84,20 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     assert "told" not in state.open
     columns = [{name: column.cpu().clone() for name, column in some.items()} for some in (state.open, state.done)]
     whole = prove(subject, seconds=60, state=State(columns[0], columns[1], state.boxes, 3.0), keep=kept.append)
-    assert _figures(whole) == (people, fair, flips)
+    assert figures(whole) == (people, fair, flips)
     assert whole.boxes > part.boxes
     assert whole.seconds >= 3.0
     assert len(kept[-1].open["low"]) == 0
     again = prove(subject, seconds=60, state=kept[-1])
-    assert _figures(again) == (people, fair, flips)
+    assert figures(again) == (people, fair, flips)
     assert again.boxes == whole.boxes
 
 
 def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
     monkeypatch.setattr(proving, "SMALL", 1)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
-    domain = _domain(*RULES)
-    subject = subject_of(_network(domain, 2), domain)
+    domain = domain_of(*RULES)
+    subject = subject_of(network_of(domain, 2), domain)
     shown = list[Progress]()
 
     def press(progress: Progress) -> None:
@@ -165,14 +108,14 @@ def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
     proof = prove(subject, seconds=60, progress=press)
     assert proof.interrupted
     assert len(shown) == 3
-    assert _tiles(subject, proof)
+    assert tiles(subject, proof)
 
 
 def test_a_state_is_kept_now_and_then(monkeypatch):
     monkeypatch.setattr(proving, "KEEP", -1.0)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
-    domain = _domain(*RULES)
-    subject = subject_of(_network(domain, 2), domain)
+    domain = domain_of(*RULES)
+    subject = subject_of(network_of(domain, 2), domain)
     kept, shown = list[State](), list[Progress]()
     prove(subject, seconds=60, progress=shown.append, keep=kept.append)
     assert len(kept) == len(shown) + 1  # after every step, and at the end
@@ -182,38 +125,37 @@ def test_a_state_is_kept_now_and_then(monkeypatch):
 
 
 def test_without_time_nothing_is_proved():
-    domain = _domain(*RULES)
-    subject = subject_of(_network(domain, 2), domain)
+    domain = domain_of(*RULES)
+    subject = subject_of(network_of(domain, 2), domain)
     proof = prove(subject, seconds=0)
     assert (proof.boxes, proof.discriminatory) == (0, 0)
     assert proof.people == domain.count
     assert proof.fair == 0
-    assert _tiles(subject, proof)
+    assert tiles(subject, proof)
 
 
-def test_steps_that_take_long_become_smaller(monkeypatch):
-    search = proving._Search(subject_of(_network(_domain(), 2), _domain()), None, Threads(1, None))
+def test_steps_that_take_long_become_smaller():
+    search = proving.Search(subject_of(network_of(domain_of(), 2), domain_of()), None, Threads(1, None))
     batch = search._batch
-    search.pace(0.1, 1.0)
+    for step, wanted, factor in ((0.1, 0.2, 1), (0.3, 0.2, 0.5), (0.1, 0.2, 0.5), (0.01, 0.2, 1), (0.15, 0.1, 1)):
+        search.pace(step, wanted)
+        assert search._batch == batch * factor
+    search._steps = proving.TRIED + 1  # ways were compared, which takes its time
+    search.pace(9.0, 3.0)
     assert search._batch == batch
-    search.pace(0.3, 1.0)
-    assert search._batch == batch // 2
-    search.pace(0.1, 1.0)
-    assert search._batch == batch // 2
-    search.pace(0.01, 1.0)
-    assert search._batch == batch
+    search._steps = 0
     for _ in range(20):
-        search.pace(9.0, 60.0)
+        search.pace(9.0, 3.0)
     assert search._batch == 16
 
 
 def test_who_has_no_twin_is_treated_like_all_of_them():
     rules = (Rule("from 5 on s is 0", {"a0": Span(5, 9)}, {"s": (0,)}),)
-    domain = _domain(*rules)
-    network = _network(domain, 2)
+    domain = domain_of(*rules)
+    network = network_of(domain, 2)
     before = prove(subject_of(network, domain), seconds=0)
-    assert _figures(before) == (domain.count, 5 * 4 * 10 * 2, 0)
-    assert _figures(prove(subject_of(network, domain))) == _truth(network, domain, Decision())
+    assert figures(before) == (domain.count, 5 * 4 * 10 * 2, 0)
+    assert figures(prove(subject_of(network, domain))) == truth(network, domain, Decision())
 
 
 @pytest.mark.parametrize(
@@ -229,24 +171,24 @@ def test_who_has_no_twin_is_treated_like_all_of_them():
     ],
 )
 def test_a_region_is_proved_with_twins_outside(where, met):
-    domain = _domain(*RULES)
-    network = _network(domain, 2)
+    domain = domain_of(*RULES)
+    network = network_of(domain, 2)
     subject = subject_of(network, domain, where=where)
     proof = prove(subject)
-    assert _figures(proof) == _truth(network, domain, Decision(), met)
-    assert _tiles(subject, proof)
+    assert figures(proof) == truth(network, domain, Decision(), met)
+    assert tiles(subject, proof)
 
 
 @pytest.mark.parametrize("bias", [1.0, -1.0])
 def test_a_constant_model_is_fair(bias):
-    domain = _domain()
+    domain = domain_of()
     module = nn.Sequential(nn.Linear(8, 3), nn.ReLU(), nn.Linear(3, 1))
     with torch.no_grad():
         for p in module.parameters():
             p.zero_()
         module[2].bias.fill_(bias)
     proof = prove(subject_of(Network(module, domain), domain, decision=Decision("threshold", 0.0)))
-    assert _figures(proof) == (domain.count, domain.count, 0)
+    assert figures(proof) == (domain.count, domain.count, 0)
     assert proof.boxes == 1
 
 
@@ -263,7 +205,7 @@ def test_more_people_than_int64_holds_are_proved_exactly():
         module[0].bias.copy_(torch.tensor([-999.5, 999.5]))
         module[2].weight.copy_(torch.tensor([[1.0, -1.0]]))
     proof = prove(subject_of(Network(module, domain), domain, decision=Decision("threshold", 0.0)))
-    assert _figures(proof) == (2 * 10**27, 10**27, 10**27)
+    assert figures(proof) == (2 * 10**27, 10**27, 10**27)
 
 
 def test_places_that_stand_for_very_many_codes_are_counted_exactly():
@@ -273,7 +215,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     bits = 2 ** torch.arange(6)
     everybody, both = space.everything(), torch.ones(1, 2, dtype=torch.bool)
     subject = replace(
-        subject_of(_network(_domain(), 2), _domain()),
+        subject_of(network_of(domain_of(), 2), domain_of()),
         space=space,
         people=People(everybody, torch.tensor([0]), both, both),
         margins=lambda places: table[(places * bits).sum(1)],
@@ -285,7 +227,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
         first, second = table[int((places * bits).sum()), :, 0].tolist()
         alike = (first > 0) == (second > 0)
         fair += 2 * alike * math.prod([10_001, 4_999][place] for place in places.tolist())
-    assert _figures(prove(subject)) == (2 * 15_000**6, fair, 2 * 15_000**6 - fair)
+    assert figures(prove(subject)) == (2 * 15_000**6, fair, 2 * 15_000**6 - fair)
 
 
 def test_a_black_box_is_asked_ties_and_all():
@@ -298,9 +240,9 @@ def test_a_black_box_is_asked_ties_and_all():
     subject = subject_of(box, domain)
     assert subject.bounder is None
     proof = prove(subject)
-    assert _figures(proof) == _truth(box, domain, Decision())
+    assert figures(proof) == truth(box, domain, Decision())
     assert proof.discriminatory > 0
-    assert _tiles(subject, proof)
+    assert tiles(subject, proof)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +252,7 @@ def test_scores_of_a_black_box_on_the_limit(decision):
     domain = networks.domain(attributes=2, high=3)
     box = BlackBox(lambda rows: (rows[:, 0] + rows[:, 2] * (rows[:, 1] - 1)).double(), domain)
     proof = prove(subject_of(box, domain, decision=decision))
-    assert _figures(proof) == _truth(box, domain, decision)
+    assert figures(proof) == truth(box, domain, decision)
     assert 0 < proof.discriminatory < proof.people
 
 
@@ -322,8 +264,8 @@ def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
     subject = subject_of(box, domain, decision=decision, where="a1 in [0, 1, 2, 6, 7]")
     met = torch.isin(torch.arange(10), torch.tensor([0, 1, 2, 6, 7]))
     proof = prove(subject)
-    assert _figures(proof) == _truth(box, domain, decision, lambda rows: met[rows[:, 1]])
-    assert _tiles(subject, proof)
+    assert figures(proof) == truth(box, domain, decision, lambda rows: met[rows[:, 1]])
+    assert tiles(subject, proof)
 
 
 def test_threads_work_side_by_side_and_prove_the_same(monkeypatch):

@@ -88,8 +88,8 @@ def test_it_goes_on_and_does_not_begin_again(tmp_path):
             break
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        step = prove._Search.step
-        patch.setattr(prove._Search, "step", lambda search: steps.append(search.boxes) or step(search))
+        step = prove.Search.step
+        patch.setattr(prove.Search, "step", lambda search: steps.append(search.boxes) or step(search))
         assert proved(tmp_path / str(call)).complete
     assert steps[0] == state.boxes
 

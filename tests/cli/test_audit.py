@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.cli import audit
+from neuronfair.cli import order
 from neuronfair.domain import files
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
@@ -289,7 +289,7 @@ def test_a_corpus_can_be_replayed_only(run):
 def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
     words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
     with monkeypatch.context() as patch:
-        patch.setattr(audit._Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
+        patch.setattr(order.Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
         assert run(*words).status == 137
     assert not Path("past.jsonl").exists()
     resumed = figures(run(*words))  # would fail if it replayed what it has itself added

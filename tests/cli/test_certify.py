@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from neuronfair.certify import answer
 from neuronfair.certify.report import ProofReport
+from neuronfair.scale.pool import Serial
 from neuronfair.store.journal import JOURNAL
 from tests.certify.planted import DOMAIN, FLIPS, PEOPLE
 from tests.conftest import Result
@@ -173,6 +175,19 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
     assert counts(found)[3] > 0
     assert Path("run/certificate.parquet").is_file()
     assert figures(run(*CERTIFY, *model("network"), "--json", "-"))["complete"]
+
+
+def test_workers_prove_together(run, monkeypatch):
+    asked = []
+    pool = "neuronfair.cli.certify.pool_of"
+    monkeypatch.setattr(pool, lambda ray: asked.append(ray) or nullcontext(Serial(2)))
+    monkeypatch.setattr("neuronfair.certify.prove.SMALL", 2)
+    monkeypatch.setattr("neuronfair.certify.rounds.ENOUGH", 1)
+    found = figures(run(*CERTIFY, *model("network"), "--ray", "--json", "-"))
+    assert counts(found) == [PEOPLE, PEOPLE - FLIPS, FLIPS, 0]
+    assert asked == ["local"]
+    assert run(*check(*model("network"))).status == 0
+    assert not Path("run/shards").exists()
 
 
 # What is refused

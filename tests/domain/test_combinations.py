@@ -25,3 +25,11 @@ def test_those_ahead_begin_anew_after_the_last():
     assert BOTH.ahead(rows, torch.tensor([1, 2])).tolist() == [[[2, 9, 1], [0, 9, 0]], [[1, 8, 0], [2, 8, 0]]]
     assert BOTH.ahead(rows, torch.tensor([[5], [0]])).tolist() == [[[0, 9, 1]], [[0, 8, 0]]]
     assert rows.tolist() == [[1, 9, 1], [0, 8, 0]]
+
+
+def test_a_member_is_the_row_itself_or_one_ahead():
+    rows = torch.tensor([[1, 9, 1], [0, 8, 0], [7, 7, -3]])
+    assert BOTH.member(rows, torch.tensor([2, 3, 0])).tolist() == [[0, 9, 0], [0, 8, 1], [7, 7, -3]]
+    one = Combinations.of((1,), (3,), torch.device("cpu"))
+    assert one.member(rows % 3, torch.tensor([1, 1, 0])).tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 0]]
+    assert one.ahead(rows % 3, one.others)[:, :, 1].tolist() == [[1, 2], [0, 1], [2, 0]]

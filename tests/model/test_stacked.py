@@ -239,3 +239,16 @@ def test_rows_that_cannot_be_learned_from_are_refused() -> None:
         train_stack(lambda: fully_connected(5, (6,)), (x, y), chosen=everything(2, 50), validation=held)
     with pytest.raises(ModelError, match="one label per row"):
         train_stack(lambda: fully_connected(4, (6,)), (x, y[1:]), chosen=everything(2, 50), validation=held)
+
+
+def test_the_gradients_of_a_stack_are_those_of_autograd_bit_for_bit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        stack = Stack([fully_connected(7, (12, 5), 3) for _ in range(4)])
+    x, y = torch.randn(4, 37, 7, generator=generator), torch.randint(3, (4, 37), generator=generator)
+    each = functional.cross_entropy(stack(x).flatten(0, 1), y.flatten(), reduction="none").view(4, 37).mean(1)
+    expected = torch.autograd.grad(each.sum(), list(stack.parameters()))
+    learned = stack.learn(x, y)
+    assert torch.equal(learned, each)
+    assert all(torch.equal(p.grad, g) for p, g in zip(stack.parameters(), expected, strict=True))

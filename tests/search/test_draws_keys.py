@@ -32,6 +32,31 @@ def test_every_part_of_the_address_matters():
         assert (base == other).sum() == 0
 
 
+def test_some_places_of_the_numbers_can_be_drawn_alone():
+    whole = Draws(7, "local").uniform(3, ORIGIN, 90, use="a")
+    assert torch.equal(Draws(7, "local").uniform(3, ORIGIN, (0, 1, 30, 61), use="a"), whole[:, [0, 1, 30, 61]])
+
+
+def test_numbers_stay_for_so_many_steps():
+    draws = Draws(7, "local")
+    for t in (20, 21, 29):
+        assert torch.equal(draws.uniform(t, ORIGIN, 3, use="a", every=10), draws.uniform(20, ORIGIN, 3, use="a"))
+
+
+def test_numbers_are_those_of_splitmix64():
+    mask = 2**64 - 1
+
+    def mix(x):
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+        return x ^ (x >> 31)
+
+    draws, golden = Draws(7, "local"), 0x9E3779B97F4A7C15
+    walker = mix((5 * golden + draws.start(3, "a")) & mask)
+    expected = [(mix((walker + place * golden) & mask) >> 11) / 2**53 for place in (1, 2)]
+    assert draws.uniform(3, torch.tensor([5]), 2, use="a")[0].tolist() == expected
+
+
 def test_draws_look_uniform_and_normal():
     draws = Draws(0, "x")
     u = draws.uniform(0, ORIGIN, 10, use="u")

@@ -8,12 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, judge
+from neuronfair import BlackBox, Decision, judge
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.counterpart_fit import fit_counterparts, with_counterparts
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.model.decision import leaning
 from neuronfair.search import judge as judging
 from tests.planted import networks
+from tests.planted.proxies import moved_domain, moved_rows
 
 
 class Counted(nn.Module):
@@ -72,6 +76,84 @@ def test_the_farthest_twin_that_is_decided_otherwise_is_the_partner(decision):
         chosen = found.differs[i] if found.differs[i].any() else torch.ones(9, dtype=torch.bool)
         assert gaps[found.partner[i]] == gaps[chosen].max()
         assert chosen[found.partner[i]]
+
+
+def rounded(domain: TableDomain, outputs: int) -> nn.Module:
+    """A network whose sums are exact, so that passes of any size give the same scores, bit for bit."""
+    module = networks.random_module(domain, outputs)
+    for weights in module.parameters():
+        weights.data = (weights.data * 8).round() / 8
+    return module
+
+
+def tied() -> TableDomain:
+    """Two sensitive attributes; a rule makes some of the twins impossible."""
+    rule = Rule("no race E above 5", {"a0": Span(low=5)}, {"race": ("A", "B", "C", "D")})
+    return replace(networks.sex_and_race(), rules=(rule,))
+
+
+def beside() -> TableDomain:
+    """Three groups, and counterparts who are not each other's."""
+    return with_counterparts(moved_domain(3), fit_counterparts(moved_domain(3), moved_rows(3)))
+
+
+FIGURES = ("family", "valid", "apart", "discriminates", "gaps", "differs", "partner", "twin", "twins", "finite")
+
+
+@pytest.mark.parametrize("where", [networks.domain, networks.sex_and_race, tied, beside])
+@pytest.mark.parametrize(
+    ("decision", "outputs"),
+    [(Decision(), 2), (Decision(), 3), (Decision("threshold", 0.25), 1), (Decision("tolerance", 3.0), 1)],
+)
+def test_one_pass_and_many_give_the_same_judgement(where, decision, outputs, monkeypatch):
+    domain = where()
+    network, rows = networks.network(rounded(domain, outputs), domain), networks.uniform_rows(domain, 40)
+    whole = judge(network, domain, rows, decision)
+    assert (~whole.valid).any() == (where is tied)
+    assert whole.discriminates.any()
+    monkeypatch.setattr(judging, "ROWS_PER_PASS", 3 * len(domain.sensitive_values))
+    parts = judge(network, domain, rows, decision)
+    assert (whole.only is None, parts.only is None) == (len(domain.sensitive_values) > 2,) * 2
+    for name in FIGURES:
+        assert torch.equal(getattr(whole, name), getattr(parts, name)), name
+    for both in ((whole.pair, parts.pair), (whole.pairs(), parts.pairs()), (whole.ends, parts.ends)):
+        assert all(map(torch.equal, *both))
+    some = torch.tensor([7, 3, 31])
+    assert all(torch.equal(a, b[some]) for a, b in zip(whole[some].pairs(), whole.pairs(), strict=True))
+    assert torch.equal(whole[some].twin, whole.twins[some, whole.partner[some]])
+
+
+def test_a_pair_keeps_no_family_alive():
+    domain = networks.sex_and_race()
+    network = networks.network(networks.random_module(domain), domain)
+    for decision in (Decision(), Decision("tolerance", 5.0)):
+        pair = judge(network, domain, networks.uniform_rows(domain, 20), decision).pair
+        for scores in (pair.scores, pair.twin_scores):
+            assert scores.untyped_storage().nbytes() == 20 * 2 * 4
+
+
+@pytest.mark.parametrize("score", [torch.nan, torch.inf, -torch.inf, 3e38])
+def test_one_score_that_is_no_number_is_noticed(score):
+    domain, rows = networks.sex_and_race(), networks.uniform_rows(networks.sex_and_race(), 5)
+    model = BlackBox(lambda x: torch.where(x[:, 4] == 1, score, -3e38), domain)
+    found = judge(model, domain, rows, Decision("threshold", 0.0), checked=False)
+    assert bool(found.finite) == (score == 3e38)
+    if not found.finite:
+        with pytest.raises(ModelError, match="NaN or infinite scores"):
+            judge(model, domain, rows, Decision("threshold", 0.0))
+
+
+def test_a_family_leans_from_its_class_to_the_strongest_rival():
+    scores = torch.tensor([[[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]], [[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]]])
+    exists = torch.tensor([[True, True], [True, False]])
+    lean = Decision().lean(scores, exists)
+    assert lean.tolist() == [[-1, 0, 1], [-1, 1, 0]]
+    assert leaning(scores, lean).tolist() == [[-2, 3], [-1, 1]]
+    two = scores[..., :2]
+    lean = Decision().lean(two, exists)
+    assert lean.tolist() == [[-1, 1], [-1, 1]]  # there is no other
+    assert leaning(two, lean).tolist() == [[-1, 1], [-1, 1]]
+    assert Decision().lean(two.flip(2), exists).tolist() == [[1, -1], [1, -1]]
 
 
 def three_scores() -> tuple[TableDomain, nn.Module]:

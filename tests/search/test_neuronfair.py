@@ -123,6 +123,26 @@ def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
     assert (count - expected).abs().max() < 5 * math.sqrt(expected)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_extra_neurons_are_those_that_rank_first(share):
+    method, here, state = NeuronFair(extra_share=share), world(), {"origin": torch.arange(200)}
+    rank = here.draws.uniform(20, state["origin"], 32, use="extra").argsort(1).argsort(1)
+    assert torch.equal(method._extra(here, state, 32, 27), rank < int(32 * share))
+
+
+def test_what_counts_is_kept_until_it_is_drawn_anew():
+    method, here = NeuronFair(refresh=3, extra_share=0.5), world()
+    state, kept = begin(method, here, ROWS), []
+    for t in range(7):
+        state = told(method, here, state, ROWS, t)
+        kept.append(state["counted"])
+        fresh = told(method, here, {name: x for name, x in state.items() if name != "counted"}, ROWS, t)
+        assert torch.equal(fresh["counted"], state["counted"])  # as where a walker was away in between
+        assert state["counted"][:, list(BIASED)].all()
+    assert torch.equal(kept[0], kept[2])
+    assert not torch.equal(kept[0], kept[3])
+
+
 def test_extra_neurons_count_in_the_loss():
     method = NeuronFair(extra_share=0.25)  # one of the four neurons
     alone = NeuronFair(extra_share=0.0)

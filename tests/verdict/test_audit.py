@@ -25,6 +25,7 @@ from neuronfair.verdict.folder import check_audit_folder
 from neuronfair.verdict.report import DecisionReport, Report, Seconds
 from neuronfair.verdict.settings import AuditSettings
 from tests.planted import networks
+from tests.scale.pools import Pickled
 
 SMALL = AuditSettings(seeds=20, steps=20, samples=5_000, repair=False)
 
@@ -276,6 +277,38 @@ def whole(tmp_path_factory) -> Report:
     return untimed(
         audit(networks.one_biased_pair(), table(networks.sex_and_race()), settings=TINY, folder=folder).report
     )
+
+
+def test_a_pool_makes_the_same_report(whole, tmp_path):
+    """Everything goes there and back as bytes, as between processes."""
+    told = []
+    found = audit(
+        networks.one_biased_pair(),
+        table(networks.sex_and_race()),
+        settings=TINY,
+        folder=tmp_path / "apart",
+        pool=Pickled(),
+        progress=lambda *line: told.append(line),
+    )
+    assert untimed(found.report) == whole
+    assert found.report.seconds.search > 0
+    assert ("Auditing by each attribute", 3, 3) in told
+    for (name, method), outcome in found.outcomes.items():
+        kept = Run.open(tmp_path / "apart" / name / method)
+        assert torch.equal(kept.findings().rows, outcome.findings.rows)
+
+
+def test_ctrl_c_keeps_the_attributes_that_a_pool_has_finished(whole):
+    class Stopped(Pickled):
+        def map(self, work, shared, items, **options):
+            yield from super().map(work, shared, items[:1], **options)
+            raise KeyboardInterrupt
+
+    data = table(networks.sex_and_race())
+    found = audit(networks.one_biased_pair(), data, settings=TINY, pool=Stopped())
+    assert found.interrupted
+    assert [one.name for one in found.report.attributes] == ["sex"]
+    assert found.report.attributes[0].rates == whole.attributes[0].rates
 
 
 @pytest.mark.parametrize("stage", ["Judging the rows", "frontier: local", "neuronfair: local"])

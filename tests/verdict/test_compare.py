@@ -9,6 +9,7 @@ from neuronfair.measure.mean import mean_interval
 from neuronfair.search.methods import METHODS, frontier
 from neuronfair.verdict.compare import able, compare
 from tests.planted import networks
+from tests.scale.pools import Pickled
 
 DOMAIN = networks.domain()
 NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)
@@ -50,6 +51,40 @@ def test_lift_is_over_the_strongest_control_of_any_method():
     for entry in result.methods():
         assert entry["random_direction_gsr"] == (blind[entry["method"]].gsr if blind[entry["method"]] else None)
         assert entry["lift_over_strongest_control"] == pytest.approx(entry["gsr"] / max(rates.values()))
+
+
+@pytest.mark.parametrize("phase", ["both", "local"])
+def test_a_pool_makes_the_same_comparison(phase):
+    """Everything goes there and back as bytes, as between processes; only seconds may differ."""
+    told = []
+    given = {"phase": phase, "repeats": 2, "progress": lambda *line: told.append(line)}
+    alone = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, **given)
+    apart = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, pool=Pickled(), **given)
+    assert untimed(apart) == untimed(alone)
+    assert (apart.seeds, apart.rates, apart.strongest) == (alone.seeds, alone.rates, alone.strongest)
+    assert told[-1][0] == "4 searches"
+    opened = compare(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN, pool=Pickled(), opens=opened_there)
+    assert untimed(opened) == untimed(compare(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN))
+
+
+def opened_there():
+    return networks.network(networks.one_biased_neuron(), DOMAIN)
+
+
+def untimed(comparison):
+    return [
+        (one.method, one.seed, {k: v for k, v in one.figures.items() if "seconds" not in k}) for one in comparison.lines
+    ]
+
+
+def test_ctrl_c_leaves_what_a_pool_has_finished():
+    class Stopped(Pickled):
+        def map(self, work, shared, items, **options):
+            yield from super().map(work, shared, items[:1], **options)
+            raise KeyboardInterrupt
+
+    result = compare(NETWORK, DOMAIN, ROWS, ["uniform", "adf"], PLAN, pool=Stopped())
+    assert (result.interrupted, [line.method for line in result.lines], result.rates) == (True, ["uniform"], ())
 
 
 def test_repeats_are_other_run_seeds_and_give_an_interval():
@@ -142,7 +177,7 @@ def test_queries_do_not_count_the_controls():
 
 
 def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
-    from neuronfair.verdict import compare as module
+    from neuronfair.verdict import contest as module
 
     interrupted = find(NETWORK, DOMAIN, ROWS, PLAN)
     interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))

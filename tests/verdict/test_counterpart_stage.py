@@ -14,9 +14,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.counterparts import Thoroughness
-from neuronfair.verdict import audit as auditing
+from neuronfair.verdict import choices, excess
 from neuronfair.verdict import counterpart_stage as stage
-from neuronfair.verdict import excess
 from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.settings import AuditSettings
 
@@ -66,7 +65,7 @@ def compared():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AuditSettings, "thorough", thorough)
-        patch.setattr(auditing, "compare_counterparts", stage.compare_counterparts)
+        patch.setattr(choices, "compare_counterparts", stage.compare_counterparts)
         yield
 
 

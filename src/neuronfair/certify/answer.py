@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from neuronfair.atomic import replacing
 from neuronfair.certify.certificate import Certificate, Places, fingerprint, write
 from neuronfair.certify.proof import Proof
-from neuronfair.certify.prove import Progress, State, prove
+from neuronfair.certify.prove import Progress, prove
 from neuronfair.certify.regions import regions
 from neuronfair.certify.report import Part, ProofReport, RegionReport, RowsReport
+from neuronfair.certify.rounds import prove_together
 from neuronfair.certify.rows import certified
 from neuronfair.certify.run import CERTIFICATE, FIGURES, ProofRun
+from neuronfair.certify.state import State
 from neuronfair.certify.subject import Subject, subject_of
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
@@ -23,6 +27,7 @@ from neuronfair.errors import DomainError
 from neuronfair.model.chain import chain_of
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.scale.pool import Pool
 from neuronfair.store.files import writing
 from neuronfair.store.seal import seal
 from neuronfair.words import percent
@@ -58,27 +63,33 @@ def finished(run: ProofRun, effort: Effort) -> ProofReport | None:
 
 
 def answer(
-    subject: Subject, opened: Opened, data: Data, effort: Effort, *, show: Show, run: ProofRun | None = None
+    subject: Subject,
+    opened: Opened,
+    data: Data,
+    effort: Effort,
+    *,
+    show: Show,
+    run: ProofRun | None = None,
+    pool: Pool | None = None,
 ) -> ProofReport:
     """Prove what can be proved in the time given, and keep it in a folder, where a proof goes on from its last state.
 
-    Ctrl-C ends it with what is proved.
+    The workers of a pool prove together. Ctrl-C ends it with what is proved.
     """
     last: list[State] = []
 
-    def keep(state: State) -> None:
+    def keep(state: State) -> Path | None:
         last[:] = [state]
-        if run is not None:
-            run.keep(state)
+        return None if run is None else run.keep(state)
 
-    proof = prove(
+    proof = (prove if pool is None else partial(prove_together, pool=pool))(
         subject,
         seconds=effort.seconds,
         state=None if run is None else run.state(subject.device),
         progress=lambda told: show("Proving", round(told.seconds), round(effort.seconds), _said(told)),
         keep=keep,
     )
-    interrupted = len(last[0].open["low"]) > 0 and last[0].seconds < effort.seconds
+    interrupted = last[0].left > 0 and last[0].seconds < effort.seconds
     report = ProofReport(
         data=data.name,
         model=opened.fingerprint,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,19 +19,24 @@ from neuronfair.certify.pool import Pool
 from neuronfair.certify.proof import Proof
 from neuronfair.certify.question import Halves, Seen, look
 from neuronfair.certify.space import Boxes
-from neuronfair.certify.stopping import stopping
+from neuronfair.certify.state import State
+from neuronfair.certify.stopping import Stop, stopping
 from neuronfair.certify.subject import Subject, unread
 from neuronfair.model.threads import Threads, threads
 
-BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
+BATCH, FIRST = (
+    {"cpu": 4_096, "cuda": 1 << 17},
+    256,
+)  # boxes that are cut at once, and before it is known how long it takes
 SMALL = 512  # combinations of places up to which everybody in a box is asked
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 COSTLY = 0.1  # by which power of the time the open people go down, about
-TRIAL, EVERY = 128, 16  # boxes on which the ways to bound are compared, and after how many steps again
+TRIAL, TRIED, EVERY = 128, 4, 16  # boxes on which the ways to bound are compared, in which step, and in which again
 TOLD = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of open boxes
 SHORT = 0.2  # seconds that a step may always take
 KEEP = 10.0  # seconds between two states that are kept
+Keep = Callable[[State], Path | None]  # keeps a state, and may return a folder for pieces of it
 
 
 @dataclass(frozen=True)
@@ -47,16 +54,6 @@ class Progress:
         return max(0.0, 1 - self.fair - self.discriminatory)
 
 
-@dataclass(frozen=True)
-class State:
-    """Where a proof stands: columns of its open boxes, and of those that are done with."""
-
-    open: Mapping[str, Tensor]
-    done: Mapping[str, Tensor]
-    boxes: int
-    seconds: float
-
-
 @torch.no_grad()
 def prove(
     subject: Subject,
@@ -64,7 +61,7 @@ def prove(
     seconds: float = 60.0,
     progress: Callable[[Progress], None] | None = None,
     state: State | None = None,
-    keep: Callable[[State], None] | None = None,
+    keep: Keep | None = None,
 ) -> Proof:
     """Prove as much as can be proved about a region in so many seconds.
 
@@ -72,46 +69,58 @@ def prove(
     with what is there.
     """
     with threads(subject.device) as workers:
-        return _proved(_Search(subject, state, workers), seconds, progress, keep)
-
-
-def _proved(
-    search: _Search,
-    seconds: float,
-    progress: Callable[[Progress], None] | None,
-    keep: Callable[[State], None] | None,
-) -> Proof:
-    begun = time.perf_counter() - search.seconds
-    kept = search.seconds
-    with stopping() as stop:
-        while not search.ended and search.seconds < seconds and not stop.asked:
-            before = search.seconds
-            search.step()
-            search.seconds = time.perf_counter() - begun
-            search.pace(search.seconds - before, seconds)
-            if progress:
-                progress(search.progress())
-            if keep and search.seconds - kept > KEEP:
-                kept = search.seconds
-                keep(search.state())
+        search = Search(subject, state, workers)
+        with stopping() as stop:
+            advance(search, seconds, stop=stop, progress=progress, keep=keep)
     last = search.state()
     if keep:
         keep(last)
-    leaves = leaves_of(search.subject, (last.done, last.open))
+    return proof_of(subject, last, interrupted=stop.asked)
+
+
+def advance(
+    search: Search,
+    seconds: float,
+    *,
+    stop: Stop,
+    progress: Callable[[Progress], None] | None = None,
+    keep: Keep | None = None,
+    most: float = math.inf,
+    longest: float | None = None,
+) -> None:
+    """Go on with a proof until nothing is open, so many seconds are over, it is to stop, or so many boxes are open.
+
+    No step shall take longer than `longest`, or a small part of the seconds.
+    """
+    begun = time.perf_counter() - search.seconds
+    kept = search.seconds
+    while 0 < search.left < most and search.seconds < seconds and not stop.asked:
+        before = search.seconds
+        search.step()
+        search.seconds = time.perf_counter() - begun
+        search.pace(search.seconds - before, longest or seconds / 20)
+        if progress:
+            progress(search.progress())
+        if keep and search.seconds - kept > KEEP:
+            kept = search.seconds
+            keep(search.state())
+
+
+def proof_of(subject: Subject, state: State, *, interrupted: bool) -> Proof:
+    """Return what is proved in a state."""
+    leaves = leaves_of(subject, (state.done, state.open))
     proved = sum(leaves.fair), sum(leaves.discriminatory)
-    return Proof(search.subject.count, *proved, last.boxes, last.seconds, leaves, interrupted=stop.asked)
+    return Proof(subject.count, *proved, state.boxes, state.seconds, leaves, interrupted)
 
 
-class _Search:
+class Search:
     """A proof in the making."""
 
     def __init__(self, subject: Subject, state: State | None, workers: Threads) -> None:
         self._threads = workers
         self.subject, self._space, self._people = subject, subject.space, subject.people
-        self._batch = BATCH[subject.device.type]
-        self._steps = self._way = 0
-        people = subject.people
-        self._whole = people.share(subject.space, people.boxes, people.pattern).sum()
+        self._batch = min(FIRST, BATCH[subject.device.type])
+        self._steps, self._way = 0 if state is None else TRIED, 0
         if state is None:
             state = self._beginning()
         self.boxes, self.seconds = state.boxes, state.seconds
@@ -133,9 +142,9 @@ class _Search:
         return State(columns, decided(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool)), 0, 0.0)
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing is open any more."""
-        return len(self._pool) == 0
+    def left(self) -> int:
+        """How many boxes are open."""
+        return len(self._pool)
 
     def step(self) -> None:
         """Take the boxes with the most open people, ask everybody in small ones, and cut the others."""
@@ -154,15 +163,16 @@ class _Search:
             self._examine(halves, pattern[old].long().repeat(2), told)
         self._steps += 1
 
-    def pace(self, step: float, seconds: float) -> None:
-        """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept; or more."""
-        most = BATCH[self.subject.device.type]
-        wanted = max(SHORT, seconds / 20)
+    def pace(self, step: float, wanted: float) -> None:
+        """Take fewer boxes at once if a step took longer than is wanted, or more; one that compared ways says nothing."""
+        if self._steps % EVERY == TRIED + 1:
+            return
+        most, wanted = BATCH[self.subject.device.type], max(SHORT, wanted)
         self._batch = max(16, self._batch // 2) if step > wanted else min(most, self._batch * (1 + (step < wanted / 3)))
 
     def progress(self) -> Progress:
         """Return how far the proof is."""
-        fair, flips = ((self._proved + self._pool.proved) / self._whole).tolist()
+        fair, flips = ((self._proved + self._pool.proved) / self.subject.whole).tolist()
         return Progress(fair, flips, self.boxes, self.seconds)
 
     def state(self) -> State:
@@ -194,7 +204,7 @@ class _Search:
             columns = undecided(boxes, pattern, zero, zero)
             self._put({**columns, "axis": longest.int(), "last": last.int()}, None)
             return
-        if bounder.ways > 1 and self._steps % EVERY == 4:
+        if bounder.ways > 1 and self._steps % EVERY == TRIED:
             self._way = self._best_way(boxes, pattern, told)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]

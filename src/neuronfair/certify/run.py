@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from neuronfair.certify.prove import State
+from neuronfair.certify.state import State, recovered
 from neuronfair.domain.data import Data
 from neuronfair.model.decision import Decision
-from neuronfair.store.files import load_state, save_state
+from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.store.journal import PROOF
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.seal import Json
 
 CERTIFICATE, FIGURES = "certificate.parquet", "proof.json"  # made of the last state: no line names them
+SHARDS = "shards"  # what pieces of the last state have done since, while several workers prove
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,18 @@ class ProofRun:
             return None
         last = parts[-1]
         tensors = load_state(self.ledger.path(last["state"]), device)
-        columns = {
-            kind: {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
-            for kind in ("open", "done")
-        }
-        return State(**columns, boxes=last["boxes"], seconds=last["seconds"])
+        return recovered(State.of(tensors, last["boxes"], last["seconds"]), self._pieces)
 
-    def keep(self, state: State) -> None:
-        """Keep where the proof stands."""
-        tensors = {f"open.{name}": tensor for name, tensor in state.open.items()}
-        tensors |= {f"done.{name}": tensor for name, tensor in state.done.items()}
+    def keep(self, state: State) -> Path:
+        """Keep where the proof stands, and return the folder in which pieces of it may keep theirs."""
         entry = {"boxes": state.boxes, "seconds": state.seconds}
-        self.ledger.part(PROOF, entry, {"state": partial(save_state, tensors)})
+        self.ledger.part(PROOF, entry, {"state": partial(save_state, state.tensors)})
+        with writing(self.folder), suppress(FileNotFoundError):
+            shutil.rmtree(self.folder / SHARDS)
+        return self._pieces
+
+    @property
+    def _pieces(self) -> Path:
+        """Where pieces of the last state keep theirs: no other state has such a name."""
+        last = self.ledger.journal.parts[PROOF][-1]
+        return self.folder / SHARDS / f"{Path(last['state']).stem}-{last['crc32']['state']:08x}"

@@ -50,6 +50,11 @@ class Subject:
         """How many people there are, exactly."""
         return sum(self.people.count(self.space, self.people.boxes, self.people.pattern))
 
+    @cached_property
+    def whole(self) -> Tensor:
+        """All people as a share of all combinations of codes, about."""
+        return self.people.share(self.space, self.people.boxes, self.people.pattern).sum()
+
     @property
     def device(self) -> torch.device:
         """Where it computes."""

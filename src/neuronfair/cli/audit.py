@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
-from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain
+from neuronfair.cli.cluster import RayOption, pool_of
+from neuronfair.cli.order import Order, Outputs, carry_out
 from neuronfair.cli.twins import Twins
-from neuronfair.errors import DataError
-from neuronfair.shown import visible
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from neuronfair.domain.data import Data
-    from neuronfair.model.descent import TrainingSettings
-    from neuronfair.model.open import Opened
-    from neuronfair.model.weights import Card
-    from neuronfair.verdict.checks import Ready
-    from neuronfair.verdict.playground import Playground
-    from neuronfair.verdict.report import Report
-    from neuronfair.verdict.settings import AuditSettings
-
-LARGE = 10_000  # rows from which on large steps cost a classifier no accuracy
 INTERRUPTED, FIRED = 130, 1
 
 
@@ -111,6 +96,7 @@ def audit(
     markdown: Annotated[Path | None, typer.Option(help="Write a summary in Markdown.")] = None,
     device: options.DeviceOption = "cpu",
     seed: options.SeedOption = 0,
+    ray: RayOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Audit a model: how often, where and for whom a sensitive attribute flips its decision.
@@ -128,79 +114,54 @@ def audit(
 
     `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.domain.data import DATASETS
-    from neuronfair.domain.own_population import read_people
-    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.render.console import make_console
     from neuronfair.render.terminal import audit_report
-    from neuronfair.store.discard import check_discardable, discard
-    from neuronfair.verdict.about import Origin
-    from neuronfair.verdict.audit import run
-    from neuronfair.verdict.checks import Checks
-    from neuronfair.verdict.folder import PAGE, check_audit_folder, check_writable, own_weights
-    from neuronfair.verdict.playground import playground
-    from neuronfair.verdict.settings import AuditSettings
+    from neuronfair.verdict.folder import PAGE
 
-    if force:
-        check_writable(out)
-        check_discardable(out, (data, model, weights, domain, attributes_file, population, corpus, baseline))
-    else:
-        check_audit_folder(out)
-    outputs = _Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    read = (domain, model, weights, attributes_file, population, None if corpus_add else corpus)
-    outputs.check(corpus if corpus_add else None, [data, *(str(path) for path in read if path is not None)])
-    options.check_device(device)
-    options.read_decision(decision)
-    console = make_console(quiet=quiet or options.is_stdout(json_file))
-    given: dict[str, Any] = {"seeds": seeds, "steps": steps, "seconds": seconds, "samples": samples}
-    given |= {"seed": seed, "prove": prove, "repair": repair, "plausible": plausible}
-    given["twins"] = None if twins is None else twins.value
-    settings = AuditSettings.quick() if quick else AuditSettings()
-    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
-    beside = tables.Beside.of(attributes_file, key)
-    found = tables.load_data(data, encoding, domain, sensitive, target, source, take_rules, beside)
-    table = found.data
-    people = None if population is None else read_people(population, table.domain)
-    for remark in found.remarks:
-        console.print(f"Table: {remark}")
-    ready = Checks(fail_if or (), corpus, corpus_add, baseline, trust_feeding).read(table.domain)
-    own = own_weights(out) if model is None and not force else None
-    opened, card = _open_or_train(source, table, own, ready, settings, _training(table, quick), console)
-    game = playground(opened, table) if interactive else None
-    origin = Origin(
-        command=shlex.join(["neuronfair", *sys.argv[1:]]),
-        card=card,
-        trained_here=model is None,
+    order = Order(
+        data=data,
+        model=model,
         weights=weights,
-        trust_pickle=trust_pickle,
         preprocess=preprocess,
-        table=None if data in DATASETS else data,
-        beside=() if beside is None else beside.words,
-        domain_text=found.text,
-        inferred=found.inferred,
-        reads=found.reads,
-        left_out=found.left_out,
+        trust_pickle=trust_pickle,
+        decision=decision,
+        domain=domain,
+        target=target,
+        attributes_file=attributes_file,
+        key=key,
+        sensitive=sensitive,
+        take_rules=take_rules,
+        encoding=encoding,
+        interactive=interactive,
+        quick=quick,
+        seeds=seeds,
+        steps=steps,
+        seconds=seconds,
+        samples=samples,
+        prove=prove,
+        twins=None if twins is None else twins.value,
+        plausible=plausible,
+        population=population,
+        repair=repair,
+        fail_if=tuple(fail_if or ()),
+        trust_feeding=trust_feeding,
+        corpus=corpus,
+        corpus_add=corpus_add,
+        baseline=baseline,
+        device=device,
+        seed=seed,
     )
-    if force:  # not before all that can be wrong was read
-        discard(out)
-    with progress_bar("Auditing", quiet=console.quiet) as show:
-        result = run(
-            opened,
-            table,
-            settings=settings,
-            ready=ready,
-            origin=origin,
-            folder=out,
-            progress=lambda what, done, total, note="": show(done, total, note, what=what),
-            people=people,
-        )
-    report = result.report
-    outputs.write(report, game)
+    outputs = Outputs(out, html or out / PAGE, json_file, junit, markdown)
+    console = make_console(quiet=quiet or options.is_stdout(json_file))
+    command = shlex.join(["neuronfair", *sys.argv[1:]])
+    with pool_of(ray) as pool:
+        apart = None if ray is None else pool
+        result = carry_out(order, outputs, console, command=command, force=force, pool=apart)
     if result.failure is not None:
         raise result.failure
-    ready.extend(report)
+    report = result.report
     console.print(audit_report(report))
-    if found.inferred:
+    if report.data.domain_inferred:
         console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
     console.print(f"Page: {outputs.html}", soft_wrap=True)
     if report.reproduction.interrupted:
@@ -210,89 +171,3 @@ def audit(
             for failed in (one for one in report.gate.checks if one.fired):
                 complain(f"--fail-if '{failed.expression}': {failed.text}")
         raise typer.Exit(FIRED)
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    """The files that an audit writes besides its runs."""
-
-    folder: Path
-    html: Path
-    json: Path | None
-    junit: Path | None
-    markdown: Path | None
-
-    def check(self, corpus: Path | None, inputs: list[str]) -> None:
-        """Refuse files that cannot be written, that the audit reads, or that it writes as something else."""
-        from neuronfair.store.manifest import DOMAIN, MANIFEST
-        from neuronfair.verdict.folder import FIGURES, WEIGHTS
-
-        own = {name: self.folder / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
-        for place in own.values():
-            if place.exists():
-                options.check_out(place)
-        taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        taken |= {realpath(name): "read by this audit" for name in inputs}
-        named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
-        for option, path in {**named, "--corpus": corpus}.items():
-            if path is None or (
-                option == "--json" and (options.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))
-            ):
-                continue
-            if realpath(path) in taken:
-                raise DataError(f"{option} {path}: is {taken[realpath(path)]}. Choose another name")
-            taken[realpath(path)] = f"also named by {option}"
-            if self.folder.exists() or path.absolute().parent != self.folder.absolute():  # which is made later
-                options.check_out(path)
-
-    def write(self, report: Report, game: Playground | None) -> None:
-        """Write them all but audit.json, which the audit has written."""
-        from neuronfair.render.junit import junit
-        from neuronfair.render.markdown import markdown
-        from neuronfair.render.page import audit_page
-        from neuronfair.verdict.folder import FIGURES
-
-        options.write_file(self.html, audit_page(report, game))
-        if self.junit is not None:
-            options.write_file(self.junit, junit(report))
-        if self.markdown is not None:
-            options.write_file(self.markdown, markdown(report))
-        if self.json is not None and options.is_stdout(self.json):
-            sys.stdout.write(visible(report.to_json(), keep="\n"))
-        elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
-            options.write_file(self.json, report.to_json())
-
-
-def _open_or_train(
-    source: options.Source,
-    table: Data,
-    own: Path | None,
-    ready: Ready,
-    settings: AuditSettings,
-    training: TrainingSettings,
-    console: Console,
-) -> tuple[Opened, Card | None]:
-    """Return the model and the card of one of our own; without a --model, `own` or one that is trained now."""
-    from neuronfair.model.weights import load
-    from neuronfair.store.manifest import rows_digest
-    from neuronfair.verdict.folder import check_same
-    from neuronfair.verdict.settings import WHITE
-
-    if source.model is None and own is None:
-        ready.refuse(table.domain.sensitive, settings.methods or WHITE, settings.twins)
-        return source.train(table, console, settings.seed, training)
-    if own is not None:  # the classifier of that audit is right for the same table only
-        check_same(own.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
-    path = source.model or str(own)
-    opened = replace(source, model=path).open(table)
-    ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
-    return opened, load(path)[1] if opened.kind == "neuronfair" else None
-
-
-def _training(table: Data, quick: bool) -> TrainingSettings:
-    """Return how to train a classifier on the spot: in seconds rather than minutes on a large table."""
-    from neuronfair.model.descent import TrainingSettings
-
-    if len(table) < LARGE:
-        return TrainingSettings(restarts=1) if quick else TrainingSettings()
-    return TrainingSettings(restarts=1, batch=512, lr=0.003, patience=2 if quick else 5, epochs=10 if quick else 100)

@@ -13,6 +13,7 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain, warn_of_feeding
+from neuronfair.cli.cluster import RayOption, pool_of
 from neuronfair.errors import NeuronFairError
 from neuronfair.words import listed, plural
 
@@ -63,13 +64,14 @@ def certify(
     force: options.ForceOption = False,
     json_file: options.JsonOption = None,
     device: options.DeviceOption = "cpu",
+    ray: RayOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Prove for how many people the decision cannot flip when only the sensitive attribute changes.
 
     Everybody of the domain, or of the region that --where names, is proved fair, proved discriminatory, or left open.
     The folder holds proof.json and certificate.parquet. After Ctrl-C or a kill the same command goes on; with more
-    --seconds it goes on, too.
+    --seconds it goes on, too. With --ray all cores of this machine, or of a cluster, prove together.
 
     --check FILE verifies a certificate for the model that you name: exit status 0 if all of it holds, 1 if not.
 
@@ -143,8 +145,16 @@ def certify(
     if report is not None:
         console.print(f"{out}: this proof is finished already. More --seconds go on with it, --force begins anew.")
     else:
-        with progress_bar("Proving", quiet=console.quiet) as bar:
-            report = answer(subject, opened, table, effort, run=run, show=lambda what, *rest: bar(*rest, what=what))
+        with pool_of(ray) as pool, progress_bar("Proving", quiet=console.quiet) as bar:
+            report = answer(
+                subject,
+                opened,
+                table,
+                effort,
+                show=lambda what, *rest: bar(*rest, what=what),
+                run=run,
+                pool=None if ray is None else pool,
+            )
     console.print(proof_report(report))
     if subject.bounder is not None:  # otherwise there is nothing but the model's own word
         origin = Origin(weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)

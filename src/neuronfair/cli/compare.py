@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import chdir
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neuronfair import __version__
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
+from neuronfair.cli.cluster import RayOption, pool_of
 from neuronfair.cli.twins import Twins, TwinsOption
 from neuronfair.words import listed
+
+if TYPE_CHECKING:
+    from neuronfair.domain.data import Data
+    from neuronfair.model.blackbox import Model
+
+
+@dataclass(frozen=True)
+class _Opens:
+    """Opens the model in a worker, as it was opened here."""
+
+    source: options.Source
+    data: Data
+    folder: Path  # to which paths are relative
+
+    def __call__(self) -> Model:
+        """Return the model."""
+        with chdir(self.folder):
+            return self.source.open(self.data.to("cpu")).model
 
 
 class _Phase(StrEnum):
@@ -51,6 +72,7 @@ def compare(
     json_file: options.JsonOption = None,
     device: options.DeviceOption = "cpu",
     seed: options.SeedOption = 0,
+    ray: RayOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Search one model with several methods: same seeds, same budget, same judge.
@@ -97,13 +119,16 @@ def compare(
         decision=opened.decision,
         twins=twins.value,
     )
-    with progress_bar("Comparing methods", quiet=console.quiet) as show:
+    opens = None if model is None else _Opens(source, table, Path.cwd())
+    with progress_bar("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
 
         def note(phase: str, done: int, total: int, found: int) -> None:
             show(done, total, f"{found:,} findings", what=phase)
 
         chosen = able(network) if chosen is None else chosen
-        result = run(network, table.domain, table.rows, chosen, plan, phase=phase.value, repeats=repeats, progress=note)
+        said: dict[str, Any] = {"phase": phase.value, "repeats": repeats, "progress": note, "opens": opens}
+        apart = None if ray is None else pool
+        result = run(network, table.domain, table.rows, chosen, plan, pool=apart, **said)
     console.print(compare_report(result, table.domain))
     if plot is not None:
         title = f"{table.name}, {listed(table.domain.sensitive)}: {result.seeds:,} seeds"

@@ -58,6 +58,30 @@ class Beside:
         return beside(read_sheet(table), read_sheet(self.file), list(dict.fromkeys(wanted)), self.key)
 
 
+def check_described(
+    name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None, beside: Beside | None
+) -> None:
+    """Refuse a table that is not there, or of which too much or too little is said."""
+    from neuronfair.domain.data import DATASETS
+
+    if name in DATASETS:
+        if domain is not None or target is not None:
+            raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
+        if beside is not None:
+            raise DataError(f"{name}: has all its columns; --attributes-file is for tables of your own")
+        return
+    if not Path(name).exists():
+        raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
+    if encoding != "default":
+        raise DataError(
+            f"--encoding {encoding}: for the data sets of the paper only. Say encode = … in a --domain file"
+        )
+    if domain is not None and target is not None:
+        raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
+    if domain is None and not (target is not None and options.names(sensitive)):
+        raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
+
+
 def load_data(
     name: str,
     encoding: str,
@@ -76,25 +100,12 @@ def load_data(
     from neuronfair.domain.data import DATASETS, load
     from neuronfair.verdict.given import given
 
+    check_described(name, encoding, domain, sensitive, target, beside)
     chosen, path = options.names(sensitive), Path(name)
     source = source or options.Source()
     if name in DATASETS:
-        if domain is not None or target is not None:
-            raise DataError(f"{name}: has its own domain and target; --domain and --target are for tables of your own")
-        if beside is not None:
-            raise DataError(f"{name}: has all its columns; --attributes-file is for tables of your own")
         table, trust = load(name, encoding, sensitive=chosen), source.trust_pickle
         return given(table, model=source.speaking, trust_pickle=trust, take_rules=take_rules, opens=source.opens)
-    if not path.exists():
-        raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
-    if encoding != "default":
-        raise DataError(
-            f"--encoding {encoding}: for the data sets of the paper only. Say encode = … in a --domain file"
-        )
-    if domain is not None and target is not None:
-        raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
-    if domain is None and not (target is not None and chosen):
-        raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
     return given(
         path if beside is None else beside.joined(path, chosen, domain),
         model=source.speaking,

@@ -34,12 +34,23 @@ class Combinations(NamedTuple):
 
     def number(self, rows: Tensor) -> Tensor:
         """Return where the values of each row stand, from (…, d) to (…); codes outside are moved into their bounds."""
-        return (rows.index_select(-1, self.columns).clamp(self.first, self.last) * self.strides).sum(-1)
+        codes = rows.index_select(-1, self.columns).clamp(self.first, self.last)
+        return (codes * self.strides).sum(-1) if len(self.columns) > 1 else codes[..., 0]
 
     def ahead(self, rows: Tensor, places: Tensor) -> Tensor:
         """Return each row with the values that come so many places, (k,) or (n, k), after its own: (n, k, d)."""
-        values = self.values[(self.number(rows)[:, None] + places) % len(self.values)]
-        return rows[:, None].repeat(1, places.shape[-1], 1).index_copy_(2, self.columns, values)
+        copies = rows[:, None].expand(-1, places.shape[-1], -1).clone()  # a third of the time of repeat()
+        return copies.index_copy_(2, self.columns, self._values(rows, places))
+
+    def member(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Return each row with the values that come so many places, (n,), after its own; with 0 it stays as it is."""
+        values = self._values(rows, places[:, None])[:, 0]
+        own = rows.index_select(1, self.columns)  # a row outside its bounds stays itself
+        return rows.index_copy(1, self.columns, torch.where(places[:, None] > 0, values, own))
+
+    def _values(self, rows: Tensor, places: Tensor) -> Tensor:
+        numbers = (self.number(rows)[:, None] + places) % len(self.values)
+        return self.values[numbers] if len(self.columns) > 1 else numbers[..., None]  # the values of one are 0, 1, …
 
 
 def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[str]) -> None:

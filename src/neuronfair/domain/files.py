@@ -93,6 +93,20 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
         raise DataError(f"{path}: cannot be read as CSV: {error}") from None
 
 
+def read_header(path: Path) -> list[str] | None:
+    """Return the names of a CSV file's columns, by its first lines alone; None where that is not enough to know."""
+    with path.open("rb") as file:
+        content = file.read(_SAMPLE)
+    try:
+        text = content.decode("utf-8-sig", "strict" if len(content) < _SAMPLE else "ignore")
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), skipinitialspace=True)
+        header = next((cells for cells in rows if any(map(str.strip, cells))), None)
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    plain = header is not None and "\0" not in text and rows.line_num < text.count("\n")
+    return [name.strip() for name in header] if plain and header is not None else None
+
+
 def _text(content: bytes, path: Path) -> Sheet:
     if content.startswith(b"PK\3\4"):
         raise DataError(f"{path}: this is a workbook or another zip archive. Save the table as CSV or Parquet")

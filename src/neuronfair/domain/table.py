@@ -15,6 +15,7 @@ from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.base import Twins
 from neuronfair.domain.combinations import Combinations, check_sensitive
 from neuronfair.domain.identity import digest, exact, key_coefficients
+from neuronfair.domain.neighbours import Neighbours
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.domain.twinning import FLIPS, Twinning
 from neuronfair.errors import DomainError, did_you_mean, repeated
@@ -131,10 +132,10 @@ class TableDomain:
 
     # Which rows exist
 
-    @property
-    def ruled(self) -> set[int]:
-        """The positions of the attributes that rules name."""
-        return self._rulebook.columns
+    @cached_property
+    def sensitive_are_ruled(self) -> bool:
+        """Whether a rule names a sensitive attribute."""
+        return not self._rulebook.columns.isdisjoint(self.sensitive_columns)
 
     @property
     def restricted(self) -> bool:
@@ -155,8 +156,12 @@ class TableDomain:
 
         Where a rule is broken, the fewest attributes are changed that mend it, a sensitive one if nothing else does.
         """
-        rows = torch.minimum(rows.clamp(min=0), self.sizes - 1)
+        rows = rows.clamp(*self._bounds)
         return self._rulebook.mend(rows, self._mending_weights) if self.rules else rows
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor]:  # the first and the last code of each attribute
+        return torch.zeros_like(self.sizes), self.sizes - 1
 
     @cached_property
     def _mending_weights(self) -> Tensor:
@@ -183,12 +188,9 @@ class TableDomain:
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Return the nearest valid rows to `codes` with the sensitive values of `rows`; if none is, the row stays."""
-        columns = list(self.sensitive_columns)
-        codes = codes.clone()
-        codes[:, columns] = rows[:, columns]
-        moved = self.clip(codes)
-        if self.ruled & set(columns):
-            kept = (moved[:, columns] == rows[:, columns]).all(1, keepdim=True)
+        moved = self.clip(torch.where(self.free, codes, rows))
+        if self.sensitive_are_ruled:
+            kept = (self.free | (moved == rows)).all(1, keepdim=True)
             moved = torch.where(kept, moved, rows)
         return moved
 
@@ -197,13 +199,11 @@ class TableDomain:
 
         An ordered one goes one step up or down, at a bound inwards; a nominal one, or an empty cell, anywhere else.
         """
-        sizes, points = self.sizes, self.points
-        step = torch.where(u < 0.5, -1, 1)
-        outside = (rows + step < 0) | (rows + step >= points)
-        near = torch.where(outside, rows - step, rows + step)
-        other = (rows + 1 + (u * (sizes - 1)).long()) % sizes
-        steps = self.ordered & (points > 1) & ((rows < points) | (points == sizes))
-        return torch.where(sizes == 1, rows, torch.where(steps, near, other))
+        return self._neighbours.drawn(rows, u)
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours.of(self.sizes, self.points, self.ordered)
 
     @cached_property
     def ordered(self) -> Tensor:

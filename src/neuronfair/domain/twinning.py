@@ -53,16 +53,14 @@ class Flips:
         """
         twins = domain.combinations.ahead(rows, domain.combinations.others)
         valid = torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device)
-        if domain.ruled & set(domain.sensitive_columns):
+        if domain.sensitive_are_ruled:
             broken = domain.broken(twins.flatten(0, 1)).view(*valid.shape, len(domain.rules))
             valid = ~(broken & ~domain.broken(rows)[:, None]).any(-1)
         return Twins(twins, valid)
 
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
-        number = number[:, None]
-        others = domain.combinations.ahead(rows, number)[:, 0]
-        return torch.where(number > 0, others, rows)  # a row outside its bounds stays itself
+        return domain.combinations.member(rows, number)
 
     def to(self, device: torch.device) -> Flips:
         """Return the same on another device."""

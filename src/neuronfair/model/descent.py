@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from neuronfair.errors import ModelError
 from neuronfair.model.layers import evaluating
 from neuronfair.model.network import Network
+from neuronfair.model.optimiser import Adam, WeightMean
 
 # A fixed prior on the weights weighs less, the more rows speak: the decay is PRIOR / rows, but never more than
 # MAX_DECAY. Chosen by validation loss: 0.05 was best for 420 rows, 0.002 for 23,000 and 32,000.
@@ -29,6 +29,8 @@ EVALUATION_ROWS = 8192
 
 M = TypeVar("M", bound=nn.Module)
 Rows = tuple[Tensor, Tensor]
+Learn = Callable[[Tensor, Tensor], Tensor]
+"""Takes rows and labels, leaves the gradients of a module's loss on them, and returns that of each network: (k,)."""
 Note = Callable[[int, dict[int, float]], None]
 """Told the epoch, and the validation loss of each network that is still trained, by its number from 0."""
 
@@ -97,6 +99,7 @@ def descend(
     shuffles: Sequence[torch.Generator],
     *,
     chosen: Tensor | None = None,
+    learn: Learn | None = None,
     progress: Note | None = None,
 ) -> list[Course]:
     """Run the training loop itself; the module ends with the mean weights of its best epoch.
@@ -104,7 +107,7 @@ def descend(
     A module may hold k networks as one (`model/stacked.py`): all its tensors then begin with that dimension, it
     takes (k, n, d) and gives (k, n, classes), and `chosen`, (k, n), says which of the rows each of them learns from.
     Each has its own order, its own best epoch and its own end, as if it were alone; the others go on without it.
-    `progress` is called after every epoch.
+    `learn` may know the gradients without autograd. `progress` is called after every epoch.
     """
     weights = [p for p in module.parameters() if p.requires_grad]
     if not weights:
@@ -114,9 +117,10 @@ def descend(
     check_classes(scores_of(module, held_x[:1]).flatten(0, -2), torch.cat([y, held_y]))
     n = len(x) if chosen is None else chosen.shape[1]
     decay = min(MAX_DECAY, PRIOR / n) if settings.weight_decay is None else settings.weight_decay
-    optimiser = torch.optim.Adam(weights, lr=settings.lr, weight_decay=decay, fused=True)
+    optimiser = Adam(weights, settings.lr, decay)
+    learn = learn or (lambda x, y: _learn(module, x, y))
     memory = AVERAGED_EPOCHS * math.ceil(n / settings.batch)
-    mean = _Mean(module, memory)
+    mean = WeightMean(module, memory)
     history: list[list[tuple[float, float]]] = [[] for _ in shuffles]
     best, best_epoch = torch.full((len(shuffles),), math.inf), torch.zeros(len(shuffles), dtype=torch.int64)
     best_state = copy.deepcopy(module.state_dict())
@@ -124,7 +128,8 @@ def descend(
     for epoch in range(1, settings.epochs + 1):
         order = torch.stack([torch.randperm(n, generator=shuffles[i]) for i in going.tolist()]).to(x.device)
         order = order[0] if chosen is None else chosen[going.to(x.device)].gather(1, order)
-        seen = _epoch(module, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
+        module.train()
+        seen = _epoch(learn, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
         unseen = _losses(scores_of(mean.module, held_x), held_y).cpu().float()
         for i, learned, held_out in zip(going.tolist(), seen.tolist(), unseen.tolist(), strict=True):
             history[i].append((learned, held_out))
@@ -150,62 +155,33 @@ def descend(
     return [Course(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
 
 
-def _leave(module: nn.Module, mean: _Mean, adam: torch.optim.Adam, stays: Tensor) -> None:
+def _leave(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
     """Take the networks that are done out of a stack, and what the mean and Adam know of them."""
     for weight in (*module.parameters(), *mean.module.parameters()):
         weight.data, weight.grad = weight.data[stays], None
-    for known in adam.state.values():
-        known.update({name: tensor[stays] for name, tensor in known.items() if tensor.dim()})
+    for known in (optimiser.means, optimiser.squares):
+        known[:] = [tensor[stays] for tensor in known]
     mean.list_tensors()
 
 
-class _Mean:
-    """A copy of a module whose weights are the mean of those of the last steps, the latest weighing most.
-
-    What torch's `AveragedModel` does; but that one lists all tensors anew in every step of a small network.
-    """
-
-    def __init__(self, module: nn.Module, memory: float) -> None:
-        self.source, self.module = module, copy.deepcopy(module)
-        self.blend = get_ema_multi_avg_fn(1 - 1 / memory)  # type: ignore[no-untyped-call]
-        self.begun, self.buffered = False, any(True for _ in module.buffers())
-        self.list_tensors()
-
-    def list_tensors(self) -> None:
-        """Look up what is to follow what: once, and again where the module has changed its tensors."""
-        pairs = list(zip(_tensors(self.module), _tensors(self.source), strict=True))
-        self.mine, self.theirs = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
-        self.counts = [pair for pair in pairs if not pair[0].is_floating_point()]
-
-    def follow(self) -> None:
-        """Take in the weights that the module has now; the first time there are no others."""
-        if self.buffered:  # a forward pass may put another tensor in the place of a buffer
-            self.list_tensors()
-        exact = self.counts if self.begun else [*self.counts, *zip(self.mine, self.theirs, strict=True)]
-        for mine, theirs in exact:
-            mine.copy_(theirs)
-        if self.begun:
-            self.blend(self.mine, self.theirs, None)
-        self.begun = True
-
-
-def _tensors(module: nn.Module) -> list[Tensor]:
-    return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
-
-
-def _epoch(module: nn.Module, mean: _Mean, rows: Rows, adam: torch.optim.Adam, parts: Sequence[Tensor]) -> Tensor:
+def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: Sequence[Tensor]) -> Tensor:
     """Train on every part of the rows in turn, let `mean` follow, and return the sum of the losses on the way: (k,)."""
     x, y = rows
-    module.train()
     total = torch.zeros((), device=x.device)
     for part in parts:  # (b,), or (k, b) for k networks
-        losses = _losses(module(_lines(x, part)), _lines(y, part))
-        adam.zero_grad()
-        torch.autograd.backward(losses.sum())
-        adam.step()
+        losses = learn(_lines(x, part), _lines(y, part))
+        optimiser.step()
         mean.follow()
-        total = total + losses.detach() * part.shape[-1]
+        total = total + losses * part.shape[-1]
     return total
+
+
+def _learn(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of a module, (1,), and leave its gradients."""
+    losses = _losses(module(x), y)
+    module.zero_grad()
+    torch.autograd.backward(losses.sum())
+    return losses.detach()
 
 
 def _lines(rows: Tensor, numbers: Tensor) -> Tensor:

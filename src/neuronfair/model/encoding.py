@@ -15,6 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 
 ROWS_PER_PASS = 1 << 15
+ROWS_PER_PASS_GPU = 1 << 18  # where fewer would not keep it busy
 NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
 _CPU = torch.device("cpu")
 
@@ -41,8 +42,11 @@ class Encoding(Protocol):
     def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the network input of rows: (n, *shape)."""
 
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return the first-order effect of single moves, from a gradient by the network input: (n, m)."""
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
+        """Return the first-order effect of single moves, from a gradient by the network input: (n, m).
+
+        Without `columns` there is one move of each code in turn.
+        """
 
     def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the codes that one step uphill leads to, perhaps out of their bounds: (n, d)."""
@@ -82,7 +86,7 @@ class TableEncoding:
         self.width = sum(widths)
         self.shape = (self.width,)
         on_cpu = device.type == "cpu"
-        self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS
+        self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS_GPU
         self.is_block = torch.tensor(blocks, device=device)
         starts = [0, *accumulate(widths[:-1])]
         self.offset = torch.tensor([s if width else 0 for s, width in zip(starts, widths, strict=True)], device=device)
@@ -92,17 +96,21 @@ class TableEncoding:
             for column, a in enumerate(attributes)
             if a.empty is not None and a.given and not blocks[column]  # a block has a place for it
         ]
-        self._factor = torch.tensor(factor, dtype=torch.float64, device=device)
-        self._shift = torch.tensor(shift, dtype=torch.float64, device=device)
+        self._lines = {torch.float64: torch.tensor([factor, shift], dtype=torch.float64, device=device)}
+        # Whether every attribute is one input, in the same order; then nothing need be looked up.
+        self._plain = not any(blocks) and all(widths)
+        self._columns = torch.arange(len(attributes), device=device)
         single = [column for column, a in enumerate(attributes) if a.given and not blocks[column]]
         self._numbers = torch.tensor(single, dtype=torch.int64, device=device)
         self._blocks = self.is_block.nonzero()[:, 0]
+        self._number_inputs = self.offset[self._numbers]
+        self._block_offset, self._block_size = self.offset[self._blocks], self.size[self._blocks]
         # For every block the inputs of its values, and which of these exist: (blocks, values of the largest block).
         largest = max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)])
         check_size(largest * sum(blocks), "the one-hot blocks of the domain", times=32)
         values = torch.arange(largest, device=device)
-        self._exists = values < self.size[self._blocks][:, None]
-        self._inputs = self.offset[self._blocks][:, None] + torch.where(self._exists, values, 0)
+        self._exists = values < self._block_size[:, None]
+        self._inputs = self._block_offset[:, None] + torch.where(self._exists, values, 0)
 
     @staticmethod
     def of(domain: TableDomain) -> TableEncoding:
@@ -119,35 +127,42 @@ class TableEncoding:
 
         A code outside a one-hot block leaves the block empty.
         """
-        factor, shift = self._factor.to(dtype), self._shift.to(dtype)
+        factor, shift = self._line_in(dtype)
         rows = self._placed(rows)
-        if len(self._numbers) == len(self.attributes):
-            return rows.to(dtype) * factor + shift
+        if self._plain:
+            line: Tensor = rows.to(dtype) * factor
+            return line.add_(shift)
         x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
         numbers, blocks = self._numbers, self._blocks
-        x[..., self.offset[numbers]] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
+        x[..., self._number_inputs] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
         code = rows[..., blocks].long()
-        inside = (code >= 0) & (code < self.size[blocks])
-        place = self.offset[blocks] + torch.where(inside, code, 0)
+        inside = (code >= 0) & (code < self._block_size)
+        place = self._block_offset + torch.where(inside, code, 0)
         return x.scatter_add_(-1, place, inside.to(dtype))
 
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
         """Return what each single move would add, to first order, to the quantity whose gradient this is.
 
         Move m of row i takes the attribute `columns[i, m]` to the code `codes[i, m]`; all are (n, m), the gradient is
-        (n, width) and the result is (n, m).
+        (n, width) and the result is (n, m). Without `columns` there is one move of each attribute in turn.
         """
+        factor, simple = self._line_in(gradient.dtype)[0], self._plain and not self._empty
+        if columns is None:
+            if simple:
+                return gradient * factor * (codes - rows)
+            columns = self._columns.expand(rows.shape)
         now = rows.gather(1, columns)
-        block = self.is_block[columns]
         way = codes - now
+        if simple:
+            return (gradient * factor).gather(1, columns) * way
+        block = self.is_block[columns]
         for column, empty, middle in self._empty:
             placed = [torch.where(part == empty, middle, part.double()) for part in (codes, now)]
             way = torch.where(columns == column, placed[0] - placed[1], way).to(gradient.dtype)
         offset = self.offset[columns]
         there = gradient.gather(1, offset + torch.where(block, codes, 0))
         here = gradient.gather(1, offset + torch.where(block, now, 0))
-        line = here * self._factor.to(gradient.dtype)[columns] * way
-        return torch.where(block, there - here, line)
+        return torch.where(block, there - here, here * factor[columns] * way)
 
     def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the code that the smallest step uphill leads each attribute to: (n, d).
@@ -155,7 +170,7 @@ class TableEncoding:
         A number goes one step up or down, perhaps out of its bounds; a block goes to the value with the largest effect.
         Where no step gains anything the code stays.
         """
-        codes = rows + (gradient[:, self.offset] * self._factor.to(gradient.dtype)).sign().long()
+        codes = rows + self._slopes(gradient).sign().long()
         for column, empty, _ in self._empty:  # no step leads to an empty cell or away from it
             codes[:, column] = torch.where(rows[:, column] == empty, empty, codes[:, column].clamp(max=empty - 1))
         if len(self._blocks):
@@ -171,11 +186,21 @@ class TableEncoding:
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""
-        size = (gradient[:, self.offset] * self._factor.to(gradient.dtype)).abs()
+        size = self._slopes(gradient).abs()
         if len(self._blocks):
             effects = self._block_effects(gradient, rows)
             size[:, self._blocks] = effects.masked_fill(~self._exists, 0.0).abs().amax(2)
         return size
+
+    def _line_in(self, dtype: torch.dtype) -> Tensor:
+        """Return factor and shift of every attribute, of a type and made once: (2, d)."""
+        if dtype not in self._lines:
+            self._lines[dtype] = self._lines[torch.float64].to(dtype)
+        return self._lines[dtype]
+
+    def _slopes(self, gradient: Tensor) -> Tensor:
+        """Return how steep each attribute is that is a number, one code ahead: (n, d)."""
+        return (gradient if self._plain else gradient[:, self.offset]) * self._line_in(gradient.dtype)[0]
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Return the codes with those of empty cells in the middle of their attribute."""

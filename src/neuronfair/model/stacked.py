@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from neuronfair.errors import ModelError
 from neuronfair.model.descent import (
@@ -44,6 +45,27 @@ class Stack(nn.Module):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
         return x
+
+    @torch.no_grad()
+    def learn(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the mean cross entropy of every member on its own rows, (k,), and leave the gradients of their sum.
+
+        Number for number what autograd does, in half the time: of networks this small it is mostly bookkeeping.
+        """
+        layers = list(zip(self.weights, self.biases, strict=True))
+        inputs = [x]
+        for i, (weight, bias) in enumerate(layers):
+            x = torch.baddbmm(bias, inputs[i], weight)
+            inputs.append(torch.relu_(x) if i + 1 < len(layers) else x)
+        shares, classes = functional.log_softmax(x.flatten(0, 1), 1), y.reshape(-1, 1)
+        count = y.shape[1]
+        of_shares = torch.zeros_like(shares).scatter_(1, classes, -1 / count)
+        after = torch.ops.aten._log_softmax_backward_data(of_shares, shares, 1, shares.dtype).view_as(x)
+        for (weight, bias), before in reversed([*zip(layers, inputs, strict=False)]):
+            weight.grad, bias.grad = torch.bmm(before.mT, after), after.sum(1, keepdim=True)
+            if before is not inputs[0]:
+                after = torch.ops.aten.threshold_backward(torch.bmm(after, weight.mT), before, 0)
+        return -shares.gather(1, classes).view(y.shape).mean(1)
 
     @torch.no_grad()
     def unstack(self, members: Sequence[nn.Sequential]) -> None:
@@ -143,6 +165,7 @@ def train_members(
             settings,
             shuffles,
             chosen=chosen,
+            learn=stack.learn,
             progress=progress,
         )
     stack.unstack(members)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport
+from neuronfair.verdict.index import Index
 from neuronfair.verdict.report import Report
 from neuronfair.words import listed, percent
 
@@ -20,9 +21,29 @@ def junit(report: Report) -> str:
     of its own comes first if the model seems to be wrongly fed. A failure shows the worst pair in words and how to
     see it again. Control characters, most of which XML cannot hold, are written out.
     """
-    root = ElementTree.Element("testsuites", name=f"neuronfair audit of {visible(report.data.name)}")
-    for name, cases in _suites(report).items():
-        suite = ElementTree.SubElement(root, "testsuite", name=visible(name))
+    return _document(f"neuronfair audit of {report.data.name}", _suites(report))
+
+
+def junit_of_all(index: Index, reports: Mapping[str, Report]) -> str:
+    """Return many audits as JUnit XML: the suites of each, behind its name; an audit that ended early is an error."""
+    suites = dict[str, list[ElementTree.Element]]()
+    for line in index.audits:
+        if line.state in ("error", "not finished"):
+            case = _case(line.name, WHOLE)
+            ElementTree.SubElement(case, "error", message=visible(line.error or line.state), type=line.state)
+            suites[line.name] = [case]
+        else:
+            for suite, cases in _suites(reports[line.name]).items():
+                suites[f"{line.name}: {suite}"] = cases
+                for case in cases:
+                    case.set("classname", f"neuronfair.{visible(line.name)}.{visible(suite)}")
+    return _document(f"neuronfair audits of {index.file}", suites)
+
+
+def _document(name: str, suites: Mapping[str, Sequence[ElementTree.Element]]) -> str:
+    root = ElementTree.Element("testsuites", name=visible(name))
+    for suite_name, cases in suites.items():
+        suite = ElementTree.SubElement(root, "testsuite", name=visible(suite_name))
         suite.extend(cases)
         _count(suite)
     _count(root)
@@ -99,6 +120,6 @@ def _count(suite: ElementTree.Element) -> None:
     cases = list(suite.iter("testcase"))
     suite.set("tests", str(len(cases)))
     suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
-    suite.set("errors", "0")
+    suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
     suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
     suite.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")

@@ -17,6 +17,7 @@ from torch import Tensor
 from neuronfair.errors import RunError
 from neuronfair.model.network import Network
 from neuronfair.model.threads import one_thread
+from neuronfair.search.beside import beside
 from neuronfair.search.budget import Budget
 from neuronfair.search.findings import Aside, Findings
 from neuronfair.search.judged import keys_of
@@ -106,15 +107,26 @@ def search(
     stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
+    on_cpu = world.domain.device.type == "cpu"
     # Rows so wide that few of them fill a pass keep all threads busy.
     few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
     if Replays.fit(world, method) and not budget.counts_findings:
         steps: Steps = Replays(world, method)
     else:
         steps = partial(step, world, method, exact=budget.counts_findings)
-        if record.even and isinstance(world.network, Network) and world.domain.device.type == "cpu":
+        if record.even and isinstance(world.network, Network) and on_cpu:
             steps = evenly(steps)
-    with _ctrl_c() as pressed, one_thread(few and world.domain.device.type == "cpu"):
+
+    def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
+        found, lines = tally.confirm(recent, lines, told=checkpoint is not None)
+        seconds = time.perf_counter() - clock
+        if checkpoint is not None:
+            checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
+        return seconds
+
+    # A black box is not asked by two threads at once: nobody knows whether it can be.
+    alone = not on_cpu or world.exact is world.network
+    with _ctrl_c() as pressed, one_thread(few and on_cpu), beside(not alone) as later:
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
                 stop = "walkers"
@@ -134,23 +146,19 @@ def search(
                         tally.count()
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
-                if (checkpoint is not None or not record.keep) and t % record.every == 0 and stop is None:
-                    kept = tally.since_last(told=checkpoint is not None)
-                    where = Checkpoint(t, _copied(state), *kept, time.perf_counter() - clock)
-                    if checkpoint is not None:
-                        checkpoint(where)
-    tally.count()
+                if t % record.every == 0 and stop is None:
+                    later.do(partial(keep, t, _copied(state), *tally.since_last()))
+        later.wait()
+    recent = tally.since_last()
     if progress is not None:
         progress(t, budget.steps, tally.found)
-    last = Checkpoint(t, state, *tally.since_last(told=checkpoint is not None), time.perf_counter() - clock, stop)
-    if checkpoint is not None:
-        checkpoint(last)
-    return PhaseResult(tally.findings(), tally.confirmed, stop, last.seconds)
+    seconds = keep(t, state, *recent, stop)
+    return PhaseResult(tally.findings(), tally.confirmed, stop, seconds)
 
 
 def _copied(state: State) -> State:
-    """Return the walkers as they are now: a GPU may overwrite them with the next step."""
-    return {name: x.clone() if x.device.type == "cuda" else x for name, x in state.items()}
+    """Return the walkers as they are now: the next steps may overwrite them before they are written."""
+    return {name: tensor.clone() for name, tensor in state.items()}
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:

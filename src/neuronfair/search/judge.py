@@ -13,8 +13,8 @@ from torch import Tensor
 from neuronfair.domain.base import Domain
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision, with_row
-from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.decision import Decision, leaning, with_row
+from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU
 
 NUMBERS = 1 << 27  # that a pass holds at most, where rows are very wide
 
@@ -31,12 +31,15 @@ class Judgement:
     rows: Tensor  # (n, d)
     family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
     valid: Tensor  # (n, k): whether such a twin exists
+    apart: Tensor  # (n, k): whether it does and is decided otherwise than the row
     discriminates: Tensor  # (n,): whether some members of the family are decided otherwise than others
+    only: Tensor | None = None  # (n, d): the twins themselves, where each row has one
 
     def __getitem__(self, chosen: Tensor | slice) -> Judgement:
         """Return the judgement of some of the rows."""
-        names = ("rows", "family", "valid", "discriminates")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+        names = ("rows", "family", "valid", "apart", "discriminates")
+        only = None if self.only is None else self.only[chosen]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names}, only=only)
 
     @property
     def scores(self) -> Tensor:
@@ -53,6 +56,11 @@ class Judgement:
         """The twins themselves: (n, k, d)."""
         return self.domain.twins(self.rows).rows
 
+    @property
+    def finite(self) -> Tensor:
+        """Whether no score is NaN or infinite: bool, ()."""
+        return ~(self.family * 0).any()
+
     @cached_property
     def gaps(self) -> Tensor:
         """How far each twin's scores lie from those of its row, negative for a twin that does not exist: (n, k)."""
@@ -61,30 +69,29 @@ class Judgement:
     @cached_property
     def differs(self) -> Tensor:
         """Which twins are decided otherwise than their row, none where the row does not discriminate: bool, (n, k)."""
-        differs = self.decision.differ(self.family[:, :1], self.family[:, 1:])
-        return differs & self.valid & self.discriminates[:, None]
+        return self.apart & self.discriminates[:, None]
 
     @cached_property
     def partner(self) -> Tensor:
         """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
-        if self.valid.shape[1] == 1:
-            return torch.zeros(len(self.rows), dtype=torch.int64, device=self.rows.device)
+        if self.only is not None:
+            return torch.zeros_like(self.rows[:, 0])
         gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
         return gaps.argmax(1)
 
     @cached_property
     def twin(self) -> Tensor:
         """The row of that partner: (n, d)."""
-        return self.domain.member(self.rows, self.partner + 1)
+        return self.domain.member(self.rows, self.partner + 1) if self.only is None else self.only
 
     @cached_property
     def ends(self) -> Ends:
         """How far each family reaches to both sides of the boundary, and which of its members do."""
         exists = with_row(self.valid)
         lean = self.decision.lean(self.family, exists)
-        leaning = (self.family * lean[:, None]).sum(2)
-        high = leaning.masked_fill(~exists, -torch.inf).max(1)
-        low = leaning.masked_fill(~exists, torch.inf).min(1)
+        leanings = leaning(self.family, lean)
+        high = torch.where(exists, leanings, -torch.inf).max(1)
+        low = torch.where(exists, leanings, torch.inf).min(1)
         return Ends(lean, high.values, low.values, high.indices, low.indices)
 
     @cached_property
@@ -95,22 +102,22 @@ class Judgement:
         """
         other = self.partner + 1
         own = torch.zeros_like(other)
+        if self.only is not None:
+            return Pair(own, other, self.family[:, 0], self.family[:, 1])
         if self.decision.kind == "tolerance":
             between = self.discriminates & ~self.differs.any(1)
             other = torch.where(between, self.ends.lowest, other)
             own = torch.where(between, self.ends.highest, own)
-            every = torch.arange(len(own), device=own.device)
-            return Pair(own, other, self.family[every, own], self.family[every, other])
-        if self.valid.shape[1] == 1:
-            return Pair(own, other, self.family[:, 0], self.family[:, 1])
         every = torch.arange(len(own), device=own.device)
-        return Pair(own, other, self.family[:, 0], self.family[every, other])
+        # Copies, not views: a pair may be kept for long, and must not keep the whole family.
+        return Pair(own, other, self.family[every, own], self.family[every, other])
 
     def pairs(self) -> Pairs:
         """Return these two members of each family themselves, and what the model says of them."""
         own, other, scores, twin_scores = self.pair
-        rows = self.domain.member(self.rows, own) if self.decision.kind == "tolerance" else self.rows
-        return Pairs(rows, self.domain.member(self.rows, other), scores, twin_scores)
+        if self.decision.kind != "tolerance" or self.only is not None:
+            return Pairs(self.rows, self.twin, scores, twin_scores)
+        return Pairs(self.domain.member(self.rows, own), self.domain.member(self.rows, other), scores, twin_scores)
 
 
 class Pair(NamedTuple):
@@ -151,23 +158,36 @@ def judge(
     """
     decision = decision or Decision()
     decision.check(network.outputs)
-    size = min(ROWS_PER_PASS, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
+    size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
     parts = [_family(network, domain, part) for part in torch.split(rows, max(1, size))]
-    scores, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-    if checked and not bool(scores.isfinite().all()):
+    family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
+    apart = decision.apart(family) & valid
+    # What differs between two counterparts of one person says nothing of that person.
+    if decision.kind == "tolerance" and domain.twins_are_mutual:
+        splits = decision.splits(family, valid)
+    else:
+        splits = apart[:, 0] if only is not None else apart.any(1)
+    judgement = Judgement(domain, decision, rows, family, valid, apart, splits, only)
+    if checked and not bool(judgement.finite):
         raise not_finite()
-    if domain.twins_are_mutual:
-        splits = decision.splits(scores, valid)
-    else:  # what differs between two counterparts of one person says nothing of that person
-        splits = (decision.differ(scores[:, :1], scores[:, 1:]) & valid).any(1)
-    return Judgement(domain, decision, rows, scores, valid, splits)
+    return judgement
 
 
-def _family(network: Model, domain: Domain, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scores of rows and their twins, and which twins exist: (n, 1 + k, outputs) and (n, k)."""
+_Part = tuple[Tensor, Tensor, Tensor | None]
+
+
+def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:
+    """Return the scores of rows and their twins, which twins exist, and the twins where each row has one."""
     twins, valid = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
-    return network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs), valid
+    scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    return scores, valid, twins[:, 0] if twins.shape[1] == 1 else None
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    family, valid, only = zip(*parts, strict=True)
+    return torch.cat(family), torch.cat(valid), None if only[0] is None else torch.cat(only)
 
 
 def not_finite() -> ModelError:

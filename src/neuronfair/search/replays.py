@@ -57,8 +57,10 @@ class Replays:
 
     @staticmethod
     def fit(world: World, method: Method) -> bool:
-        """Return whether the steps of a method can be recorded."""
-        return world.domain.device.type == "cuda" and hasattr(method, "form") and isinstance(world.network, Network)
+        """Return whether the steps of a method can be recorded: where there are rules, mending rows asks the host."""
+        domain, network = world.domain, world.network
+        plain = domain.device.type == "cuda" and not domain.restricted
+        return plain and hasattr(method, "form") and isinstance(network, Network)
 
     def __call__(self, state: State, t: int) -> tuple[State, Judged]:
         """Return the walkers after a step, and what was judged. The walkers are overwritten by the next step."""

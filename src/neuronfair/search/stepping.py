@@ -11,6 +11,7 @@ from torch import Tensor
 
 from neuronfair.search.judge import Judgement, judge, not_finite
 from neuronfair.search.method import Method, State, World
+from neuronfair.search.slices import joined, slices
 
 EVEN = 16  # rows that a processor may compute at a time
 
@@ -74,9 +75,14 @@ def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> 
 
     Where a finding can end something (`exact`) it is judged in float64 at once; otherwise nothing waits for a GPU.
     """
+    told, judged = zip(*(_step(world, method, part, t, exact) for part in slices(world.domain, state)), strict=True)
+    return joined(told), judged[0] if len(judged) == 1 else Judged.join(judged)
+
+
+def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tuple[State, Judged]:
     rows = method.ask(world, state, t)
     judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-    finite = torch.isfinite(judgement.family).all()
+    finite = judgement.finite
     if rows.device.type == "cpu" and not bool(finite):  # a GPU is asked when the step is counted
         raise not_finite()
     if exact:

@@ -23,6 +23,7 @@ from neuronfair.search.stepping import Judged, differ_exactly
 
 Limit = Literal["instances", "findings"]
 PENDING = {"cpu": 1 << 16, "cuda": 1 << 23}  # judged rows that are put aside before they are counted
+FINER = {"cpu": 4}  # smaller passes for findings: what is computed of them stays in the processor's cache
 WIDE = 256  # codes of a row, from which on fewer are put aside: pictures have very many
 
 
@@ -46,9 +47,9 @@ class Tally:
         self._most = PENDING.get(world.domain.device.type, PENDING["cpu"]) // (1 + world.domain.codes_per_row // WIDE)
         self._pending: list[tuple[int, Judged]] = []
         self._waiting = 0  # rows in them
-        self._parts: list[Findings] = []
+        self._recent: list[Findings] = []  # not judged a second time yet
         self._lines: list[Tensor] = []
-        self._saved = 0
+        self._parts: list[Findings] = []
         self.tried = self.found = self.confirmed = 0
 
     @property
@@ -62,7 +63,7 @@ class Tally:
 
     def take(self, before: Findings, keys: Tensor) -> None:
         """Start from what an interrupted run has left."""
-        self._parts, self._saved = [before], 1
+        self._parts = [before]
         self._seen.add(keys)
         self.tried = before.tried
         self.found = self.confirmed = len(before)
@@ -110,7 +111,7 @@ class Tally:
         missed = new & ~found & is_sampled(keys)
         chosen = found.nonzero()[:, 0]
         part = self._findings(steps.at(chosen), step[chosen])
-        self._parts.append(replace(part, misses=steps.rows[missed], tried=tried, judged=judged, rejected=rejected))
+        self._recent.append(replace(part, misses=steps.rows[missed], tried=tried, judged=judged, rejected=rejected))
         self._lines.append(lines[new])
         self.tried, self.found = self.tried + tried, self.found + hits
 
@@ -129,25 +130,32 @@ class Tally:
             misses=rows[:0].to(domain.compact),
         )
 
-    def since_last(self, *, told: bool) -> tuple[Findings, Tensor]:
-        """Return the findings that stand the second judgement, and the lines of all judged, since the last call.
-
-        How usual the people are is found out if the findings are kept, here or by somebody who is told of them.
-        """
+    def since_last(self) -> tuple[Findings, Tensor]:
+        """Return what was found, not judged a second time yet, and the lines of all judged, since the last call."""
         self.count()
-        world = self._world
-        recent = Findings.join(self._parts[self._saved :] or [Findings.empty(world.domain, world.network.outputs)])
-        lines = torch.cat(self._lines) if self._lines else recent.origin.new_empty(0, 2)
+        nobody = Findings.empty(self._world.domain, self._world.network.outputs)
+        recent, lines = (
+            Findings.join(self._recent or [nobody]),
+            torch.cat(self._lines or [nobody.origin.new_empty(0, 2)]),
+        )
+        self._recent, self._lines = [], []
+        return recent, lines
+
+    def confirm(self, recent: Findings, lines: Tensor, *, told: bool) -> tuple[Findings, Tensor]:
+        """Return the findings that stand the second judgement, and the lines that say so.
+
+        How usual the people are is found out if the findings are kept, here or by somebody who is told of them. This
+        may be done beside the search, part by part.
+        """
         if not self._budget.counts_findings:
-            holds = standing(world, recent)
+            holds = standing(self._world, recent)
             kind = kind_of(lines)
             kind[kind == FOUND] = torch.where(holds, FOUND, REJECTED)
             lines = with_kind(lines, kind)
             recent = replace(recent[holds], rejected=recent.rejected + int((~holds).sum()))
-        if (self._keep or told) and world.population is not None:
-            recent = replace(recent, plausibility=_plausibility(world.population, recent.packed))
-        self._parts[self._saved :] = [recent if self._keep else replace(recent[:0], misses=recent.misses[:0])]
-        self._saved, self._lines = len(self._parts), []
+        if (self._keep or told) and self._world.population is not None:
+            recent = replace(recent, plausibility=_plausibility(self._world.population, recent.packed))
+        self._parts.append(recent if self._keep else replace(recent[:0], misses=recent.misses[:0]))
         self.confirmed += len(recent)
         return recent, lines
 
@@ -159,7 +167,7 @@ class Tally:
 def standing(world: World, findings: Findings) -> Tensor:
     """Judge each pair once more, on its own and in float64; return which are decided differently then: bool, (f,)."""
     holds = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
-    size = world.network.encoding.rows_per_pass
+    size = max(1, world.network.encoding.rows_per_pass // FINER.get(holds.device.type, 1))
     for start in range(0, len(findings), size):
         part = findings[start : start + size]
         holds[start : start + size] = differ_exactly(world, part.rows, part.twins(world.domain))
@@ -167,5 +175,5 @@ def standing(world: World, findings: Findings) -> Tensor:
 
 
 def _plausibility(population: PopulationModel, packed: Tensor) -> Tensor:
-    parts = [population.plausibility(part.long()).float() for part in torch.split(packed, ROWS_PER_PASS)]
-    return torch.cat(parts)
+    size = ROWS_PER_PASS // FINER.get(packed.device.type, 1)
+    return torch.cat([population.plausibility(part.long()).float() for part in torch.split(packed, size)])

@@ -54,7 +54,7 @@ def merged(
         with writing(work):
             work.mkdir(parents=True)
             lost = _lost([part for own in parts for part in own], known, work)
-        ends, seconds = windows(parts), dict[str, float]()
+        ends, seconds = _windows(parts), dict[str, float]()
         for number, (t, window) in enumerate(ends):
             seconds |= {part.place.address: part.seconds for part in window}
             if number >= skip:
@@ -64,21 +64,21 @@ def merged(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[ShardPart]]]:
+def _windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[ShardPart]]]:
     """Return the parts that belong together: those between steps at which all shards had a checkpoint, or had ended.
 
     Each comes with the step at its end. The last one is what the shards wrote when they ended.
     """
     end = max(own[-1].t for own in shards)
-    steps = [({part.t for part in own[:-1]}, own[-1].t) for own in shards]
-    common = [
-        t for t in sorted(set().union(*(at for at, _ in steps))) if all(t in at or t >= last for at, last in steps)
-    ]
-    found: list[tuple[int, list[ShardPart]]] = [(t, []) for t in (*common, end)]
+    common = {part.t for own in shards for part in own[:-1]}
+    for own in shards:
+        common &= {part.t for part in own[:-1]} | {t for t in common if t > own[-1].t}
+    ends = sorted(common)
+    found: list[tuple[int, list[ShardPart]]] = [(t, []) for t in (*ends, end)]
     for own in shards:
         for part in own:
             last = part is own[-1] and part.t == end
-            found[-1 if last else bisect_left(common, part.t)][1].append(part)
+            found[-1 if last else bisect_left(ends, part.t)][1].append(part)
     return found
 
 
@@ -92,14 +92,18 @@ def _last(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
 
 def _winners(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
     """Return the findings and lines of those in some parts who count, in the order of the search."""
-    lines, found = zip(*(_counting(part, lost) for part in parts), strict=True)
-    all_lines, all_found = torch.cat(lines), Findings.join(list(found))
-    kind = kind_of(all_lines)
-    order = [torch.argsort(all_lines[chosen, 1]) for chosen in (kind == FOUND, _is_missed(all_lines))]
-    rejected = int(((kind == REJECTED) | (kind == DOUBTFUL)).sum())
-    counts = {"tried": len(kind), "rejected": rejected, "judged": sum(part.judged for part in parts)}
-    result = replace(all_found[order[0]], misses=all_found.misses[order[1]], **counts)
-    return result, all_lines[torch.argsort(all_lines[:, 1])]
+    counting = [_counting(part, lost) for part in parts]
+    lines, found = torch.cat([own for own, _ in counting]), Findings.join([own for _, own in counting])
+    kind = kind_of(lines)
+    by_order, missed = torch.argsort(lines[kind == FOUND, 1]), torch.argsort(lines[_is_missed(lines), 1])
+    result = replace(
+        found[by_order],
+        misses=found.misses[missed],
+        tried=len(lines),
+        judged=sum(part.judged for part in parts),
+        rejected=int(((kind == REJECTED) | (kind == DOUBTFUL)).sum()),
+    )
+    return result, lines[torch.argsort(lines[:, 1])]
 
 
 def _counting(part: ShardPart, lost: npt.NDArray[np.uint8]) -> tuple[Tensor, Findings]:
@@ -135,7 +139,7 @@ def _lost(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path
             _spread(lines.numpy(), open_files, bits)
     lost = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))
     for name in names:
-        numbers = losers(np.fromfile(name, np.int64).reshape(-1, 2))
+        numbers = _losers(np.fromfile(name, np.int64).reshape(-1, 2))
         name.unlink()
         np.bitwise_or.at(lost, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
     return lost
@@ -150,7 +154,7 @@ def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
         file.write(some.tobytes())
 
 
-def losers(lines: Longs) -> Longs:
+def _losers(lines: Longs) -> Longs:
     """Return the order numbers of lines with whose key there is an earlier one."""
     if len(lines) == 0:
         return lines[:, 1]

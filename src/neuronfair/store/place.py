@@ -27,7 +27,8 @@ class Place:
     @cached_property
     def _found(self) -> tuple[AbstractFileSystem, str]:
         try:
-            return url_to_fs(self.address)
+            found: tuple[AbstractFileSystem, str] = url_to_fs(self.address)
+            return found
         except (ValueError, ImportError) as error:  # no such kind of address, or a package that it needs is not here
             raise RunError(f"{self.address}: cannot be used as an address: {one_line(error)}") from None
 

@@ -18,10 +18,19 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.probability import Scale, scale_of
 from neuronfair.model.weights import PICKLE_SUFFIXES, Card
+from neuronfair.scale.pool import Pool
 from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.verdict.report import DataReport, DecisionReport, ModelReport, Reproduction
 
 TRIED = 256  # rows of the table, and as many drawn, by whose scores it is judged what scores are
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Who audits by several choices of sensitive attributes side by side, and how the model is opened there."""
+
+    pool: Pool
+    opens: Callable[[Data], Opened]
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Origin:
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so
     left_out: tuple[LeftOut, ...] = ()
+    apart: Apart | None = None  # None: this process does all, one after the other
 
 
 def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataReport:

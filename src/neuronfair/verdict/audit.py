@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -16,32 +14,24 @@ from neuronfair.domain.counterpart_fit import fit_counterparts
 from neuronfair.domain.data import DATASETS, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
-from neuronfair.model.probability import Scale
 from neuronfair.model.sources import returned_as
-from neuronfair.search.outcome import Outcome, Plan
+from neuronfair.search.outcome import Outcome
 from neuronfair.search.seeds import cluster_seeds
-from neuronfair.store.manifest import rows_digest, versions, where
+from neuronfair.store.manifest import rows_digest, versions
 from neuronfair.store.seal import Json
-from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
-from neuronfair.verdict.counterpart_stage import compare_counterparts, unread
-from neuronfair.verdict.description import describe
+from neuronfair.verdict.choices import Choices, Clock
 from neuronfair.verdict.feeding import check_feeding, headed
-from neuronfair.verdict.folder import WEIGHTS, begin, folder_name, keep_figures, keep_weights
+from neuronfair.verdict.folder import WEIGHTS, begin, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.population import usual_or_nobody
 from neuronfair.verdict.proposal import propose
-from neuronfair.verdict.proving import prove_and_sample
-from neuronfair.verdict.report import SCHEMA, Report, Seconds
+from neuronfair.verdict.report import SCHEMA, Report
 from neuronfair.verdict.sentences import verdict
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
-from neuronfair.verdict.worst import WORST
-
-SHRUNK = 100  # candidates for the worst findings, with the full budget
 
 
 @dataclass(frozen=True)
@@ -87,7 +77,7 @@ def run(
         _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
-    clock, inquiries, feeding, repair, interrupted, usual = _Clock(), list[Inquiry](), None, None, False, None
+    clock, inquiries, feeding, repair, interrupted, usual = Clock(), list[Inquiry](), None, None, False, None
     decision = about_decision(opened, data)
     try:
         show("Checking what the model is fed", 0, None)
@@ -95,21 +85,12 @@ def run(
         with clock.of("rate"):
             show("Looking who is usual", 0, None)
             population, usual = usual_or_nobody(data, people, settings.seed, settings.plausible)
-        for case in _cases(opened, views, settings, place, origin, decision.scale, clock, show):
-            case = replace(case, population=population)
-            inquiries.append(Inquiry.of(case.domain))
-            labelled = _labelled(show, case.domain.sensitive if len(choices) > 1 else ())
-            with clock.of("rate"):
-                inquiries[-1].note(*unread(case, origin.reads))
-                stages.measure_rates(case, inquiries[-1], labelled)
-            sought = case
-            if settings.twins != "flip":
-                with clock.of("counterparts"):
-                    sought = compare_counterparts(case, inquiries[-1], settings, labelled)
-            _inquire(sought, inquiries[-1], clock, labelled)
-            if settings.prove > 0:
-                with clock.of("proof"):
-                    prove_and_sample(case, inquiries[-1], opened, settings.prove / len(choices), labelled)
+        with clock.of("search"):
+            show("Choosing rows to start from", 0, None)
+            seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
+        telling = importance(opened.model, views[0].domain, data.rows, opened.decision)
+        common = Choices(views, settings, seeds, telling, decision.scale, population, origin, place)
+        sought = common.inquire(opened, inquiries, clock, show)
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
@@ -134,74 +115,6 @@ def run(
     if place is not None:
         keep_figures(place, report)
     return Result(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)
-
-
-def _cases(
-    opened: Opened,
-    views: Sequence[Data],
-    settings: AuditSettings,
-    folder: Path | None,
-    origin: Origin,
-    scale: Scale,
-    clock: _Clock,
-    show: Progress,
-) -> Iterator[Case]:
-    """Yield what is to be audited, one choice of sensitive attributes after the other."""
-    with clock.of("search"):
-        show("Choosing rows to start from", 0, None)
-        seeds = cluster_seeds(opened.model.encoding, views[0].rows, settings.seeds, seed=settings.seed)
-    telling = importance(opened.model, views[0].domain, views[0].rows, opened.decision)
-    for view in views:
-        sized = settings.sized(opened, len(view.domain.sensitive_values))
-        yield Case(
-            model=opened.model,
-            data=view,
-            decision=opened.decision,
-            seeds=seeds,
-            plans=tuple(_plan(method, sized, opened.decision, scale) for method in settings.methods_for(opened)),
-            samples=sized.samples,
-            confidence=settings.confidence,
-            seed=settings.seed,
-            telling=telling,
-            scale=scale,
-            shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
-            folder=None if folder is None else folder / folder_name(view.domain.sensitive),
-            manifest=_whereabouts(opened, origin),
-            replay=replay_options(opened, origin),
-        )
-
-
-def _inquire(case: Case, one: Inquiry, clock: _Clock, show: Progress) -> None:
-    """Look inside and search by one choice of sensitive attributes; what was found is described even after Ctrl-C."""
-    with clock.of("interpretation"):
-        stages.look_inside(case, one, show)
-    with clock.of("search"):
-        try:
-            stages.search(case, one, show)
-        finally:
-            describe(case, one, show)
-    with clock.of("rate"):
-        stages.find_subgroups(case, one, show)
-
-
-def _plan(method: str, settings: AuditSettings, decision: Decision, scale: Scale) -> Plan:
-    return Plan(
-        method=method,
-        seeds=settings.seeds,
-        steps=settings.steps,
-        seconds=settings.seconds,
-        seed=settings.seed,
-        decision=decision,
-        plausible=settings.plausible,
-        scale=scale,
-    )
-
-
-def _whereabouts(opened: Opened, origin: Origin) -> Json:
-    """Return what a run's manifest says of the model, as seen from a run folder in the audit's."""
-    model = f"../../{WEIGHTS}" if origin.trained_here else where(opened.source)
-    weights = None if origin.weights is None else str(origin.weights.absolute())
-    return {"model": model, "weights": opened.fingerprint, "extra_weights": weights}
 
 
 def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
@@ -242,34 +155,3 @@ def _repair_command(case: Case, one: Inquiry, opened: Opened, origin: Origin) ->
     if file is None or (opened.refit is None and opened.module is None):
         return shlex.join([*words, "--augment", "pairs.csv"])
     return shlex.join([*words, *named, "--out", f"fair{file}"])
-
-
-@dataclass
-class _Clock:
-    """How long each kind of work took."""
-
-    begun: float = field(default_factory=time.perf_counter)
-    parts: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        """Count the time of a block."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.parts[what] = self.parts.get(what, 0.0) + time.perf_counter() - begun
-
-    def figures(self) -> Seconds:
-        """Return the seconds by kind of work, and in all."""
-        return Seconds(total=time.perf_counter() - self.begun, **self.parts)
-
-
-def _labelled(show: Progress, names: Sequence[str]) -> Progress:
-    """Return a progress that says which attributes it is about."""
-    label = f"{'+'.join(names)}: " if names else ""
-
-    def labelled(what: str, done: int, total: int | None, note: str = "") -> None:
-        show(label + what, done, total, note)
-
-    return labelled

@@ -83,11 +83,11 @@ def _real(case: Case) -> _Shown:
     """Return the plausible rows of the table whose decision flips, those with the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
     numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
-    judged = [
-        judge(case.exact, case.domain, part, case.decision)
+    flips = [
+        judge(case.exact, case.domain, part, case.decision).discriminates
         for (part,) in zip(*families(case.model.encoding, case.domain, rows[numbers]), strict=True)
     ]
-    numbers = numbers[torch.cat([one.discriminates for one in judged])]
+    numbers = numbers[torch.cat(flips)]
     gaps = case.decision.gap(*partners(case, rows[numbers])[2:])
     numbers = numbers[gaps.topk(min(len(gaps), case.shrunk)).indices]
     return _Shown(-1 - numbers, rows[numbers], rows[numbers])

@@ -42,8 +42,10 @@ class PictureEncoding:
         """Return the pictures after a step along the sum of two gradients, in the pixels where their signs agree."""
         return self.uphill(torch.where(gradient.sign() == other.sign(), gradient + other, 0.0), rows)
 
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return the first-order effect of moving single pixels to other levels: (n, m)."""
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
+        """Return the first-order effect of moving single pixels to other levels, or each of them: (n, m)."""
+        if columns is None:
+            return gradient * ((codes - rows)[:, PIXELS:].to(gradient.dtype) / (LEVELS - 1))
         ahead = (codes - rows.gather(1, columns)).to(gradient.dtype) / (LEVELS - 1)
         return gradient.gather(1, columns - PIXELS) * ahead
 

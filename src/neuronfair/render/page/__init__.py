@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from neuronfair.render.page.template import rendered
+from neuronfair.verdict.index import Index
 from neuronfair.verdict.playground import Playground
 from neuronfair.verdict.report import Report
 
@@ -23,3 +24,8 @@ def audit_page(audit: Report | Reported, game: Playground | None = None) -> str:
     report = audit if isinstance(audit, Report) else audit.report
     scripts = ("page.js",) if game is None else ("page.js", "playground.js")
     return rendered("page.html", style="page.css", scripts=scripts, report=report, game=game)
+
+
+def index_page(index: Index) -> str:
+    """Return many audits as one page: a line for each, to sort and to search, with a link to its own page."""
+    return rendered("index.html", style="page.css", scripts=("page.js",), index=index)

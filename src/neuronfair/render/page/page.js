@@ -68,15 +68,16 @@
 
   // Findings: search, order, pages. All rows are in the page already; the script only hides and moves them.
   all(".finder").forEach((finder) => {
-    const { columns, rows: people, changed } = JSON.parse(finder.querySelector(".people").textContent);
+    const told = finder.querySelector(".people")?.textContent ?? '{"columns": [], "rows": [], "changed": []}';
+    const { columns, rows: people, changed } = JSON.parse(told), perPage = +(finder.dataset.page ?? PER_PAGE);
     const body = finder.querySelector("tbody"), status = finder.querySelector(".status"), pages = finder.querySelector(".pages");
     const input = finder.querySelector("input"), heads = all("thead th", finder);
     const [back, next] = [pages.querySelector(".back"), pages.querySelector(".next")];
     const entries = all("tr", body).map((row) => {
       const values = people[row.dataset.i];
       const cells = [...row.cells].map((cell) => cell.dataset.value ?? cell.textContent);
-      const words = [row.querySelector(".sentence").textContent, row.textContent, ...columns.map((c, i) => `${c}=${values[i]}`)];
-      row.querySelector("details").addEventListener("toggle", ({ target }) => {
+      const words = [row.querySelector(".sentence")?.textContent, row.textContent, ...columns.map((c, i) => `${c}=${values[i]}`)];
+      row.querySelector("details")?.addEventListener("toggle", ({ target }) => {
         const list = target.querySelector("dl");
         if (target.open && !list.children.length) describe(list, columns, values, changed[row.dataset.i]);
       });
@@ -85,9 +86,9 @@
     let shown = entries, page = 0, order = null;
 
     const draw = () => {
-      const count = Math.max(1, Math.ceil(shown.length / PER_PAGE));
+      const count = Math.max(1, Math.ceil(shown.length / perPage));
       page = Math.min(Math.max(page, 0), count - 1);
-      const first = page * PER_PAGE, visible = shown.slice(first, first + PER_PAGE);
+      const first = page * perPage, visible = shown.slice(first, first + perPage);
       entries.forEach(({ row }) => { row.hidden = true; });
       visible.forEach(({ row }) => { row.hidden = false; });
       body.append(...shown.map(({ row }) => row));

@@ -24,6 +24,7 @@ from neuronfair.shown import visible
 from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
 from neuronfair.verdict.entries import NOT_READ, AttributeReport, Change, Finding, SearchReport
 from neuronfair.verdict.hurt import AMONG
+from neuronfair.verdict.index import worst_of
 from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import Seconds
 
@@ -66,19 +67,6 @@ def _place(sentence: str, change: Change) -> tuple[int, int] | None:
 def _headline(attribute: AttributeReport) -> RateOf | None:
     """Return the rate that stands for a choice of attributes: that of the people one has."""
     return next(iter(attribute.rates.measured), None)
-
-
-def _worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
-    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks.
-
-    Where no decision flips at all it is those with the largest effect that counterparts show.
-    """
-    return max(attributes, key=lambda one: (one.rates.largest, _effect(one)))
-
-
-def _effect(attribute: AttributeReport) -> float:
-    found = attribute.counterpart
-    return found.effect.rate if found is not None and found.claimed else 0.0
 
 
 def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
@@ -204,7 +192,7 @@ def _environment() -> Environment:
         "spanned": _spanned,
         "tight": _tight,
         "widest": charts.widest,
-        "worst_attribute": _worst_attribute,
+        "worst_attribute": worst_of,
     }
     environment.globals |= {
         "AMONG": AMONG,

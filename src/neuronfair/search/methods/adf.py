@@ -40,6 +40,10 @@ class Adf:
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         return state | {"base": rows, "twin": rows, "missed": missed}
 
+    def form(self, t: int) -> int | None:
+        """Return the same for all steps but the first: they run the same operations."""
+        return 0 if t else None
+
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]

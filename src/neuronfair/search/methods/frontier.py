@@ -8,6 +8,7 @@ any attribute to any value, so many moves are weighed for the price of one judge
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import State, World
-from neuronfair.search.steps import where
+from neuronfair.search.methods.memory import among
+from neuronfair.search.steps import renewed, where
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -74,6 +76,10 @@ class Frontier:
         known["recent"] = torch.full((n, RECENT), -1, device=device)
         return state | known | {"slope_high": slope, "slope_low": slope}
 
+    def form(self, t: int) -> int | None:
+        """Return the same for all steps but the first two: they run the same operations."""
+        return 0 if t > 1 else None
+
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the seeds, and from then on the best of some random moves of one attribute each."""
         rows, inside = state["rows"], state["inside"][:, None]
@@ -86,28 +92,37 @@ class Frontier:
         else:  # the centre of the family is to lie on the boundary
             merit = -((high + low) / 2 - world.decision.boundary).abs()
         if self.table is not None:
-            merit = torch.where(inside, self.table[cells].clamp(max=self.trust), merit)
+            merit = torch.where(inside, _looked_up(self.table, cells).clamp(max=self.trust), merit)
         # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
         lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
-        if bool(lost.any()):
-            moved[lost] = self._redrawn(world, {name: state[name][lost] for name in ("rows", "origin", "sloping")}, t)
-        return moved
+
+        def drawn(some: Tensor | slice) -> State:
+            lines = {name: state[name][some] for name in ("rows", "origin", "sloping")}
+            return {"rows": self._redrawn(world, lines, t)}
+
+        return renewed(lost, {"rows": moved}, drawn)["rows"]
 
     def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
         domain, rows = world.domain, state["rows"]
-        free = domain.free.nonzero()[:, 0]
         u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
-        columns = free[(u * len(free)).long()]
-        sizes, points, old = domain.sizes[columns], domain.points[columns], rows.gather(1, columns)
+        columns = _looked_up(world.free, (u * len(world.free)).long())
+        sizes, points, old = (
+            _looked_up(domain.sizes, columns),
+            _looked_up(domain.points, columns),
+            rows.gather(1, columns),
+        )
         # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
-        way = torch.exp(v * torch.log(points - 0.01)).long() * torch.where(w < 0.5, -1, 1)
-        way = torch.where((old + way < 0) | (old + way >= points), -way, way)
-        anywhere = (old + 1 + (v * (sizes - 1)).long()) % sizes
-        steps = domain.ordered[columns] & (old < points) & state["inside"][:, None]
-        codes = torch.where(steps, old + way, anywhere)
+        way = torch.exp(v * _looked_up(torch.log(domain.points - 0.01).double(), columns)).long()
+        above, below = old + way, old - way
+        up = torch.where(w < 0.5, below < 0, above < points)  # at a bound it turns round
+        # Elsewhere a move leads anywhere but back.
+        anywhere = old + 1 + (v * _looked_up((domain.sizes - 1).double(), columns)).long()
+        anywhere = torch.where(anywhere >= sizes, anywhere - sizes, anywhere)
+        steps = _looked_up(domain.ordered, columns) & (old < points) & state["inside"][:, None]
+        codes = torch.where(steps, torch.where(up, above, below), anywhere)
         exists = (codes >= 0) & (codes < sizes) & (codes != old)
         codes = torch.where(exists, codes, old)
         if domain.restricted:
@@ -115,11 +130,8 @@ class Frontier:
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
         # A key is a sum over the columns, so that of a moved row is known without making the row.
-        parts = domain.key(torch.eye(rows.shape[1], dtype=torch.int64, device=rows.device))
-        keys = domain.key(rows)[:, None] + (codes - old) * parts[columns]
-        for key in state["recent"].unbind(1):
-            exists &= keys != key[:, None]
-        return columns, codes, exists
+        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(world.key_parts, columns)
+        return columns, codes, exists & ~among(state["recent"], keys)
 
     def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
@@ -127,12 +139,10 @@ class Frontier:
         fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
-        safety = torch.bucketize(relative, torch.tensor(EDGES, dtype=relative.dtype, device=relative.device))
-        way = (codes - state["rows"].gather(1, columns)).abs().clamp(min=1)
-        distance = torch.where(world.domain.ordered[columns], torch.log2(way.float()).long(), 0).clamp(
-            max=DISTANCES - 1
-        )
-        return high, low, (columns * BINS + safety) * DISTANCES + distance
+        edges, lengths = _tables(relative.dtype, relative.device)
+        way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
+        distance = _looked_up(lengths, way * _looked_up(world.domain.ordered, columns))
+        return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
 
     def _redrawn(self, world: World, state: State, t: int) -> Tensor:
         """Return rows with half of the attributes drawn anew, or all of them where nothing has a slope."""
@@ -146,12 +156,24 @@ class Frontier:
         ends = judgement.ends
         people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
         slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
-        new = state | {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
+        new = {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
         recent = torch.cat([state["recent"][:, 1:], world.domain.key(rows)[:, None]], 1)
-        return where(better, new, state) | {"recent": recent}
+        return state | where(better, new, state) | {"recent": recent}
+
+
+@lru_cache(maxsize=8)
+def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the edges of the bins of safety, and the bin of every length up to the longest that is told apart."""
+    lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (DISTANCES - 1))]
+    return torch.tensor(EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
+
+
+def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+    """Return table[places] for places (n, m), in a third of the time."""
+    return table.expand(len(places), -1).gather(1, places)
 
 
 @dataclass(frozen=True)

@@ -62,5 +62,6 @@ class Halving:
         if len(walking) == 0:
             return state
         some = {name: tensor[walking] for name, tensor in state.items()}
+        some.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a walker halved
         after = self.walk.tell(world, some, rows[walking], judgement[walking], t)
         return state | {name: state[name].index_copy(0, walking, tensor) for name, tensor in after.items()}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
+from neuronfair.interpretation.profile import LayerBias
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
 from neuronfair.search.steps import (
@@ -64,7 +65,11 @@ class NeuronFair:
         zero = world.no_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
-        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows}
+        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(world, state, 0)}
+
+    def form(self, t: int) -> bool | None:
+        """Return whether step t draws neurons anew: steps of one form run the same operations."""
+        return t % self.refresh == 0 if t else None
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last judgement, at first the seeds."""
@@ -72,30 +77,29 @@ class NeuronFair:
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Choose where to go on from, update the gradients there, and take a step."""
-        accepted = self._accepted(world, state, judgement.discriminates, t)
-        pairs = judgement.pairs()
-        rooms = room(world.decision, torch.cat([pairs.scores, pairs.twin_scores])).chunk(2)
-        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": torch.stack(rooms, 1)}
-        state = state | where(accepted, new, state)
+        rooms = room(world.decision, torch.cat(judgement.pair[2:])).view(2, -1).T
+        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": rooms}
+        if self.after_miss == "walk" or t == 0:  # where nothing is refused there is nothing to choose
+            state = state | new
+        else:
+            state = state | where(self._accepted(world, state, judgement.discriminates, t), new, state)
+        if (t and t % self.refresh == 0) or "counted" not in state:
+            state = state | {"counted": self._counted(world, state, t)}
         state = state | self._momentum(world, state, t)
         step = self._local_step if self.local else self._global_step
         return state | {"rows": world.domain.move(state["base"], step(world, state, t)), "last": state["base"]}
 
     def _accepted(self, world: World, state: State, found: Tensor, t: int) -> Tensor:
-        if self.after_miss == "walk" or t == 0:
-            return torch.ones_like(found)
-        if self.after_miss == "reset":
-            return found
-        return metropolis(world, state, found, t)
+        return found if self.after_miss == "reset" else metropolis(world, state, found, t)
+
+    def _layer(self, world: World) -> LayerBias:
+        assert world.profile is not None  # start() has checked it
+        layers = world.profile.layers
+        return {"worst": world.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
 
     def _momentum(self, world: World, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
-        assert world.profile is not None  # start() has checked it
-        layers = {"worst": world.profile.worst, "first": world.profile.layers[0], "last": world.profile.layers[-1]}
-        layer = layers[self.layer]
-        counted = self._extra(world, state, len(layer.act_diff), t)
-        counted[:, list(layer.biased)] = True
-        counted = counted.repeat(2, 1)
+        layer, counted = self._layer(world), state["counted"].repeat(2, 1)
 
         def dynamic(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
             return -(exchanged(f) * counted * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
@@ -116,13 +120,18 @@ class NeuronFair:
         g, g_twin = slopes.chunk(2)
         return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
 
+    def _counted(self, world: World, state: State, t: int) -> Tensor:
+        """Return p | r: bool, (n, neurons)."""
+        biased = world.biased[self._layer(world).name]
+        return self._extra(world, state, len(biased), t) | biased
+
     def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
         """Return r: a random choice of neurons for each walker, the same between two refreshes: bool, (n, neurons)."""
-        u = world.draws.uniform(t - t % self.refresh, state["origin"], neurons, use="extra")
+        u = world.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
         if neurons > MANY_NEURONS:
             return u < self.extra_share
-        count = int(neurons * self.extra_share)
-        return u.argsort(1).argsort(1) < count
+        count = int(neurons * self.extra_share)  # those with the smallest numbers; no two of 53 bits are alike
+        return u <= u.kthvalue(count, 1, keepdim=True).values if count else torch.zeros_like(u, dtype=torch.bool)
 
     def _global_step(self, world: World, state: State, t: int) -> Tensor:
         domain, base = world.domain, state["base"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.model.decision import with_row
+from neuronfair.model.decision import leaning, with_row
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import PhaseResult, search
 from neuronfair.search.findings import Findings
@@ -97,8 +97,8 @@ class _Pilot(_Kept):
         safety = walk.safety(world, state, column, code)
         # What the move has led to, seen as the prediction saw it.
         read = walk.effects.read(judgement)
-        exists, leaning = with_row(read.valid), (read.family * state["lean"][:, None]).sum(2)
-        high, low = leaning.masked_fill(~exists, -torch.inf).amax(1), leaning.masked_fill(~exists, torch.inf).amin(1)
+        exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
+        high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
         error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
         counted = state["inside"] & (changed.sum(1) == 1)
         line = (state["rows"], column, code, safety, error, judgement.discriminates.double())
@@ -119,6 +119,6 @@ class _Pilot(_Kept):
 
 
 def _joined(parts: list[Judgement]) -> Judgement:
-    names = ("rows", "family", "valid", "discriminates")
+    names = ("rows", "family", "valid", "apart", "discriminates")
     lines = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     return Judgement(parts[0].domain, parts[0].decision, **lines)

@@ -18,6 +18,10 @@ class Uniform:
         """Return the walkers as they are: there is nothing to remember."""
         return state
 
+    def form(self, t: int) -> int:
+        """Return the same for all steps: they run the same operations."""
+        return 0
+
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return one random row per walker."""
         return world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="rows"))

@@ -1,0 +1,108 @@
+"""Where a proof stands: its open boxes, and those that are done with; kept, dealt to pieces of work, and joined."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from neuronfair.atomic import replacing
+from neuronfair.store.files import writing
+
+_NAME = re.compile(r"\d+-of-(\d+)\.state")
+_CHECK = 4  # bytes of the checksum before what a piece has kept
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a proof stands: columns of its open boxes, and of those that are done with."""
+
+    open: Mapping[str, Tensor]
+    done: Mapping[str, Tensor]
+    boxes: int
+    seconds: float
+
+    @property
+    def left(self) -> int:
+        """How many boxes are open."""
+        return len(self.open["low"])
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All columns, with names that say whose they are."""
+        return {f"{kind}.{name}": column for kind in ("open", "done") for name, column in getattr(self, kind).items()}
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor], boxes: int, seconds: float) -> State:
+        """Return the state that has such columns."""
+        opened, done = (
+            {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
+            for kind in ("open", "done")
+        )
+        return State(opened, done, boxes, seconds)
+
+    def part(self, piece: int, pieces: int) -> State:
+        """Return what a piece of work begins with: every so-manieth open box, in their order."""
+        mine = {name: column[piece::pieces] for name, column in self.open.items()}
+        return State(mine, {name: column[:0] for name, column in self.done.items()}, 0, 0.0)
+
+    def joined(self, parts: Sequence[State], seconds: float) -> State:
+        """Return where the proof stands when each part of its open boxes stands so."""
+        opened = {name: torch.cat([part.open[name] for part in parts]) for name in self.open}
+        done = {name: torch.cat([self.done[name], *(part.done[name] for part in parts)]) for name in self.done}
+        return State(opened, done, self.boxes + sum(part.boxes for part in parts), seconds)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A folder of the pieces of one state, and of no other: what each has done since.
+
+    A piece that is done again, after a kill, goes on from its file. On a machine that does not have the folder nothing
+    is kept, and a piece begins again.
+    """
+
+    folder: Path
+    pieces: int
+
+    def save(self, piece: int, state: State) -> None:
+        """Keep how far a piece is."""
+        if not self.folder.is_dir():
+            return
+        figures = {"boxes": torch.tensor(state.boxes), "seconds": torch.tensor(state.seconds, dtype=torch.float64)}
+        content = save({name: tensor.cpu().contiguous() for name, tensor in (state.tensors | figures).items()})
+        with writing(self.folder), replacing(self._path(piece)) as temporary:
+            temporary.write_bytes(zlib.crc32(content).to_bytes(_CHECK) + content)
+
+    def load(self, piece: int, device: torch.device) -> State | None:
+        """Return how far a piece was; None if it has kept nothing, or that is damaged."""
+        try:
+            content = self._path(piece).read_bytes()
+            if zlib.crc32(content[_CHECK:]).to_bytes(_CHECK) != content[:_CHECK]:
+                return None
+            tensors = {name: tensor.to(device) for name, tensor in load(content[_CHECK:]).items()}
+        except (OSError, SafetensorError):
+            return None
+        return State.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
+
+    def _path(self, piece: int) -> Path:
+        return self.folder / f"{piece:05d}-of-{self.pieces:05d}.state"
+
+
+def recovered(state: State, folder: Path) -> State:
+    """Return a state with what its pieces have done since, by what they have kept in their folder."""
+    named = [match for path in sorted(folder.glob("*.state")) if (match := _NAME.fullmatch(path.name))]
+    if not named:
+        return state
+    kept = Kept(folder, int(named[0][1]))
+    device = state.open["low"].device
+    parts = [
+        kept.load(piece, device) or state.part(piece, kept.pieces) for piece in range(min(kept.pieces, state.left))
+    ]
+    return state.joined(parts, state.seconds + max((part.seconds for part in parts), default=0.0))

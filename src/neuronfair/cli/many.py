@@ -1,0 +1,173 @@
+"""Many audits, each in its folder: done side by side, gone on with after an interruption, and told of in one index."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import chdir, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neuronfair import __version__
+from neuronfair.atomic import write_text
+from neuronfair.cli.options import write_file
+from neuronfair.cli.order import Order, Outputs, carry_out
+from neuronfair.cli.orders import Named
+from neuronfair.errors import NeuronFairError, RunError, one_line
+from neuronfair.render.console import make_console
+from neuronfair.render.page import index_page
+from neuronfair.scale.pool import Note, Pool, Progress
+from neuronfair.verdict.baseline import read_baseline
+from neuronfair.verdict.folder import FIGURES, PAGE, check_writable, refuse_links
+from neuronfair.verdict.index import AuditLine, Index, line_of
+from neuronfair.verdict.report import Report, as_json
+
+INDEX, FIGURES_OF_ALL = "index.html", "index.json"
+DONE = "order.sha256"  # in the folder of an audit that is finished: the digest of what it was told
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one audit ended."""
+
+    error: str | None = None
+    reported: bool = True  # whether it has left a report
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the file of the audits lies, and where they are to go; the same on all machines."""
+
+    folder: Path
+    out: Path
+    force: bool = False
+
+    def check(self) -> None:
+        """Refuse a folder that cannot be written, or that holds something else than audits."""
+        check_writable(self.out)
+        if self.out.exists():
+            refuse_links(self.out)
+            if any(self.out.iterdir()) and not (self.out / FIGURES_OF_ALL).is_file():
+                raise RunError(f"{self.out} exists and is not a folder of audits. Choose another --out")
+
+    def finished(self, audit: Named) -> Report | None:
+        """Return the report of an audit that was done to the end, as it is told now; else None."""
+        place = self.out / audit.name
+        try:
+            if self.force or (place / DONE).read_text(encoding="utf-8") != audit.digest:
+                return None
+            return read_baseline(place / FIGURES)
+        except (OSError, UnicodeDecodeError, NeuronFairError):
+            return None
+
+
+def audit_one(place: Place, audit: Named, note: Note) -> Ended:
+    """Do one audit; whatever is wrong with it is an answer, and no error that would end the others."""
+    note(0, 1, 0)
+    try:
+        with chdir(place.folder):
+            out = Path(os.path.relpath(place.out / audit.name))
+            digest = audit.digest
+            outputs, command = Outputs(out, out / PAGE), shlex.join(["neuronfair", "audit", *words(audit.order, out)])
+            (out / DONE).unlink(missing_ok=True)
+            done = carry_out(audit.order, outputs, make_console(quiet=True), command=command, force=place.force)
+            interrupted = done.report.reproduction.interrupted
+            if done.failure is None and not interrupted:
+                write_text(out / DONE, digest)
+        return Ended(None if done.failure is None else str(done.failure), interrupted=interrupted)
+    except NeuronFairError as error:
+        return Ended(str(error), reported=False)
+    except Exception as error:  # of one model among many; the others are worth their time
+        return Ended(f"{type(error).__name__}: {one_line(error)}", reported=False)
+    finally:
+        note(1, 1, 0)
+
+
+def words(order: Order, out: Path) -> Iterator[str]:
+    """Yield the command line that does one audit alone, in the folder of the file.
+
+    >>> shlex.join(words(Order(data="a.csv", fail_if=("rate > 1%",), quick=True, repair=False), Path("run")))
+    "a.csv --quick --no-repair --fail-if 'rate > 1%' --out run"
+    """
+    yield order.data
+    for name, usual in vars(Order()).items():
+        value, option = getattr(order, name), name.replace("_", "-")
+        if name == "data" or value == usual:
+            continue
+        if isinstance(value, bool):
+            yield f"--{option}" if value else f"--no-{option}"
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                yield from (f"--{option}", str(one))
+    yield from ("--out", str(out))
+
+
+@dataclass
+class Many:
+    """All audits of a file, and what is known of each."""
+
+    file: str
+    audits: Sequence[Named]
+    place: Place
+    lines: dict[str, AuditLine] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    begun: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        for audit in self.audits:
+            order = audit.order
+            model, sensitive = order.model or "", order.sensitive or ""
+            self.lines[audit.name] = AuditLine(audit.name, model, order.data, sensitive, "not finished")
+            with chdir(self.place.folder):
+                report = self.place.finished(audit)
+            if report is not None:
+                self._enter(audit.name, report)
+
+    @property
+    def index(self) -> Index:
+        """All lines as they are now."""
+        return Index(__version__, self.file, tuple(self.lines.values()), time.perf_counter() - self.begun)
+
+    def run(self, pool: Pool, progress: Progress, missing: Sequence[Named]) -> bool:
+        """Do the audits that are not finished; return whether Ctrl-C came. The index is written after each."""
+        self.write()
+        gpus = float(any(audit.order.device.startswith("cuda") for audit in missing))
+        try:
+            with closing(_given(pool.map(audit_one, self.place, missing, progress=progress, gpus=gpus))) as ended:
+                for audit, one in zip(missing, ended, strict=False):
+                    self._end(audit, one)
+                    self.write()
+                    if one.interrupted:
+                        return True
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def missing(self) -> list[Named]:
+        """Return the audits that are not finished."""
+        return [audit for audit in self.audits if audit.name not in self.reports]
+
+    def write(self) -> None:
+        """Write the index, as a page and as figures."""
+        self.place.out.mkdir(parents=True, exist_ok=True)
+        write_file(self.place.out / FIGURES_OF_ALL, as_json(self.index))
+        write_file(self.place.out / INDEX, index_page(self.index))
+
+    def _end(self, audit: Named, ended: Ended) -> None:
+        line = self.lines[audit.name]
+        if ended.error is not None:
+            self.lines[audit.name] = AuditLine(line.name, line.model, line.data, line.sensitive, "error", ended.error)
+        if ended.reported:
+            self._enter(audit.name, read_baseline(self.place.out / audit.name / FIGURES))
+
+    def _enter(self, name: str, report: Report) -> None:
+        self.reports[name] = report
+        self.lines[name] = line_of(self.lines[name], report, f"{name}/{PAGE}")
+
+
+def _given(ended: Iterator[Ended]) -> Generator[Ended]:
+    """Yield what a pool yields; closing this closes that."""
+    yield from ended

@@ -1,0 +1,293 @@
+"""`neuronfair audit-all`: a file of many audits, each in its folder, and one index of all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from neuronfair.cli import many
+from neuronfair.cli.orders import Orders
+from neuronfair.errors import NeuronFairError
+from neuronfair.scale.processes import Processes
+from neuronfair.verdict.audit import Result
+from neuronfair.verdict.folder import keep_figures
+from neuronfair.verdict.report import Gate
+from tests import reports
+from tests.cli.test_app import write
+from tests.cli.test_search import trained_table
+from tests.scale.pools import Pickled
+
+SMALL = """
+[defaults]
+quick = true
+seeds = 5
+steps = 5
+samples = 1000
+prove = 0
+domain = "table.toml"
+model = "model.safetensors"
+"""
+TWO = f"""{SMALL}
+[[audit]]
+data = ["table.csv", "other.csv"]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = trained_table(tmp_path_factory.mktemp("table"))
+    shutil.copy(made / "table.csv", made / "other.csv")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def copies(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+
+
+@pytest.fixture
+def audits(run, tmp_path):
+    """Call `neuronfair audit-all` from another folder than that of the file."""
+
+    def call(text: str, *options: object):
+        (tmp_path / "project" / "audits.toml").write_text(text, encoding="utf-8")
+        result = run("audit-all", "project/audits.toml", "--out", "all", *options)
+        path = Path("all/index.json")
+        return result, json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    return call
+
+
+def read(text: str) -> Orders:
+    Path("audits.toml").write_text(text, encoding="utf-8")
+    return Orders.read("audits.toml")
+
+
+def states(index) -> dict[str, str]:
+    return {line["name"]: line["state"] for line in index["audits"]}
+
+
+def test_lists_of_tables_models_and_attributes_multiply_out():
+    for name in ("a", "b"):
+        shutil.copy("model.safetensors", f"{name}.safetensors")
+    orders = read(
+        'defaults = {quick = true, target = "income", fail_if = "rate > 1%"}\n'
+        '[[audit]]\ndata = ["table.csv", "other.csv"]\nmodel = "?.safetensors"\nsensitive = ["sex", "sex,age"]\n'
+        '[[audit]]\nname = "own"\ndata = "table.csv"\nsensitive = "sex"\nfail_if = []\nseeds = 7\nquick = false\n'
+        '[[audit]]\nname = "both"\ndata = "table.csv"\nsensitive = ["sex", "age"]\n'
+    )
+    assert orders.problems == []
+    assert [audit.name for audit in orders.audits] == [
+        *(f"{d}-{m}-{s}" for d in ("table", "other") for m in ("a", "b") for s in ("sex", "sex+age")),
+        *("own", "both-sex", "both-age"),
+    ]
+    first, own = orders.audits[0].order, orders.audits[8].order
+    assert (first.data, first.model, first.sensitive, first.quick) == ("table.csv", "a.safetensors", "sex", True)
+    assert (own.model, own.quick, own.seeds, own.fail_if, first.fail_if) == (None, False, 7, (), ("rate > 1%",))
+    told = " ".join(many.words(own, Path("run")))
+    assert told == "table.csv --target income --sensitive sex --seeds 7 --out run"
+
+
+def test_models_of_one_name_are_told_apart_by_their_folders():
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        shutil.copy("model.safetensors", f"{name}/model.safetensors")
+    orders = read('[[audit]]\ndata = "adult"\nmodel = "*/model.safetensors"\n[[audit]]\nsensitive = "race"\n')
+    assert [audit.name for audit in orders.audits] == ["adult-a_model", "adult-b_model", "adult-race"]
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_done(audits, tmp_path):
+    write("table.toml", 'name = "t"', "[attributes]")
+    text = """
+[default]
+[defaults]
+sensitiv = "sex"
+[[audit]]
+name = "../out"
+data = ["table.csv", "none.csv"]
+model = "none.onnx"
+target = "wage"
+sensitive = "gender"
+seeds = 0
+seconds = "long"
+decision = "maybe"
+fail_if = ["gender.rat > 1"]
+[[audit]]
+data = "german"
+sensitive = ["sex", "race"]
+fail_if = "sex.rate > 20"
+key = "id"
+[[audit]]
+data = "german"
+sensitive = "sex"
+corpus = "past.jsonl"
+model = []
+[[audit]]
+data = "adult"
+corpus = "past.jsonl"
+baseline = "before.json"
+weights = "w.safetensors"
+"""
+    result, index = audits(text)
+    assert (result.status, result.out, index) == (2, "", None)
+    assert result.err.splitlines()[-1].endswith("things are wrong in it. Nothing was done")
+    said = [line.removeprefix("neuronfair: project/audits.toml: ") for line in result.err.splitlines()[:-1]]
+    for begin in (
+        "unknown key 'default'. Known: defaults, audit. Did you mean 'defaults'?",
+        "[defaults]: unknown key 'sensitiv'.",
+        "[[audit]] 1: name '../out': expected letters",
+        "[[audit]] 1: none.csv: neither a file nor a data set.",
+        "[[audit]] 1: table.csv: column 'gender' is missing.",
+        "[[audit]] 1: none.onnx: there is no such file.",
+        "[[audit]] 1: seeds: 0 is less than 1",
+        "[[audit]] 1: seconds: Expected float | null, got str",
+        "[[audit]] 1: --decision maybe: expected",
+        "[[audit]] 1: --fail-if 'gender.rat > 1': there is no figure",
+        "[[audit]] 2: german: sensitive attribute 'race' is not a column.",
+        "[[audit]] 2: --fail-if 'sex.rate > 20': sex.rate is a share",
+        "[[audit]] 2: --key id: belongs to an --attributes-file",
+        "[[audit]] 3: model: an empty list",
+        "[[audit]] 4: baseline: there is no file before.json",
+        "[[audit]] 4: --weights belongs to",
+    ):
+        assert sum(line.startswith(begin) for line in said) == 1, (begin, said)
+    assert len(said) == len(set(said))
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("audit = ", "not TOML in UTF-8"),
+        ("", "there is no [[audit]] in it"),
+        ("audit = 3", "expected a table [defaults] and tables [[audit]]"),
+        ('[[audit]]\nname = "a"\n[[audit]]\nname = "A"', "two audits are called 'A'"),
+        ('[[audit]]\nmodel = "*.onnx"', "no file is called *.onnx"),
+        ('[[audit]]\nsensitive = ["sex", "race"]\ncorpus = "c"', "corpus c: several audits add to it"),
+        ("[[audit]]\nfail_if = 3", "fail_if: Expected array, got int"),
+        ("[[audit]]\ndomain = 3", "domain: Expected"),
+    ],
+)
+def test_a_file_that_cannot_be_used(text, says):
+    (problem,) = read(text).problems
+    assert says in problem
+
+
+def test_each_audit_has_its_page_and_all_have_an_index(audits):
+    text = f'{SMALL}[[audit]]\ndata = "table.csv"\nfail_if = "rate > 99%"\n'
+    text += '[[audit]]\nname = "strict"\ndata = "table.csv"\nfail_if = "gsr > 0%"\n'
+    result, index = audits(text, "--junit", "all.xml", "--json", "figures.json")
+    assert (result.status, result.err) == (1, "")
+    assert states(index) == {"table-model": "passed", "strict": "failed"}
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert "2 audits: 1 passed and 1 failed." in result.out
+    assert "strict: gsr" in result.out
+    page = Path("all/index.html").read_text(encoding="utf-8")
+    for line in index["audits"]:
+        report = json.loads(Path("all", line["name"], "audit.json").read_text(encoding="utf-8"))
+        rates = report["attributes"][0]["rates"]
+        assert (line["rate"], line["random"]) == (rates["table"], rates["domain"])
+        assert (line["verdict"], line["seconds"]) == (report["verdict"]["text"], report["seconds"]["total"])
+        assert f'href="{line["name"]}/report.html"' in page
+        assert Path("all", line["name"], "report.html").exists()
+    command = report["reproduction"]["command"].split()
+    assert command[:3] == ["neuronfair", "audit", "table.csv"]
+    assert command[-2:] == ["--out", "../all/strict"]  # seen from the folder of the file
+    suites = ElementTree.parse("all.xml").getroot()
+    assert {s.get("name"): s.get("failures") for s in suites} == {"table-model: sex": "0", "strict: sex": "1"}
+    untimed = [{**json.loads(Path(p).read_text()), "seconds": 0} for p in ("figures.json", "all/index.json")]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Audits that take no time: each is noted, presses Ctrl-C, fails or leaves a made-up report."""
+    done = []
+
+    def carry_out(order, outputs, console, **more):
+        done.append(order.data)
+        if order.target == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        if order.target == "crash":
+            raise ZeroDivisionError("by nothing")
+        made = reports.report(gate=Gate(order.seed == 0, ()) if order.fail_if else None)
+        if order.target == "interrupted":
+            made = replace(made, reproduction=replace(made.reproduction, interrupted=True))
+        outputs.folder.mkdir(exist_ok=True)
+        keep_figures(outputs.folder, made)
+        return Result(made, {}, NeuronFairError("not judged") if order.target == "wrongly fed" else None)
+
+    monkeypatch.setattr(many, "carry_out", carry_out)
+    monkeypatch.setattr(Orders, "_wrong", lambda *_: ())
+    return done
+
+
+def test_what_is_finished_is_not_done_again_unless_it_changes(audits, told, tmp_path):
+    def again(text: str, *options: object) -> tuple[int, list[str]]:
+        told.clear()
+        return audits(text, "-q", *options)[0].status, told.copy()
+
+    assert again(TWO) == (0, ["table.csv", "other.csv"])
+    assert again(TWO) == (0, [])
+    (tmp_path / "project" / "other.csv").write_text("another table")
+    assert again(TWO) == (0, ["other.csv"])
+    assert again(f"{TWO}seeds = 7\n") == (0, ["table.csv", "other.csv"])
+    Path("all/table-model/audit.json").write_text("damaged")
+    assert again(f"{TWO}seeds = 7\n") == (0, ["table.csv"])
+    assert again(f"{TWO}seeds = 7\n", "--force") == (0, ["table.csv", "other.csv"])
+    assert again(f'{TWO}seed = 1\nfail_if = "gsr > 0%"\n') == (1, ["table.csv", "other.csv"])
+    assert again(f'{TWO}seed = 1\nfail_if = "gsr > 0%"\n') == (1, [])  # still failed
+
+
+@pytest.mark.parametrize(
+    ("target", "why", "page"),
+    [("crash", "ZeroDivisionError: by nothing", None), ("wrongly fed", "not judged", "report")],
+)
+def test_one_that_fails_does_not_end_the_others(audits, told, target, why, page):
+    text = f'{TWO}target = "{target}"\n[[audit]]\nname = "last"\n'
+    result, index = audits(text, "--junit", "all.xml")
+    assert result.status == 2
+    assert states(index) == {"table-model": "error", "other-model": "error", "last": "no limits"}
+    first, _, last = index["audits"]
+    assert (first["error"], first["page"], first["rate"]) == (
+        (why, None, None) if page is None else (why, "table-model/report.html", last["rate"])
+    )
+    assert f"table-model: {why}" in result.out
+    assert ElementTree.parse("all.xml").getroot().get("errors") == "2"
+    assert f"neuronfair: other-model: {why}" in audits(text, "-q")[0].err
+    assert told == ["table.csv", "other.csv", "adult", "table.csv", "other.csv"]
+
+
+@pytest.mark.parametrize("how", ["interrupted", "Ctrl-C"])
+def test_ctrl_c_keeps_what_is_done_writes_the_index_and_goes_on(audits, told, how):
+    text = f'{SMALL}[[audit]]\nname = "a"\n[[audit]]\nname = "b"\ntarget = "TARGET"\n[[audit]]\nname = "c"\n'
+    result, index = audits(text.replace("TARGET", how))
+    assert result.status == 130
+    assert states(index) == {"a": "no limits", "b": "not finished", "c": "not finished"}
+    assert len(told) == 2
+    result, index = audits(text.replace("TARGET", "income"))
+    assert (result.status, len(told)) == (0, 4)
+    assert set(states(index).values()) == {"no limits"}
+
+
+@pytest.mark.usefixtures("told")
+def test_audits_go_to_a_pool(audits, monkeypatch):
+    monkeypatch.setattr(Processes, "map", lambda self, *given, **more: Pickled().map(*given, **more))
+    result, index = audits(TWO, "--workers", 2)
+    assert result.status == 0, result.err
+    assert set(states(index).values()) == {"no limits"}
+
+
+def test_refusals(refused, tmp_path):
+    refused("audit-all", "none.toml", says=("none.toml: there is no such file",))
+    Path("project/audits.toml").write_text("[[audit]]\n")
+    there = ("audit-all", "project/audits.toml", "--out")
+    refused(*there, "project", says=("project exists and is not a folder of audits",))
+    refused(*there, "new", "--workers", 2, "--ray", "auto", says=("Name one of the two",))
