@@ -120,7 +120,7 @@ class Search:
         self._threads = workers
         self.subject, self._space, self._people = subject, subject.space, subject.people
         self._batch = min(FIRST, BATCH[subject.device.type])
-        self._steps, self._way = 0 if state is None else TRIED, 0
+        self._steps, self._way, self._tells = 0 if state is None else TRIED, 0, True
         if state is None:
             state = self._beginning()
         self.boxes, self.seconds = state.boxes, state.seconds
@@ -188,9 +188,9 @@ class Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        room = TOLD[self.subject.device.type]
-        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < room:
-            columns = {**columns, "told": told}
+        if told is not None and self._tells:  # once there are too many, no more is told: memory goes up and down
+            self._tells = (self.left + len(told)) * told.shape[1:].numel() < TOLD[self.subject.device.type]
+            columns = {**columns, "told": told} if self._tells else columns
         self._pool.put(columns, share)
 
     def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None) -> None:
