@@ -265,9 +265,7 @@ def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_
     assert len({(phases.first, phases.local) for phases in made.values()}) == len(made) - 1  # one changes the pace
 
 
-def test_parts_that_differ_in_gradients_only_share_the_walk_without_them(
-    lab, shared_models, tmp_path, monkeypatch
-):
+def test_parts_that_differ_in_gradients_only_share_the_walk_without_them(lab, shared_models, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
     monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
     ablation = experiment("ablation_neuronfair")

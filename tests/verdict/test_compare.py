@@ -6,6 +6,7 @@ import pytest
 
 from neuronfair import BlackBox, NeuronFairError, Plan, find
 from neuronfair.measure.mean import mean_interval
+from neuronfair.search.campaign import random_directions
 from neuronfair.search.methods import METHODS, frontier
 from neuronfair.verdict.compare import able, compare
 from tests.planted import networks
@@ -50,6 +51,19 @@ def test_lift_is_over_the_strongest_control_of_any_method():
     for entry in result.methods():
         assert entry["random_direction_gsr"] == (blind[entry["method"]].gsr if blind[entry["method"]] else None)
         assert entry["lift_over_strongest_control"] == pytest.approx(entry["gsr"] / max(rates.values()))
+
+
+def test_without_controls_there_are_figures_and_no_rates():
+    result = compare(NETWORK, DOMAIN, ROWS, ["adf"], replace(PLAN, controls=False))
+    (entry,), alone = result.methods(), find(NETWORK, DOMAIN, ROWS, Plan("adf", seeds=20, steps=15, controls=False))
+    assert (entry["findings"], entry["gsr"]) == (len(alone.findings), alone.total.gsr)
+    assert (result.rates, result.strongest, entry["lift"], entry["random_direction_gsr"]) == ((), None, None, None)
+
+
+def test_random_directions_can_be_walked_without_a_search():
+    plan = Plan("adf", seeds=20, steps=15)
+    beside = find(NETWORK, DOMAIN, ROWS, plan)
+    assert random_directions(NETWORK, DOMAIN, ROWS, plan, seeds=beside.seeds) == beside.random_direction
 
 
 def test_repeats_are_other_run_seeds_and_give_an_interval():
