@@ -265,6 +265,20 @@ def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_
     assert len({(phases.first, phases.local) for phases in made.values()}) == len(made) - 1  # one changes the pace
 
 
+def test_parts_that_differ_in_gradients_only_share_the_walk_without_them(lab, shared_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
+    ablation = experiment("ablation_neuronfair")
+    names, walks = {part: ablation.unguided(part) for part in ablation.PARTS}, dict[str, list[object]]()
+    monkeypatch.setattr(ablation, "unguided", lambda part: part.replace("/", "-"))  # every part walks for itself
+    for part in ("r: all neurons", "layer: the first hidden one", "loss: Eq. 5", "local: inverse influence"):
+        found = ablation.search("german-sex, default, scikit-learn", part, 20, 10, 0, True)
+        walks.setdefault(names[part], []).append(found["random_direction"])
+    assert [len(same) for same in walks.values()] == [2, 2]
+    assert all(one == another for one, another in walks.values())
+    assert len(set(names.values())) == len(names) - 6
+
+
 def test_the_ablation_of_neuronfair_counts_who_is_behind(lab, shared_models, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
     ablation = experiment("ablation_neuronfair")
