@@ -126,10 +126,10 @@ class TableEncoding:
 
         A code outside a one-hot block leaves the block empty.
         """
-        factor, shift = self._line_in(dtype)
+        factor, shift = self._line_in(dtype).unbind(0)
         rows = self._placed(rows)
         if self._plain:
-            return (rows.to(dtype) * factor).add_(shift)
+            return rows.to(dtype) * factor + shift
         x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
         numbers, blocks = self._numbers, self._blocks
         x[..., self._number_inputs] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
