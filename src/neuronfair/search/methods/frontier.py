@@ -139,7 +139,7 @@ class Frontier:
         fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
-        edges, lengths = _tables(relative.dtype, relative.device)
+        edges, lengths = binning(relative.dtype, relative.device)
         way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
         distance = _looked_up(lengths, way * _looked_up(world.domain.ordered, columns))
         return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
@@ -165,7 +165,7 @@ class Frontier:
 
 
 @lru_cache(maxsize=8)
-def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the edges of the bins of safety, and the bin of every length up to the longest that is told apart."""
     lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (DISTANCES - 1))]
     return torch.tensor(EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
