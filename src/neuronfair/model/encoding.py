@@ -15,6 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 
 ROWS_PER_PASS = 1 << 15
+ROWS_PER_PASS_GPU = 1 << 18  # where fewer would not keep it busy
 NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
 _CPU = torch.device("cpu")
 
@@ -85,7 +86,7 @@ class TableEncoding:
         self.width = sum(widths)
         self.shape = (self.width,)
         on_cpu = device.type == "cpu"
-        self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS
+        self.rows_per_pass = min(ROWS_PER_PASS, max(1, NUMBERS_PER_PASS // self.width)) if on_cpu else ROWS_PER_PASS_GPU
         self.is_block = torch.tensor(blocks, device=device)
         starts = [0, *accumulate(widths[:-1])]
         self.offset = torch.tensor([s if width else 0 for s, width in zip(starts, widths, strict=True)], device=device)
