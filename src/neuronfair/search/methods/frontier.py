@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.search.budget import Budget
-from neuronfair.search.engine import PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import State, World
@@ -60,11 +60,16 @@ class Frontier:
         scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
+        shape = domain.codes_per_row, BINS, DISTANCES
+        table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
         # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
-        pilot = _Pilot(counts, replace(self, table=torch.zeros_like(counts[0]).flatten().to(world.network.dtype)))
-        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
-        return replace(self, table=chances(*pilot.counts).to(world.network.dtype)), result
+        pilot, ends = _Pilot(replace(self, table=table)), list[Checkpoint]()
+        record = Record(ends.append, every=PILOT_STEPS + 1)
+        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
+        moves = ends[-1].state["moves"]
+        moves = moves[moves >= 0]
+        counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
+        return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(world.network.dtype)), result
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers before anything is known about them."""
@@ -178,13 +183,17 @@ def _looked_up(table: Tensor, places: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Frontier with random moves, and a count of how many of them stay inside: (2, attributes, bins, distances)."""
+    """Frontier with random moves; each walker notes its moves from inside: twice their cells, and 1 if they stayed."""
 
-    counts: Tensor
     walk: Frontier
 
     def start(self, world: World, state: State) -> State:
-        return self.walk.start(world, state)
+        return self.walk.start(world, state) | {
+            "moves": state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
+        }
+
+    def form(self, t: int) -> int | None:
+        return self.walk.form(t)
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         return self.walk.ask(world, state, t)
@@ -194,10 +203,9 @@ class _Pilot:
         columns = changed.int().argmax(1, keepdim=True)
         *_, cells = self.walk._predicted(world, state, columns, rows.gather(1, columns))
         counted = state["inside"] & changed.any(1)
-        hits, tries = self.counts.view(2, -1)
-        hits.index_add_(0, cells[:, 0], (counted & judgement.discriminates).double())
-        tries.index_add_(0, cells[:, 0], counted.double())
-        return self.walk.tell(world, state, rows, judgement, t)
+        move = torch.where(counted, 2 * cells[:, 0] + judgement.discriminates, -1)
+        moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
+        return self.walk.tell(world, state, rows, judgement, t) | {"moves": moves}
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:
