@@ -29,10 +29,10 @@ from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
 from neuronfair.render.plots import saved_figure
-from neuronfair.search.campaign import find
+from neuronfair.search.campaign import find, random_directions
 from neuronfair.search.methods import METHODS, Entry, Phases, Setting
 from neuronfair.search.methods.neuronfair import NeuronFair
-from neuronfair.search.outcome import Plan
+from neuronfair.search.outcome import Count, Plan
 from neuronfair.search.pace import Pace
 from neuronfair.search.seeds import cluster_seeds
 
@@ -111,6 +111,7 @@ PARTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
         {"momentum": 0.05, "choice": "inverse", "refresh": 50},
     ),
 }
+OF_ONE_CODE = ("steps of one code", BEFORE)
 
 
 def cases() -> dict[str, Case]:
@@ -169,16 +170,26 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
         f"starts-{case}-{seeds}-{seed}".replace("/", "-"),
         lambda: cluster_seeds(network.encoding, table.rows, seeds, seed=seed),
     )
-    plan = Plan("neuronfair", seeds, steps, seed=seed, decision=decision)
+    plan = Plan("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
     entry = Entry(lambda setting: changed(setting, part), neurons=True)
-    pace = Pace.of(table.domain, table.rows) if part not in ("steps of one code", BEFORE) else None
+    pace = Pace.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
     with patch.dict(METHODS.data, neuronfair=entry), patch.object(Pace, "of", lambda *_: pace):
-        outcome = find(network, table.domain, table.rows, plan, seeds=starts, profile=profile)
-    if outcome.interrupted:
-        raise KeyboardInterrupt
-    figures = outcome.summary()
-    names = ("findings", "findings_global", "tried", "gsr", "random", "random_direction", "lift_over_random_direction")
+        given = (network, table.domain, table.rows, plan)
+        outcome = find(*given, seeds=starts, profile=profile)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        name = f"{case}-{seeds}-{steps}-{seed}-{unguided(part)}".replace("/", "-")
+        blind = once(name, lambda: _walked(random_directions(*given, seeds=starts, profile=profile)))
+    figures = replace(outcome, random_direction=blind).summary()
+    names = ("findings", "findings_global", "tried", "gsr", "random_direction", "lift_over_random_direction")
     return {name: figures[name] for name in names} | {"rows": seeds}
+
+
+def _walked(count: Count | None) -> Count:
+    """Return what a walk came to; one that Ctrl-C has cut short is no result."""
+    if count is None:
+        raise KeyboardInterrupt
+    return count
 
 
 def changed(setting: Setting, part: str) -> Phases:
@@ -188,6 +199,14 @@ def changed(setting: Setting, part: str) -> Phases:
     assert isinstance(made.first, NeuronFair)
     assert isinstance(made.local, NeuronFair)
     return Phases(replace(made.first, **both, **first), replace(made.local, **both, **local))
+
+
+def unguided(part: str) -> str:
+    """Return a name of what is left of a part where noise stands for gradients: neurons and losses do not matter."""
+    steered = {"loss", "layer", "extra_share", "refresh"}
+    named = zip(("both", "global", "local"), PARTS[part], strict=True)
+    left = sorted(f"{phase}-{name}-{v}" for phase, some in named for name, v in some.items() if name not in steered)
+    return "-".join(["blind", *left, *(["one-code"] if part in OF_ONE_CODE else [])])
 
 
 _SHIPPED = METHODS["neuronfair"]

@@ -14,6 +14,7 @@ from neuronfair.domain.data import Data, load
 from neuronfair.domain.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.experiments.lab import FOLDER, Job, Scale, code_digest
+from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
@@ -21,7 +22,7 @@ from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
 from neuronfair.model.weights import save
 from neuronfair.repair.retrain import MOST
-from neuronfair.search.campaign import find
+from neuronfair.search.campaign import find, random_directions
 from neuronfair.search.findings import Findings
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.search.seeds import cluster_seeds
@@ -105,18 +106,25 @@ def network(case: str, model: str | int) -> Network:
     return Network(read_model(path, rows.domain), rows.domain)
 
 
-def weights_of(name: str, seed: int) -> Path:
+@cache
+def profile(case: str, model: str | int) -> BiasProfile:
+    """Return what the neurons of a classifier do, looked at once for all jobs of a process."""
+    rows = case_data(case)
+    return interpret(network(case, model), rows.domain, rows.rows)
+
+
+def weights_of(name: str, seed: int, encoding: str = "paper") -> Path:
     """Return where our own classifier of a data set is kept, beside the results."""
-    return Path(os.environ["NEURONFAIR_LAB"]) / "models" / f"{name}-{seed}.safetensors"
+    kind = "" if encoding == "paper" else f"-{encoding}"
+    return Path(os.environ["NEURONFAIR_LAB"]) / "models" / f"{name}{kind}-{seed}.safetensors"
 
 
 def train(name: str, encoding: str, seed: int, quick: bool = False) -> dict[str, Any]:
     """Train a classifier on one split, keep it, and return its accuracy on the three parts."""
     module, card = fit(data(name, encoding), settings=SHORT if quick else None, seed=seed)
-    if encoding == "paper":
-        path = weights_of(name, seed)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(path, module, card)
+    path = weights_of(name, seed, encoding)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, module, card)
     return {"accuracy": dict(card.accuracy)}
 
 
@@ -192,7 +200,8 @@ def outcome(case: str, model: str | int, **plan: Any) -> Outcome:
     """Search a classifier, by default without controls; a search that Ctrl-C has cut short is no result."""
     rows, chosen = case_data(case), Plan(**{"controls": False, **plan})
     seeds = starts(case, chosen.seeds, chosen.seed)
-    result = find(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds)
+    known = profile(case, model)
+    result = find(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds, profile=known)
     if result.interrupted:
         raise KeyboardInterrupt
     return result
@@ -206,8 +215,13 @@ def control_job(scale: Scale, case: str, model: str | int, method: str) -> Job:
 
 def control(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
     """Return the success rate of a method that is given noise for gradients."""
-    walk = outcome(case, model, controls=True, **plan).random_direction
-    return {"gsr": walk.gsr if walk else None}
+    rows, chosen = case_data(case), Plan(**plan)
+    seeds = starts(case, chosen.seeds, chosen.seed)
+    known = profile(case, model)
+    walk = random_directions(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds, profile=known)
+    if walk is None:
+        raise KeyboardInterrupt
+    return {"gsr": walk.gsr}
 
 
 def rate_job(scale: Scale, case: str, model: str | int) -> Job:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronfair.experiments.cases import PUBLISHED, case_data, model_of, network
+from neuronfair.experiments.cases import PUBLISHED, model_of, profile
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table
-from neuronfair.interpretation.profile import interpret
 from neuronfair.render.plots import plot_as_curves
 
 CASE = "adult-sex"
@@ -14,15 +13,9 @@ NAMES = ("classifier trained here", "published classifier")
 PRINTED = {"cut of layer 1": 0.33, "share above it": 0.3281, "AUC of layer 2": 0.7513, "biased neurons of layer 2": 24}
 
 
-def profile() -> Any:
-    """Return the reaction of every layer."""
-    rows = case_data(CASE)
-    return interpret(network(CASE, model_of(CASE)), rows.domain, rows.rows)
-
-
 def layers(model: str | int) -> dict[str, Any]:
     """Return what the figure shows, layer by layer."""
-    found = [(x.auc, x.cut, len(x.biased), len(x.act_diff)) for x in profile().layers]
+    found = [(x.auc, x.cut, len(x.biased), len(x.act_diff)) for x in profile(CASE, model).layers]
     return {"layers": found}
 
 
@@ -54,5 +47,5 @@ def report(scale: Scale, results: Results) -> Report:
         "How many neurons of each layer react more strongly than a threshold when only sex changes.",
         {"layers": Table(["", "AUC", "cut", "biased"], lines)},
         [claim] if model_of(CASE) == PUBLISHED else [],
-        {"as-curves": lambda path: plot_as_curves(profile(), path, title=title)},
+        {"as-curves": lambda path: plot_as_curves(profile(CASE, model_of(CASE)), path, title=title)},
     )

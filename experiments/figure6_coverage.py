@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronfair.experiments.cases import case_data, model_of, network, outcome
+from neuronfair.experiments.cases import case_data, model_of, network, outcome, profile
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.coverage import covered
 
 import torch
@@ -18,15 +17,14 @@ PRINTED = {"neuronfair": 24, "eidig5": 18, "adf": 15}  # of 24; the paper prints
 
 def coverage(case: str, model: str | int, method: str, seeds: int, steps: int, seed: int) -> dict[str, Any]:
     """Return how many biased neurons, and how much of each, findings and equally many misses activate."""
-    rows, net = case_data(case), network(case, model)
-    profile = interpret(net, rows.domain, rows.rows)
+    rows, net, known = case_data(case), network(case, model), profile(case, model)
     findings = outcome(case, model, method=method, seeds=seeds, steps=steps, seed=seed).findings
     count = min(len(findings), len(findings.misses))
-    result: dict[str, Any] = {"biased": len(profile.worst.biased), "count": count}
+    result: dict[str, Any] = {"biased": len(known.worst.biased), "count": count}
     generator = torch.Generator().manual_seed(seed)
     for name, people in (("findings", findings.packed), ("misses", findings.misses)):
         some = people[torch.randperm(len(people), generator=generator)[:count]]
-        seen = covered(net, rows.domain, profile, some.long())
+        seen = covered(net, rows.domain, known, some.long())
         result[name] = seen.covered
         result[f"{name}_share"] = sum(seen.shares) / len(seen.shares)
     return result

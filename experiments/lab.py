@@ -13,16 +13,13 @@ import io
 import json
 import os
 import platform
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,8 @@ from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.mean import mean_interval
+from neuronfair.scale.pool import Note, Pool
+from neuronfair.scale.processes import Processes
 
 FOLDER = Path(__file__).parent
 
@@ -125,11 +124,20 @@ class Report:
     pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Place:
+    """What whoever does jobs must know: where results are kept, of which code, and what is set (data, models)."""
+
+    cache: Path
+    code: str
+    settings: Mapping[str, str]
+
+
 def run_jobs(
     jobs: Iterable[Job],
     cache: Path,
+    pool: Pool | None = None,
     *,
-    workers: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
     """Do what was not done before, several jobs at a time, and remember every result as soon as it is there.
@@ -137,28 +145,25 @@ def run_jobs(
     It may be killed at any time: the same call goes on with what is missing.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    code_digest()  # of the code as it is when the work begins
-    os.environ["NEURONFAIR_LAB"] = str(cache.absolute())  # where classifiers are kept; the processes inherit it
+    os.environ["NEURONFAIR_LAB"] = str(cache.absolute())  # where classifiers are kept
+    settings = {name: value for name, value in os.environ.items() if name.startswith("NEURONFAIR_")}
+    place = Place(cache.absolute(), code_digest(), settings)  # the code as it is when the work begins
     wanted = list({job.key: job for job in jobs}.values())
     missing = [job for job in wanted if not (cache / f"{job.key}.json").exists()]
-    done = len(wanted) - len(missing)
-    workers = workers or os.cpu_count() or 1
-    with ProcessPoolExecutor(workers, get_context("spawn"), _prepare) as pool:
-        try:
-            for wave in (True, False):
-                running = {pool.submit(_work, job): job for job in missing if job.first is wave}
-                while running:
-                    if progress is not None:
-                        progress(done, len(wanted), next(iter(running.values())).call)
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        job, (result, seconds) = running.pop(future), future.result()
-                        record = {**result, "_job": _describe(job), "_code": code_digest(), "_cpu_seconds": seconds}
-                        record |= {"_machine": _machine(), "_date": datetime.now(UTC).date().isoformat()}
-                        write_text(cache / f"{job.key}.json", json.dumps(record, indent=1))
-                        done += 1
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for wave in (True, False):
+        some = [job for job in missing if job.first is wave]
+        before = len(wanted) - len(missing if wave else some)
+
+        def show(lines: Sequence[tuple[int, int, int]], some: list[Job] = some, before: int = before) -> None:
+            assert progress is not None
+            begun = [job.call for job, line in zip(some, lines, strict=True) if not line[0]]
+            progress(before + len(some) - len(begun), len(wanted), (begun or [""])[0])
+
+        done = (pool or Processes()).map(_work, place, some, progress=show if progress is not None else None)
+        for job, record in zip(some, done, strict=True):
+            path = cache / f"{job.key}.json"
+            if not path.exists():  # it was made on a machine that does not see this folder
+                write_text(path, json.dumps(record, indent=1))
 
 
 def outdated(jobs: Iterable[Job], cache: Path) -> int:
@@ -174,6 +179,16 @@ def made(jobs: Iterable[Job], cache: Path) -> str:
     days = sorted({d["_date"] for d in done if "_date" in d})
     when = f", {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
     return f" on {' and '.join(machines)}{when}" if machines else ""
+
+
+def minutes(experiments: Mapping[str, Iterable[Job]], cache: Path) -> dict[str, float]:
+    """Return the processor time of each experiment's results, the longest first; what several need, the first has."""
+    look, seen, spent = remembered(cache), set[str](), dict[str, float]()
+    for name, jobs in experiments.items():
+        own = [job for job in {job.key: job for job in jobs}.values() if job.key not in seen]
+        seen |= {job.key for job in own}
+        spent[name] = sum(done.get("_cpu_seconds", 0.0) for done in gather(look, own)) / 60
+    return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 @cache
@@ -248,28 +263,25 @@ def _machine() -> str:
     return f"{platform.machine()}, Python {platform.python_version()}, torch {torch}"
 
 
-def _prepare() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # There are as many processes as cores; torch, which no job has imported yet, reads these.
-    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()  # returns when it is gone, killed or not
-        os._exit(1)
-
-
-def _work(job: Job) -> tuple[dict[str, Any], float]:
-    """Do a job and return its result and the processor time it took."""
+def _work(place: Place, job: Job, note: Note) -> dict[str, Any]:
+    """Do a job, keep its result with the processor time that it took, and return both."""
+    path = place.cache / f"{job.key}.json"
+    if path.exists():  # by somebody who was killed after that
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return kept
+    os.environ.update(place.settings)
     module, _, function = job.call.partition(":")
     begun = time.process_time()
     try:
-        place = importlib.import_module(module if "." in module else f"{__package__}.{module}")
-        result: dict[str, Any] = getattr(place, function)(**job.arguments)
+        there = importlib.import_module(module if "." in module else f"{__package__}.{module}")
+        result: dict[str, Any] = getattr(there, function)(**job.arguments)
     except NeuronFairError:
         raise
     except Exception as error:  # a traceback does not survive the way between processes
         raise RuntimeError(f"{job.call} {dict(job.arguments)}:\n{traceback.format_exc()}") from error
-    return result, time.process_time() - begun
+    record = {**result, "_job": _describe(job), "_code": place.code, "_cpu_seconds": time.process_time() - begun}
+    record |= {"_machine": _machine(), "_date": datetime.now(UTC).date().isoformat()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(record, indent=1))
+    note(1, 1, 0)
+    return record

@@ -14,11 +14,11 @@ from neuronfair.domain.data import Data
 from neuronfair.domain.plausible import PLAUSIBLE
 from neuronfair.domain.population import PopulationModel, fit_people, fit_population
 from neuronfair.domain.population_quality import told_apart
-from neuronfair.experiments.cases import CASES, SHORT, data
+from neuronfair.experiments.cases import CASES, data, once, train, weights_of
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import KINDS, tree_model
 from neuronfair.measure.rate import Rate, discrimination_rate
-from neuronfair.model.fit import fit
+from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.search.campaign import find
@@ -38,7 +38,7 @@ RATES = ("table", "plausible", "domain")
 def population(name: str) -> PopulationModel:
     """Return the model of the people of a table."""
     table = data(name, "default")
-    return fit_population(table.domain, table.rows)
+    return once(f"population-{name}", lambda: fit_population(table.domain, table.rows))
 
 
 def quality(name: str, seed: int) -> dict[str, Any]:
@@ -64,12 +64,13 @@ def _independent(table: Data, rows: Tensor, generator: torch.Generator) -> Tenso
 
 
 def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Data]:
-    """Return a model of a table: a network of ours, or trees."""
+    """Return a model of a table: a network of ours, the one of Table 3 if it is there, or trees."""
     if kind in KINDS:
         return tree_model(name, kind, seed)
-    table = data(name, "default")
-    module, _ = fit(table, settings=SHORT if quick else None, seed=seed)
-    return open_model(module, table.domain, table.rows), table
+    table, path = data(name, "default"), weights_of(name, seed, "default")
+    if not path.exists():
+        train(name, "default", seed, quick)
+    return open_model(read_model(path, table.domain), table.domain, table.rows), table
 
 
 def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **plan: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def phase(
     """Compare one phase of all methods on one classifier; SymbGen would take minutes on the wide tables."""
     rows = case_data(case)
     methods = [m for m in METHODS if m != "symbgen" or case not in WIDE]
-    plan = Plan(seeds=seeds, steps=steps, seed=seed, seconds=seconds)
+    plan = Plan(seeds=seeds, steps=steps, seed=seed, seconds=seconds, controls=False)
     result = compare(network(case, model), rows.domain, rows.rows, methods, plan, phase=phase)
     if result.interrupted:
         raise KeyboardInterrupt

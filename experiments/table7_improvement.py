@@ -17,6 +17,7 @@ from neuronfair.experiments.cases import (
     model_of,
     network,
     once,
+    profile,
     search_job,
     split_of,
     starts,
@@ -26,9 +27,9 @@ from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.consistency import deviation, spearman
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import Opened, open_model
 from neuronfair.repair.labels import Ensemble
-from neuronfair.repair.retrain import RepairSettings, retrain
+from neuronfair.repair.retrain import RepairSettings, retrain, without_findings
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")
@@ -40,28 +41,29 @@ QUICK = ("adult-sex", "german-sex")
 def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str, Any]:
     """Search, retrain with a tenth of the findings, and measure before and after."""
     rows, net, seed = case_data(case), network(case, model), split_of(model)
-    findings, auc = found(case, model, **plan), _auc(net, case)
+    findings, opened = found(case, model, **plan), open_model(net, rows.domain, rows.rows)
     if not len(findings):
         return {"refused": "nothing was found, so there is nothing to learn from"}
     done = retrain(
-        open_model(net, rows.domain, rows.rows),
+        opened,
         rows.split(seed),
         findings,
         starts(case, plan["seeds"], seed),
         RepairSettings(share=0.1, repeats=repeats, max_loss=math.inf, seed=seed),
         ensemble=_voters(case, seed),
+        control=_control(case, model, opened),
     )
     after = done.kept.model
     assert isinstance(after, Network)
     return {
-        "auc": auc,
+        "auc": profile(case, model).worst.auc,
         "rate": done.before.rate,
         "accuracy": done.before.accuracy,
         "rates": [o.rate for o in done.repeats],
         "accuracies": [o.accuracy for o in done.repeats],
         "kept": [done.after.rate, done.after.accuracy],
         "without": [done.without.rate, done.without.accuracy],
-        "auc_after": _auc(after, case),
+        "auc_after": interpret(after, rows.domain, rows.rows).worst.auc,
     }
 
 
@@ -71,9 +73,12 @@ def _voters(case: str, seed: int) -> Ensemble:
     return once(f"voters-{case}-{seed}", lambda: Ensemble(case_data(case).split(seed), seed=seed))
 
 
-def _auc(net: Network, case: str) -> float:
-    rows = case_data(case)
-    return interpret(net, rows.domain, rows.rows).worst.auc
+def _control(case: str, model: str | int, opened: Opened) -> Opened:
+    """Return a classifier retrained on the training rows alone: the same for all methods."""
+    parts, settings = case_data(case).split(split_of(model)), RepairSettings(seed=split_of(model))
+    made = once(f"control-{case}-{model}", lambda: without_findings(opened, parts, settings).module)
+    assert made is not None
+    return opened.with_module(made)
 
 
 def run(scale: Scale, case: str, model: str | int, method: str) -> Job:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from neuronfair.cli.orders import Orders
 from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -80,8 +81,16 @@ def test_a_notebook_runs_and_shows_the_verdict(name, tmp_path, monkeypatch):
     assert not any("<script" in piece for piece in pieces)
 
 
+def test_nothing_is_wrong_with_the_file_of_audits(monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    orders = Orders.read("audits.toml")
+    assert orders.problems == []
+    assert [audit.name for audit in orders.audits] == ["german-sex", "german-foreign_worker", "german-together"]
+
+
 def test_every_example_is_listed_and_tested():
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert "audits.toml" in listed
     there = {path.name for path in EXAMPLES.iterdir() if path.suffix != ".toml" and path.name[0] not in "._R"}
     assert there == {*SCRIPTS, *NOTEBOOKS, "ci_gate"}
     assert [name for name in there if name not in listed] == []

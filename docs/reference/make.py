@@ -15,7 +15,7 @@ import neuronfair
 from neuronfair import cli
 from neuronfair.certify import report as proof
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.verdict import counterpart, entries, inside, proved, rates, report
+from neuronfair.verdict import counterpart, entries, index, inside, proved, rates, report
 
 HERE = Path(__file__).parent
 STAGES = {
@@ -115,7 +115,7 @@ def _table(command: Any) -> list[str]:
 
 TYPES = {
     name: kind
-    for module in (report, entries, counterpart, inside, rates, proved)
+    for module in (report, entries, counterpart, inside, rates, proved, index)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }
@@ -129,7 +129,7 @@ FORMS = (
     (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
     (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
     (r"\bDecisionKind\b", str(DecisionKind)),
-    (r"\bMethod\b", str(proved.Method)),
+    (r"\bMethod\b", str(proved.Method)), (r"\bState\b", str(index.State)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 
@@ -157,6 +157,16 @@ def proof_json() -> str:
         "the SHA-256 of the text before it.\n",
     ]
     return "\n".join([*lines, *_entries("ProofReport")]).rstrip() + "\n"
+
+
+def index_json() -> str:
+    """Return the page of index.json."""
+    lines = [
+        "# index.json\n",
+        "Many audits side by side, as one JSON document: what `neuronfair audit-all` writes to `index.json` in its "
+        "folder and to `--json`. All figures of an audit are in its own [audit.json](audit-json.md).\n",
+    ]
+    return "\n".join([*lines, *_entries("Index")]).rstrip() + "\n"
 
 
 def _entries(whole: str) -> Iterator[str]:
@@ -189,7 +199,7 @@ def _entry(name: str, form: str, words: str) -> str:
 
 
 PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api}
-PAGES |= {HERE / "audit-json.md": audit_json, HERE / "proof-json.md": proof_json}
+PAGES |= {HERE / "audit-json.md": audit_json, HERE / "index-json.md": index_json, HERE / "proof-json.md": proof_json}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

@@ -61,14 +61,21 @@ def test_boxes_are_kept_whatever_is_taken_and_put():
         assert pool.proved.tolist() == pytest.approx(sums)
 
 
-def test_a_column_is_kept_only_while_all_boxes_have_it():
+def test_bounds_that_only_some_boxes_have():
     pool, one = _pool(), torch.ones(2, dtype=torch.float64)
-    told = {"told": torch.tensor([[1.0], [2.0]])}
+    told = {"told": torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]])}
+
+    def bounds():
+        held = pool.everything()
+        return dict(zip(held["id"].tolist(), held["told"][:, 0].tolist(), strict=True))
+
     pool.put(_columns([1, 2]) | told, one)
-    assert sorted(pool.everything()["told"][:, 0].tolist()) == [1.0, 2.0]
-    pool.put(_columns([3, 4]), one)
+    assert bounds() == {1: [1, 2], 2: [3, 4]}
+    pool.put(_columns([3, 4]), one)  # forgets them
     assert "told" not in pool.everything()
-    pool.put(_columns([5, 6]) | told, one)  # the others have none
-    assert "told" not in pool.take(6)
-    pool.put(_columns([7, 8]) | told, one)  # now all have it, in slots that were free
-    assert dict(zip(*(pool.everything()[n].flatten().tolist() for n in ("id", "told")), strict=True)) == {7: 1, 8: 2}
+    pool.put(_columns([5, 6]) | told, one)  # of the others nothing is known
+    nothing = [-torch.inf, torch.inf]
+    assert bounds() == {1: nothing, 2: nothing, 3: nothing, 4: nothing, 5: [1, 2], 6: [3, 4]}
+    pool.take(6)
+    pool.put(_columns([7, 8]) | told, one)  # in slots that were free
+    assert bounds() == {7: [1, 2], 8: [3, 4]}

@@ -134,19 +134,18 @@ def test_without_time_nothing_is_proved():
     assert tiles(subject, proof)
 
 
-def test_steps_that_take_long_become_smaller(monkeypatch):
+def test_steps_that_take_long_become_smaller():
     search = proving.Search(subject_of(network_of(domain_of(), 2), domain_of()), None, Threads(1, None))
     batch = search._batch
-    search.pace(0.1, 1.0)
+    for step, wanted, factor in ((0.1, 0.2, 1), (0.3, 0.2, 0.5), (0.1, 0.2, 0.5), (0.01, 0.2, 1), (0.15, 0.1, 1)):
+        search.pace(step, wanted)
+        assert search._batch == batch * factor
+    search._steps = proving.TRIED + 1  # ways were compared, which takes its time
+    search.pace(9.0, 3.0)
     assert search._batch == batch
-    search.pace(0.3, 1.0)
-    assert search._batch == batch // 2
-    search.pace(0.1, 1.0)
-    assert search._batch == batch // 2
-    search.pace(0.01, 1.0)
-    assert search._batch == batch
+    search._steps = 0
     for _ in range(20):
-        search.pace(9.0, 60.0)
+        search.pace(9.0, 3.0)
     assert search._batch == 16
 
 

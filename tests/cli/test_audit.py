@@ -6,12 +6,13 @@ import json
 import shutil
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.cli import order
+from neuronfair.cli import cluster, order
 from neuronfair.domain import files
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import NeuronFairError
@@ -24,6 +25,7 @@ from neuronfair.verdict.proved import Proved
 from tests.cli.test_app import HEADER, people, write
 from tests.cli.test_search import trained_table
 from tests.conftest import Result
+from tests.scale.pools import Pickled
 from tests.store.runs import forged
 
 TABLE = ("table.csv", "--domain", "table.toml")
@@ -92,6 +94,16 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
     assert "No proof: not today." in run(*AUDIT, "--prove", 1.5).out
     assert given == [1.5]
     assert "nothing can be proved: not today" in run(*AUDIT, "--fail-if", "proved_fair < 90%").err
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_model_that_is_trained_now_is_audited_on_a_cluster(run, monkeypatch):
+    monkeypatch.setattr(cluster, "cluster", lambda address: nullcontext(Pickled()))
+    assert run("audit", *TABLE, *SMALL, "-q", "--ray").status == 0
+    assert run("audit", *TABLE, *SMALL[:-1], "alone", "-q").status == 0
+    found, alone = (kept(name)["attributes"][0] for name in ("run", "alone"))
+    for name in ("rates", "groups", "severity", "regions", "subgroups", "interpretation"):
+        assert found[name] == alone[name]
 
 
 def test_a_first_look_repairs_if_it_is_told_to(run):

@@ -280,8 +280,9 @@ def test_ctrl_c_keeps_what_is_done_writes_the_index_and_goes_on(audits, told, ho
 @pytest.mark.usefixtures("told")
 def test_audits_go_to_a_pool(audits, monkeypatch):
     monkeypatch.setattr(Processes, "map", lambda self, *given, **more: Pickled().map(*given, **more))
-    result, index = audits(TWO, "--workers", 2)
-    assert result.status == 0, result.err
+    result, index = audits(TWO, "--workers", 2, "--json", "-")
+    assert (result.status, result.err) == (0, "")
+    assert json.loads(result.out)["audits"] == index["audits"]
     assert set(states(index).values()) == {"no limits"}
 
 

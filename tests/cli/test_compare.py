@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from neuronfair.cli import cluster
 from neuronfair.measure import counterparts
 from neuronfair.search.methods import METHODS
 from tests.cli.test_search import copies, folder, other_outputs  # noqa: F401  # fixtures
+from tests.scale.pools import Pickled
 
 DATA = ("table.csv", "--domain", "table.toml", "--model", "model.safetensors")
 SMALL = ("--seeds", 10, "--steps", 8)
@@ -42,6 +45,16 @@ def test_repeats_and_phases_as_json_alone(run):
         run("compare", *DATA, *SMALL, "--methods", "frontier,aequitas", "--phase", "local", "--json", "-").out
     )
     assert all(entry["findings_global"] == 0 for entry in local["methods"])
+
+
+def test_methods_are_compared_on_a_cluster(run, monkeypatch):
+    monkeypatch.setattr(cluster, "cluster", lambda address: nullcontext(Pickled()))
+    words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--phase", "global", "--json", "-")
+    found, alone = (json.loads(run(*words, *more).out)["methods"] for more in (("--ray",), ()))
+    for one, other in zip(found, alone, strict=True):
+        assert {k: v for k, v in one.items() if "seconds" not in k} == {
+            k: v for k, v in other.items() if "seconds" not in k
+        }
 
 
 def test_methods_are_compared_by_counterparts(run):

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tomllib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,8 @@ import pytest
 import neuronfair
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.mean import mean_interval
+from neuronfair.scale.pool import Serial
+from neuronfair.scale.processes import Processes
 from neuronfair.search.methods import METHODS
 from tests.conftest import ROOT
 
@@ -55,12 +58,12 @@ def counted(tmp_path, monkeypatch):
 def test_a_job_is_done_once_and_remembered(lab, counted, tmp_path):
     jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 2, 3)]
     seen = []
-    lab.run_jobs(jobs[:2], tmp_path / "cache", workers=1)
-    lab.run_jobs(jobs, tmp_path / "cache", workers=2, progress=lambda *figures: seen.append(figures))
+    lab.run_jobs(jobs[:2], tmp_path / "cache", Serial())
+    lab.run_jobs(jobs, tmp_path / "cache", Processes(2), progress=lambda *figures: seen.append(figures))
     assert sorted(counted.read_text().split()) == ["1", "2", "3"]
     results = lab.remembered(tmp_path / "cache")
     assert [results(job)["twice"] for job in jobs] == [2, 4, 4, 6]
-    assert seen[-1][:2] == (2, 3)
+    assert seen[-1] == (3, 3, "")
     assert results(lab.Job("elsewhere.counted:double", {"x": 9, "log": ""})) is None
     assert json.loads((tmp_path / "cache" / f"{jobs[0].key}.json").read_text())["_job"]["arguments"]["x"] == 1
 
@@ -68,26 +71,59 @@ def test_a_job_is_done_once_and_remembered(lab, counted, tmp_path):
 def test_results_of_other_code_are_counted(lab, counted, tmp_path, monkeypatch):
     jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3, 3)]
     assert lab.outdated(jobs, tmp_path) == 0  # what is not there is not old
-    lab.run_jobs(jobs[:2], tmp_path, workers=1)
+    lab.run_jobs(jobs[:2], tmp_path, Serial())
     assert lab.outdated(jobs, tmp_path) == 0
     monkeypatch.setattr(lab, "code_digest", lambda: "another")
-    lab.run_jobs(jobs, tmp_path, workers=1)
+    lab.run_jobs(jobs, tmp_path, Serial())
     assert lab.outdated(jobs, tmp_path) == 2
 
 
 def test_a_job_that_fails_keeps_what_was_done_before(lab, counted, tmp_path):
     good, bad = (lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}, first=x > 0) for x in (5, -1))
     with pytest.raises(RuntimeError, match="negative"):
-        lab.run_jobs([bad, good], tmp_path / "cache", workers=1)
+        lab.run_jobs([bad, good], tmp_path / "cache", Processes(1))
     assert lab.remembered(tmp_path / "cache")(good)["twice"] == 10
 
 
-def test_a_job_in_a_process_says_what_went_wrong_and_where(lab, counted):
-    result, seconds = lab._work(lab.Job("elsewhere.counted:double", {"x": 4, "log": str(counted)}))
-    assert result == {"twice": 8}
-    assert seconds >= 0
+def test_a_job_says_what_went_wrong_and_where(lab, counted, tmp_path):
+    bad = lab.Job("elsewhere.counted:double", {"x": -1, "log": str(counted)})
     with pytest.raises(RuntimeError, match=r"(?s)elsewhere\.counted:double .*in double.*ValueError: negative"):
-        lab._work(lab.Job("elsewhere.counted:double", {"x": -1, "log": str(counted)}))
+        lab.run_jobs([bad], tmp_path / "cache", Serial())
+
+
+def test_a_job_that_was_killed_when_its_result_was_kept_is_not_done_again(lab, counted, tmp_path):
+    """By a worker who then was lost: a pool begins its piece again."""
+    job, place = lab.Job("elsewhere.counted:double", {"x": 4, "log": str(counted)}), lab.Place(tmp_path, "code", {})
+    first, again = (lab._work(place, job, lambda *_: None) for _ in range(2))
+    assert first == again
+    assert first["twice"] == 8
+    assert first["_cpu_seconds"] >= 0
+    assert counted.read_text().split() == ["4"]
+
+
+@dataclass(frozen=True)
+class Elsewhere(Serial):
+    """A pool on a machine that has another folder in the place of ours, as of a cluster without a shared one."""
+
+    folder: Path = Path()
+
+    def map(self, work, shared, items, **options):
+        return super().map(work, replace(shared, cache=self.folder), items, **options)
+
+
+def test_results_that_were_made_elsewhere_are_kept_here(lab, counted, tmp_path):
+    jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}, first=x == 2) for x in (1, 2)]
+    lab.run_jobs(jobs, tmp_path / "cache", Elsewhere(folder=tmp_path / "there"))
+    assert [lab.remembered(tmp_path / "cache")(job)["twice"] for job in jobs] == [2, 4]
+    assert counted.read_text().split() == ["2", "1"]  # what others build on comes first
+
+
+def test_processor_time_is_told_by_experiment_the_longest_first(lab, tmp_path):
+    jobs = [lab.Job("elsewhere.counted:double", {"x": x}) for x in range(4)]
+    for job, seconds in zip(jobs[:3], (60, 120, 240), strict=True):
+        (tmp_path / f"{job.key}.json").write_text(json.dumps({"_cpu_seconds": seconds}))
+    told = lab.minutes({"short": jobs[:2], "long": jobs[1:]}, tmp_path)  # the second is done for both, and counts once
+    assert list(told.items()) == [("long", 4.0), ("short", 3.0)]
 
 
 def test_figures_and_tables(lab):
@@ -156,7 +192,7 @@ def test_the_page_of_results_can_be_replaced_by_sections(page):
 
 def test_a_section_says_where_and_when_its_results_were_made(lab, counted, tmp_path):
     jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3)]
-    lab.run_jobs(jobs[:2], tmp_path / "cache", workers=1)
+    lab.run_jobs(jobs[:2], tmp_path / "cache", Serial())
     assert re.fullmatch(
         r" on \w+, Python 3\.[\d.]+\w*, torch [\d.]+, \d{4}-\d\d-\d\d", lab.made(jobs, tmp_path / "cache")
     )
@@ -229,6 +265,20 @@ def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_
     assert len({(phases.first, phases.local) for phases in made.values()}) == len(made) - 1  # one changes the pace
 
 
+def test_parts_that_differ_in_gradients_only_share_the_walk_without_them(lab, shared_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
+    ablation = experiment("ablation_neuronfair")
+    names, walks = {part: ablation.unguided(part) for part in ablation.PARTS}, dict[str, list[object]]()
+    monkeypatch.setattr(ablation, "unguided", lambda part: part.replace("/", "-"))  # every part walks for itself
+    for part in ("r: all neurons", "layer: the first hidden one", "loss: Eq. 5", "local: inverse influence"):
+        found = ablation.search("german-sex, default, scikit-learn", part, 20, 10, 0, True)
+        walks.setdefault(names[part], []).append(found["random_direction"])
+    assert [len(same) for same in walks.values()] == [2, 2]
+    assert all(one == another for one, another in walks.values())
+    assert len(set(names.values())) == len(names) - 6
+
+
 def test_the_ablation_of_neuronfair_counts_who_is_behind(lab, shared_models, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
     ablation = experiment("ablation_neuronfair")
@@ -275,6 +325,10 @@ def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_p
 def test_experiments_that_are_not_here(refused, monkeypatch, tmp_path):
     monkeypatch.setattr("neuronfair.experiments.__path__", [str(tmp_path)])
     refused("reproduce", says=("the experiments are not here", "install the wheel"))
+
+
+def test_a_cluster_and_processes_are_not_both_asked_for(refused):
+    refused("reproduce", "--ray", "--workers", 2, says=("--workers", "--ray", "one of the two"))
 
 
 def test_an_experiment_that_does_not_exist(refused):

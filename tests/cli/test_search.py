@@ -22,6 +22,7 @@ from neuronfair.domain import population
 from neuronfair.model import open as bridges
 from neuronfair.model.zoo import fully_connected
 from neuronfair.search import engine
+from neuronfair.store import scattered
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 from tests.conftest import Result
@@ -528,3 +529,38 @@ def test_other_rows_to_start_from(run, refused, folder):
     assert found("--out", "third", "--start", "few.csv")["findings_global"] <= 3
     assert len(Run.open(Path("third")).seeds) == 3
     refused(*SEARCH, "--out", "fourth", "--start", "nowhere", says=("--start nowhere", "kmeans, uniform"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--ray", "127.0.0.1:1"), ("--ray 127.0.0.1:1: no cluster answers there",)),
+        (("--ray=somewhere",), ("--ray somewhere: expected auto, HOST:PORT",)),
+        (("--ray", "--seconds", 5), ("--seconds cannot be had with --ray",)),
+    ],
+)
+def test_a_cluster_that_cannot_be_had(refused, words, says):
+    pytest.importorskip("ray", reason="needs the extra [ray]")
+    refused("search", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", *SMALL, *words, says=says)
+
+
+def test_without_ray_it_is_said_how_to_install_it(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    refused("search", "--ray", "table.csv", *SMALL, says=("needs the package 'ray'", "pip install 'neuronfair[ray]'"))
+
+
+def test_a_long_search_is_cut_and_told_in_figures(run, monkeypatch):
+    search = ("search", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", *SMALL[:-1])
+    one = json.loads(run(*search, "one", "--json", "-").out)
+    monkeypatch.setattr(scattered, "LONG", 100)
+    monkeypatch.setattr(scattered, "ROWS", 150)
+    monkeypatch.setattr(scattered, "LEAST", {})
+    cut = json.loads(run(*search, "cut", "--json", "-").out)
+    for figures in (one, cut):
+        for name in UNTIMED:
+            del figures[name]
+    assert cut.pop("plausibility") == pytest.approx(one.pop("plausibility"), abs=1e-5)
+    assert cut == one
+    shown = run(*search, "cut").out
+    assert f"{one['findings_local']:,} in the local one" in shown
+    assert sorted(path.name for path in Path("cut").iterdir()) == sorted(path.name for path in Path("one").iterdir())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neuronfair.domain import files
 from neuronfair.domain.data import read_table
-from neuronfair.domain.files import MAX_COLUMNS, read_sheet
+from neuronfair.domain.files import MAX_COLUMNS, read_header, read_sheet
 from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
@@ -305,3 +305,21 @@ def test_what_a_feather_file_unpacks_to_is_limited(tmp_path, monkeypatch):
     pyarrow.feather.write_feather(pyarrow.table({"a": repeated}), path, compression="zstd")
     with pytest.raises(TooLarge):  # 20 MB, although the file is small
         read_sheet(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (b"a;b c; d \n1;2;3\n", ["a", "b c", "d"]),
+        (b'\xef\xbb\xbf\n"a,1",b\n1,2\n', ["a,1", "b"]),
+        (b"a,b\n" + b"1,\xc3\xa4\n" * 20_000, ["a", "b"]),
+        (b'"a,b\n1,2\n', None),  # where the header ends is not known
+        (b"a,b", None),
+        (b"", None),
+        ("a,b\n1,2\n".encode("utf-16"), None),
+        (b"PAR1\0\0\n\0\n", None),
+    ],
+)
+def test_a_header_is_known_by_the_first_lines(tmp_path, content, names):
+    (tmp_path / "table.csv").write_bytes(content)
+    assert read_header(tmp_path / "table.csv") == names

@@ -109,3 +109,21 @@ def test_seeds_come_from_clusters_of_what_is_given():
     rows[:, [0, 2, 3, 4, 5, 6]] = rows[:1, [0, 2, 3, 4, 5, 6]]
     rows[:, 1] = torch.arange(12) % 2  # they differ in their sex only
     assert len(cluster_seeds(TableEncoding.of(unread("sex")), rows, 5)) == 5
+
+
+@pytest.mark.parametrize("encode", ["raw", "scaled", "onehot"])
+def test_one_move_of_every_attribute_in_turn(people, encode):
+    # All are numbers, in the first two, and nothing is looked up; or some are blocks.
+    plain = [replace(a, encode="scaled" if encode == "scaled" else "raw") for a in people.attributes]
+    encoding = TableEncoding.of(people) if encode == "onehot" else TableEncoding(plain)
+    generator = torch.Generator().manual_seed(1)
+    rows, codes = people.sample(20, generator), people.sample(20, generator)
+    gradient = torch.randn(20, encoding.width, generator=generator)
+    columns = torch.arange(rows.shape[1]).expand(rows.shape)
+    turn = encoding.effects(gradient, rows, None, codes)
+    assert torch.equal(turn, encoding.effects(gradient, rows, columns, codes))
+    for column in range(rows.shape[1]):
+        moved = rows.clone()
+        moved[:, column] = codes[:, column]
+        change = ((encoding.encode(moved) - encoding.encode(rows)) * gradient).sum(1)
+        assert torch.allclose(turn[:, column], change, atol=1e-3, rtol=1e-3)

@@ -16,7 +16,7 @@ from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.open import open_model
 from neuronfair.repair import retrain as stage
 from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import RepairSettings, Retraining, retrain
+from neuronfair.repair.retrain import RepairSettings, Retraining, retrain, without_findings
 from neuronfair.search.outcome import Outcome as Search
 from tests.planted.networks import domain, network, one_biased_neuron, uniform_rows
 
@@ -59,6 +59,22 @@ def test_a_planted_bias_becomes_less(case, label: str) -> None:
     assert work.without.rate > work.after.rate
     assert (work.ensemble is None) == (label == "twins")
     assert all(torch.equal(a, b) for a, b in zip(weights, case[0].parameters(), strict=True))
+
+
+def test_a_retraining_without_findings_that_is_at_hand_is_taken(case, monkeypatch) -> None:
+    """For another method's findings, say: nothing of the result changes."""
+    module, data, search = case
+    opened, parts = open_model(module, data.domain, data.rows), data.split(0)
+    settings = RepairSettings(1.0, "twins", repeats=2, max_loss=0.2, training=QUICK)
+    control, lessons = without_findings(opened, parts, settings), []
+    learn = stage.trained
+    monkeypatch.setattr(stage, "trained", lambda *given, **how: lessons.append(given[1]) or learn(*given, **how))
+    alone, given = (
+        retrain(opened, parts, search.findings, search.seeds, settings, control=some) for some in (None, control)
+    )
+    assert len(lessons) == 3
+    assert (given.without, given.repeats, given.before) == (alone.without, alone.repeats, alone.before)
+    assert given.control is control
 
 
 def test_the_labels_of_the_seeds(case, monkeypatch) -> None:

@@ -18,7 +18,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.search.budget import Budget
 from neuronfair.search.engine import search
 from neuronfair.search.method import State, World
-from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, chances
+from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, binning, chances
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -301,3 +301,12 @@ def test_guidance_beats_the_blind_walk():
         found = search(world, Frontier().prepared(world)[0], seeds, budget=Budget(steps=50)).findings
         rates[blind] = found.gsr
     assert rates[False] > 2 * rates[True]
+
+
+def test_lengths_are_binned_by_their_logarithm():
+    edges, lengths = binning(torch.float64, torch.device("cpu"))
+    assert edges.tolist() == list(EDGES)
+    ways = torch.arange(1, 2000)
+    expected = torch.log2(ways.float()).long().clamp(max=DISTANCES - 1)
+    assert torch.equal(lengths[ways.clamp(max=len(lengths) - 1)], expected)
+    assert int(lengths[0]) == 0  # no move

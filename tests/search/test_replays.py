@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neuronfair.domain.draws import Draws
 from neuronfair.search.judge import judge
 from neuronfair.search.keys import KeySet
-from neuronfair.search.methods import METHODS, Setting, phases
+from neuronfair.search.methods import METHODS, Setting, frontier, phases
 from neuronfair.search.replays import AHEAD, Replays, _Clocked
 from neuronfair.search.stepping import step
+from neuronfair.search.steps import where
 from neuronfair.testing.cases import case
 
 # Their result, or the place they read from, is known to the host only: on a GPU it waits for them.
@@ -49,11 +50,12 @@ RECORDED = [name for name in METHODS if hasattr(local(name)[1], "form")]
 
 
 def test_the_usual_methods_can_be_recorded():
-    assert {"neuronfair", "neuronfair-paper", "uniform", "adf"} <= set(RECORDED)
+    assert {"neuronfair", "neuronfair-paper", "frontier", "uniform", "adf"} <= set(RECORDED)
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_step_that_may_be_recorded_asks_the_host_nothing(name):
+def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
+    monkeypatch.setattr(frontier, "renewed", lambda marked, old, make: where(marked, make(slice(None)), old))
     world, rule, state = local(name)
     for t in range(12):
         if rule.form(t) is None:

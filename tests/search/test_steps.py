@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuronfair import Decision
-from neuronfair.search.steps import SAFE, exchanged, inverse_harm, room
+from neuronfair.search.steps import SAFE, exchanged, inverse_harm, renewed, room
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=3)
@@ -35,3 +35,25 @@ def test_inverse_harm_by_hand():
     down = inverse_harm(here, state, base - 1)[0].tolist()
     assert down == pytest.approx([1 / SAFE, 2.0, 4.0, 0.0])
     assert inverse_harm(here, state, base)[0].tolist() == [0.0] * 4  # no move, no weight
+
+
+def test_only_the_marked_are_made_anew():
+    old, asked = {"rows": torch.tensor([[1], [2], [3]])}, []
+
+    def make(some):
+        asked.append(some.tolist())
+        return {"rows": old["rows"][some] * 10}
+
+    assert renewed(torch.tensor([True, False, True]), old, make)["rows"].tolist() == [[10], [2], [30]]
+    assert renewed(torch.zeros(3, dtype=torch.bool), old, make) is old
+    assert asked == [[0, 2]]
+
+
+def test_the_room_between_two_classes_is_that_between_the_first_two_of_many():
+    scores = torch.tensor([[1.0, 3.5], [2.0, -1.0], [0.25, 0.25], [-0.0, 0.0]])  # of equal scores the first is decided
+    two, many = scores.clone().requires_grad_(), torch.cat([scores, torch.full((4, 1), -9.0)], 1).requires_grad_()
+    rooms = [room(Decision(), x) for x in (two, many)]
+    assert torch.equal(*rooms)
+    assert rooms[0].tolist() == [2.5, 3.0, 0.0, 0.0]
+    slopes = [torch.autograd.grad(left.sum(), x)[0] for left, x in zip(rooms, (two, many), strict=True)]
+    assert torch.equal(slopes[0], slopes[1][:, :2])

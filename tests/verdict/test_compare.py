@@ -6,6 +6,7 @@ import pytest
 
 from neuronfair import BlackBox, NeuronFairError, Plan, find
 from neuronfair.measure.mean import mean_interval
+from neuronfair.search.campaign import random_directions
 from neuronfair.search.methods import METHODS, frontier
 from neuronfair.verdict.compare import able, compare
 from tests.planted import networks
@@ -85,6 +86,19 @@ def test_ctrl_c_leaves_what_a_pool_has_finished():
 
     result = compare(NETWORK, DOMAIN, ROWS, ["uniform", "adf"], PLAN, pool=Stopped())
     assert (result.interrupted, [line.method for line in result.lines], result.rates) == (True, ["uniform"], ())
+
+
+def test_without_controls_there_are_figures_and_no_rates():
+    result = compare(NETWORK, DOMAIN, ROWS, ["adf"], replace(PLAN, controls=False))
+    (entry,), alone = result.methods(), find(NETWORK, DOMAIN, ROWS, Plan("adf", seeds=20, steps=15, controls=False))
+    assert (entry["findings"], entry["gsr"]) == (len(alone.findings), alone.total.gsr)
+    assert (result.rates, result.strongest, entry["lift"], entry["random_direction_gsr"]) == ((), None, None, None)
+
+
+def test_random_directions_can_be_walked_without_a_search():
+    plan = Plan("adf", seeds=20, steps=15)
+    beside = find(NETWORK, DOMAIN, ROWS, plan)
+    assert random_directions(NETWORK, DOMAIN, ROWS, plan, seeds=beside.seeds) == beside.random_direction
 
 
 def test_repeats_are_other_run_seeds_and_give_an_interval():

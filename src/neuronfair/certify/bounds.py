@@ -27,7 +27,7 @@ class Lines:
     low_at: Tensor  # (n, values, margins)
     high: Tensor
     high_at: Tensor
-    inner: Tensor | None = None  # (n, …) what the halves of a box may be told of it
+    inner: Tensor | None = None  # (n, …, 2) bounds that the halves of a box may be told: they hold for these, too
     same: Tensor | None = None  # (n,) where all values surely have the same margins, whatever these are
     cut: Tensor | None = None  # (n, 2) how to cut, where the model knows best: the axis, and the last place below
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 NONE = -1.0  # the priority of an empty slot
+UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known
 LEAST = 1e-6  # of a box is taken for open at least, so that none is forgotten
 
 
@@ -37,7 +39,10 @@ class Pool:
         return taken
 
     def put(self, columns: Mapping[str, Tensor], share: Tensor) -> None:
-        """Add boxes with their shares of all people; of a column that not all have the others are forgotten."""
+        """Add boxes with their shares of all people; a column that these do not have is forgotten.
+
+        Of a column that only these have nothing is known of the others: it holds bounds, (…, 2), and theirs are none.
+        """
         count = len(share)
         more = max(0, count - len(self._free))
         self._match(columns)
@@ -67,9 +72,9 @@ class Pool:
     def _match(self, columns: Mapping[str, Tensor]) -> None:
         for name in [name for name in self._columns if name not in columns]:
             del self._columns[name]
-        if self._boxes == 0:
-            for name in [name for name in columns if name not in self._columns]:
-                self._columns[name] = columns[name].new_empty(len(self._priority), *columns[name].shape[1:])
+        for name in [name for name in columns if name not in self._columns]:
+            shape = len(self._priority), *columns[name].shape[1:]
+            self._columns[name] = columns[name].new_tensor(UNKNOWN).repeat(*shape[:-1], 1)
 
     def _grow(self, size: int) -> None:
         length = max(size, 2 * len(self._priority))

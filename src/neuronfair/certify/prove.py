@@ -86,15 +86,19 @@ def advance(
     progress: Callable[[Progress], None] | None = None,
     keep: Keep | None = None,
     most: float = math.inf,
+    longest: float | None = None,
 ) -> None:
-    """Go on with a proof until nothing is open, so many seconds are over, it is to stop, or so many boxes are open."""
+    """Go on with a proof until nothing is open, so many seconds are over, it is to stop, or so many boxes are open.
+
+    No step shall take longer than `longest`, or a small part of the seconds.
+    """
     begun = time.perf_counter() - search.seconds
     kept = search.seconds
     while 0 < search.left < most and search.seconds < seconds and not stop.asked:
         before = search.seconds
         search.step()
         search.seconds = time.perf_counter() - begun
-        search.pace(search.seconds - before, seconds)
+        search.pace(search.seconds - before, longest or seconds / 20)
         if progress:
             progress(search.progress())
         if keep and search.seconds - kept > KEEP:
@@ -116,7 +120,7 @@ class Search:
         self._threads = workers
         self.subject, self._space, self._people = subject, subject.space, subject.people
         self._batch = min(FIRST, BATCH[subject.device.type])
-        self._steps, self._way = 0 if state is None else TRIED, 0
+        self._steps, self._way, self._tells = 0 if state is None else TRIED, 0, True
         if state is None:
             state = self._beginning()
         self.boxes, self.seconds = state.boxes, state.seconds
@@ -159,10 +163,11 @@ class Search:
             self._examine(halves, pattern[old].long().repeat(2), told)
         self._steps += 1
 
-    def pace(self, step: float, seconds: float) -> None:
-        """Take fewer boxes at once if a step took long beside the time that there is, so that it is kept; or more."""
-        most = BATCH[self.subject.device.type]
-        wanted = max(SHORT, seconds / 20)
+    def pace(self, step: float, wanted: float) -> None:
+        """Take fewer boxes at once if a step took longer than is wanted, or more; a comparison of ways says nothing."""
+        if self._steps % EVERY == TRIED + 1:
+            return
+        most, wanted = BATCH[self.subject.device.type], max(SHORT, wanted)
         self._batch = max(16, self._batch // 2) if step > wanted else min(most, self._batch * (1 + (step < wanted / 3)))
 
     def progress(self) -> Progress:
@@ -183,9 +188,9 @@ class Search:
     def _put(self, columns: Mapping[str, Tensor], told: Tensor | None) -> None:
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = self._people.share(self._space, boxes, columns["pattern"].long())
-        room = TOLD[self.subject.device.type]
-        if told is not None and (len(self._pool) + len(told)) * told.shape[1:].numel() < room:
-            columns = {**columns, "told": told}
+        if told is not None and self._tells:  # once there are too many, no more is told: memory goes up and down
+            self._tells = (self.left + len(told)) * told.shape[1:].numel() < TOLD[self.subject.device.type]
+            columns = {**columns, "told": told} if self._tells else columns
         self._pool.put(columns, share)
 
     def _examine(self, boxes: Boxes, pattern: Tensor, told: Tensor | None = None) -> None:

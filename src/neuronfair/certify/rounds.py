@@ -26,9 +26,9 @@ from neuronfair.model.threads import threads
 from neuronfair.scale.pool import Note, Pool
 from neuronfair.store.files import writing
 
-EACH = 4  # pieces for each worker in a round: who is done early takes another one
+EACH = 2  # pieces for each worker in a round: who is done early takes another one
 ENOUGH = 16  # open boxes for each piece, before any are dealt
-SHORTEST, LONGEST = 4.0, 60.0  # seconds of a round: as long as the proof has taken so far
+SHORTEST, LONGEST = 8.0, 60.0  # seconds of a round: as long as the proof has taken so far
 UNIT = 10**12  # of which pieces say shares, in whole numbers
 Said = tuple[int, int, int]  # by a piece: boxes, and shares proved fair and discriminatory
 
@@ -177,7 +177,7 @@ def work(subject: Subject, piece: Piece, note: Note) -> State:
     with torch.no_grad(), threads(subject.device) as workers:
         search = Search(subject, state, workers)
         with stopping() as stop:  # a pool presses Ctrl-C where a piece is to end
-            advance(search, seconds, stop=stop, progress=tell, keep=keep)
+            advance(search, seconds, stop=stop, progress=tell, keep=keep, longest=piece.seconds / 4)
     state = search.state()
     keep(state)
     if stop.asked:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from neuronfair.scale.cluster import ADDRESS, LOCAL, cluster
+from neuronfair.scale.cluster import ADDRESS, LOCAL, check_address, cluster
 from neuronfair.scale.pool import Pool, Serial
 
 RayOption = Annotated[
@@ -41,6 +41,12 @@ def with_address(args: list[str]) -> list[str]:
     followed = [bool(ADDRESS.fullmatch(word)) for word in (*args[1:], "")]
     lone = {place for place, word in enumerate(args[:end]) if word == "--ray" and not followed[place]}
     return [word for place, one in enumerate(args) for word in ((one, LOCAL) if place in lone else (one,))]
+
+
+def check_ray(ray: str | None) -> None:
+    """Refuse an --ray that cannot be followed, before any work is done."""
+    if ray is not None:
+        check_address(ray)
 
 
 @contextmanager

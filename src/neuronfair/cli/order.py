@@ -81,9 +81,9 @@ class Order:
 
     @property
     def reads(self) -> tuple[Path, ...]:
-        """The files that it reads; those whose names it only guesses at included."""
+        """The files that it reads and may not write: a corpus is read and added to, a baseline may be replaced."""
         named = (self.data, self.model, self.weights, self.domain, self.attributes_file, self.population)
-        return tuple(Path(name) for name in (*named, self.corpus, self.baseline) if name is not None)
+        return tuple(Path(name) for name in (*named, None if self.corpus_add else self.corpus) if name is not None)
 
 
 def carry_out(
@@ -110,7 +110,7 @@ def carry_out(
     out = outputs.folder
     if force:
         check_writable(out)
-        check_discardable(out, order.reads)
+        check_discardable(out, (*order.reads, order.corpus, order.baseline))
     else:
         check_audit_folder(out)
     outputs.check(order)
@@ -127,7 +127,6 @@ def carry_out(
     checks = Checks(order.fail_if, order.corpus, order.corpus_add, order.baseline, order.trust_feeding)
     ready = checks.read(table.domain)
     own = own_weights(out) if order.model is None and not force else None
-    there = replace(source, model=order.model or str(out / WEIGHTS))  # where one that is trained now is kept first
     opened, card = _open_or_train(source, table, own, ready, settings, _training(table, order.quick), console)
     game = playground(opened, table) if order.interactive else None
     origin = Origin(
@@ -143,7 +142,7 @@ def carry_out(
         inferred=found.inferred,
         reads=found.reads,
         left_out=found.left_out,
-        apart=None if pool is None else Apart(pool, there.open),
+        apart=None if pool is None else Apart(pool, _Again(source, order.model or str(out / WEIGHTS))),
     )
     if force:  # not before all that can be wrong was read
         discard(out)
@@ -184,8 +183,8 @@ class Outputs:
             if place.exists():
                 options.check_out(place)
         taken = {realpath(path): f"{name} of the audit in {self.folder}" for name, path in own.items()}
-        corpus = order.corpus if order.corpus_add else None  # which is written; a baseline may be, too
-        taken |= {realpath(path): "read by this audit" for path in order.reads if path not in (corpus, order.baseline)}
+        corpus = order.corpus if order.corpus_add else None  # which is written
+        taken |= {realpath(path): "read by this audit" for path in order.reads}
         named = {"--html": self.html, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         for option, path in {**named, "--corpus": corpus}.items():
             if path is None or (
@@ -214,6 +213,17 @@ class Outputs:
             sys.stdout.write(visible(report.to_json(), keep="\n"))
         elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             options.write_file(self.json, report.to_json())
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Opens a model once more, in another process; one that is trained now is kept first."""
+
+    source: options.Source
+    model: str
+
+    def __call__(self, data: Data) -> Opened:
+        return replace(self.source, model=self.model).open(data)
 
 
 def _open_or_train(

@@ -45,12 +45,11 @@ class Named:
     def digest(self) -> str:
         """What changes with a word of the audit, with a file that it reads, or with the version of this package."""
         made = hashlib.sha256(json.dumps([__version__, asdict(self.order)], default=str).encode())
-        corpus = self.order.corpus if self.order.corpus_add else None  # which every audit changes
-        for path in self.order.reads:
+        baseline = () if self.order.baseline is None else (self.order.baseline,)
+        for path in (*self.order.reads, *baseline):  # a corpus that is added to changes every time
             code = Path(f"{str(path).partition(':')[0].replace('.', '/')}.py")  # of package.module:name
             for file in (path, code):
-                if file.is_file() and file != corpus:
-                    made.update(file.read_bytes())
+                made.update(file.read_bytes() if file.is_file() else b"")
         return made.hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from neuronfair.cli.app import app
+from neuronfair.cli.cluster import RayOption, pool_of
 from neuronfair.cli.options import QuietOption
 from neuronfair.errors import NeuronFairError, did_you_mean
 
@@ -31,6 +33,7 @@ def reproduce(
         float | None, typer.Option(min=0.1, help="Limit of slow searches (Tables 5 to 7). Default: 10.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    ray: RayOption = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Compute nothing; show what is there.")] = False,
     docs: Annotated[Path | None, typer.Option(help="Also replace their sections of results.md here.")] = None,
     quiet: QuietOption = False,
@@ -40,7 +43,8 @@ def reproduce(
     Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says
     so if results are older than the code. The published weights are used where NEURONFAIR_MODELS names their folder,
     and classifiers trained here everywhere. The folder `cache` may come from another machine: with `--report-only`
-    nothing is computed again.
+    nothing is computed again; the last lines say where the processor time went. On a cluster whose machines do not
+    share the folder each trains for itself what its jobs build on.
 
     Examples:
 
@@ -49,12 +53,17 @@ def reproduce(
     `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
 
     `neuronfair reproduce populations --report-only --docs docs`
+
+    `neuronfair reproduce --ray`
     """
     from neuronfair.atomic import replacing, write_text
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.plots import drawing
+    from neuronfair.scale.processes import Processes
     from neuronfair.verdict.folder import check_writable
 
+    if ray is not None and workers is not None:
+        raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")
     for folder in (out, docs):
         if folder is not None:
             check_writable(folder)
@@ -76,16 +85,13 @@ def reproduce(
     if not any(map(cases.published, cases.CASES)):
         console.print("The published weights are not here (NEURONFAIR_MODELS): classifiers trained now stand for them.")
     cache = out / ("cache-quick" if quick else "cache")
-    jobs = [job for module in modules.values() for job in module.jobs(scale)]
+    work = {name: module.jobs(scale) for name, module in modules.items()}
+    jobs = [job for some in work.values() for job in some]
     interrupted, failure = False, None
-    with progress_bar("Reproducing", quiet=console.quiet) as show:
+    pool = nullcontext(Processes(workers) if workers else Processes()) if ray is None else pool_of(ray)
+    with progress_bar("Reproducing", quiet=console.quiet) as show, pool as doers:
         try:
-            lab.run_jobs(
-                [] if report_only else jobs,
-                cache,
-                workers=workers,
-                progress=lambda done, of, what: show(done, of, what),
-            )
+            lab.run_jobs([] if report_only else jobs, cache, doers, progress=lambda *told: show(*told))
         except KeyboardInterrupt:
             interrupted = True
         except NeuronFairError as error:  # what is done is worth a page all the same
@@ -102,7 +108,7 @@ def reproduce(
     given = " --quick" if quick else ""
     given += f" --repeats {repeats}" if repeats is not None else ""
     given += f" --seconds {seconds:g}" if seconds is not None else ""
-    made = {name: lab.made(module.jobs(scale), cache) for name, module in modules.items()}
+    made = {name: lab.made(some, cache) for name, some in work.items()}
 
     def sections(folder: str) -> dict[str, Any]:
         places = {name: [Path(folder) / path.name for path in paths] for name, paths in pictures.items()}
@@ -118,6 +124,10 @@ def reproduce(
     for report in reports.values():
         for claim in report.claims:
             console.print(claim.line().replace("**", ""))
+    spent = {name: minutes for name, minutes in lab.minutes(work, cache).items() if minutes >= 0.05}
+    if spent:
+        parts = ", ".join(f"{name} {minutes:.1f}" for name, minutes in spent.items())
+        console.print(f"Processor time, in minutes: {parts}; together {sum(spent.values()):.1f}", soft_wrap=True)
     console.print(f"Results: {out / 'results.md'}", soft_wrap=True)
     if failure is not None:
         raise failure

@@ -11,6 +11,7 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
+from neuronfair.cli.cluster import RayOption, check_ray, pool_of
 from neuronfair.cli.own import own_model
 from neuronfair.cli.twins import Twins, TwinsOption
 from neuronfair.errors import NeuronFairError, RunError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Once: typer reads the options of every command four times a call.
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
+SHARDS = "shards"  # in the run folder: where pieces of a search are, meanwhile
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
 
 
@@ -63,6 +65,15 @@ def search(
     controls: Annotated[
         bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
     ] = True,
+    ray: RayOption = None,
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where the pieces of a long search, or one with --ray, keep their files meanwhile: a folder or an "
+            "address (s3://…) that all machines reach. Default: OUT/shards.",
+        ),
+    ] = None,
     force: options.ForceOption = False,
     json_file: options.JsonOption = None,
     device: options.DeviceOption = "cpu",
@@ -71,7 +82,8 @@ def search(
 ) -> None:
     """Find people whose decision changes when only the sensitive attribute changes, or unlike their counterparts'.
 
-    Everything found is in the run folder as Parquet files. After Ctrl-C or a kill the same command goes on.
+    Everything found is in the run folder as Parquet files. After Ctrl-C or a kill the same command goes on. With --ray,
+    all cores or machines search, and find the same.
 
     Examples:
 
@@ -86,7 +98,7 @@ def search(
     from neuronfair.model.weights import save
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
-    from neuronfair.search.campaign import find
+    from neuronfair.search.campaign import find, in_one_piece
     from neuronfair.search.counterparts import comparing, counterparts_of
     from neuronfair.search.methods import check_method
     from neuronfair.search.outcome import Plan
@@ -95,11 +107,15 @@ def search(
     from neuronfair.store.ledger import check_folder
     from neuronfair.store.manifest import make_manifest, rows_digest, where
     from neuronfair.store.run import Run
+    from neuronfair.store.scattered import LONG, Scattered
     from neuronfair.verdict.about import Origin, replay_options, score_scale
     from neuronfair.verdict.folder import check_writable, refuse_links
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
+    if ray is not None and seconds is not None:
+        raise NeuronFairError("--seconds cannot be had with --ray: pieces of a search do not know how long others took")
+    check_ray(ray)
     if force:
         check_discardable(out, (data, model, weights, domain, population, attributes_file))
     else:
@@ -148,8 +164,10 @@ def search(
         usual = run.population or fit_population(table.domain, people)
     if plausible and start == "uniform":
         starts = uniform_seeds(inside(table.domain, usual, plausible, table.domain.clip(table.rows)), seeds, seed=seed)
-    with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
+    with pool_of(ray) as pool, progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
+        scattered = Scattered(pool, out / SHARDS, shards, run)
+        apart = seconds is None and (seeds * steps > LONG or ray is not None or (out / SHARDS).exists())
 
         def note(phase: str, done: int, total: int, found: int) -> None:
             rate = found / max(1e-9, time.perf_counter() - begun)
@@ -163,6 +181,7 @@ def search(
             seeds=starts,
             recorder=run,
             progress=note,
+            walk=scattered if apart else in_one_piece,
             population=usual,
             counterparts=run.counterparts or fitted,
         )
@@ -170,6 +189,7 @@ def search(
     result |= {"twins": plan.twins} | outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
+        scattered.remove()
     told = Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
     again = replay_options(opened, told)
     console.print(search_report(outcome, network, out, again or ()))

@@ -127,11 +127,10 @@ class TableEncoding:
 
         A code outside a one-hot block leaves the block empty.
         """
-        factor, shift = self._line_in(dtype)
+        factor, shift = self._line_in(dtype).unbind(0)
         rows = self._placed(rows)
         if self._plain:
-            line: Tensor = rows.to(dtype) * factor
-            return line.add_(shift)
+            return rows.to(dtype) * factor + shift
         x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
         numbers, blocks = self._numbers, self._blocks
         x[..., self._number_inputs] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
@@ -154,7 +153,7 @@ class TableEncoding:
         now = rows.gather(1, columns)
         way = codes - now
         if simple:
-            return gradient.gather(1, columns) * factor[columns] * way
+            return (gradient * factor).gather(1, columns) * way
         block = self.is_block[columns]
         for column, empty, middle in self._empty:
             placed = [torch.where(part == empty, middle, part.double()) for part in (codes, now)]

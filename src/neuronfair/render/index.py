@@ -37,5 +37,5 @@ def index_table(index: Index) -> RenderableType:
         for why in ((line.error,) if line.error is not None else line.fired)
     ]
     states = dict.fromkeys(line.state for line in index.audits)
-    counts = listed([f"{index.count(state):,} {state}" for state in states])
+    counts = listed([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
     return Group(table, *told, f"{plural(len(index.audits), 'audit')}: {counts}.")

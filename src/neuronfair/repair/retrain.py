@@ -87,6 +87,7 @@ def retrain(
     settings: RepairSettings | None = None,
     *,
     ensemble: Ensemble | None = None,
+    control: Opened | None = None,
     progress: Note | None = None,
 ) -> Retraining:
     """Train a model again on the training rows and a share of the findings, several times, and keep the best.
@@ -96,7 +97,8 @@ def retrain(
     become fair. Kept is the repeat that discriminates the fewest people, among those that lose at most `max_loss` of
     the accuracy on validation rows. A network is compared with what it was; an estimator, which starts anew and may
     have been fitted to the validation rows before, loses what it loses beside the same fit without findings. An
-    `ensemble` that is at hand saves the time to train it.
+    `ensemble` that is at hand, or a `control` (the model of the same retraining without findings, which does not
+    depend on them: `without_findings`), saves the time to train it.
     """
     settings = settings or RepairSettings()
     train, domain = parts.train, parts.train.domain
@@ -110,11 +112,17 @@ def retrain(
     kept = 0 if opened.refit is not None else min(count // HELD, max(FEWEST, len(parts.validation) // 2))
     held, rest = order[:kept], order[kept:]
     drawn = [rest[torch.randperm(len(rest), generator=generator)[:count]] for _ in range(settings.repeats)]
-    lessons = (_lesson(parts, pairs, labels, *some) for some in ((drawn, held), ([order[:0]], order[:0])))
+    lessons = _lesson(parts, pairs, labels, drawn, held), _plain(parts)
     people = torch.cat([parts.validation.rows, domain.sample(SAMPLES, generator)]), domain.sample(SAMPLES, generator)
-    work = _tried(opened, parts, (*lessons,), people, settings, progress)
+    work = _tried(opened, parts, lessons, people, settings, progress, control)
     right = None if ensemble is None else float((ensemble.labels(parts.test.rows) == parts.test.labels).double().mean())
     return replace(work, label=settings.label, pairs=len(drawn[0]), ensemble=right)
+
+
+def without_findings(opened: Opened, parts: Split, settings: RepairSettings | None = None) -> Opened:
+    """Train a model again on the training rows alone, as `retrain` does beside its repeats."""
+    settings = settings or RepairSettings()
+    return trained(opened, _plain(parts), settings.training, seed=settings.seed, fresh=settings.fresh)[0]
 
 
 def retrain_alike(
@@ -148,13 +156,15 @@ def _tried(
     people: tuple[Tensor, Tensor],
     settings: RepairSettings,
     progress: Note | None,
+    control: Opened | None = None,
 ) -> Retraining:
     """Train with a lesson, and without its pairs; choose by some people and validation rows, and tell by others."""
     learn = partial(trained, opened, settings=settings.training, seed=settings.seed, progress=progress)
-    *models, plain = (model for lesson in lessons for model in learn(lesson, fresh=settings.fresh))
-    start, control, *results = outcomes_of([opened, plain, *models], parts.validation, people[0], opened.decision)
+    models = learn(lessons[0], fresh=settings.fresh)
+    plain = control or learn(lessons[1], fresh=settings.fresh)[0]
+    start, beside, *results = outcomes_of([opened, plain, *models], parts.validation, people[0], opened.decision)
     if opened.refit is not None:
-        start = replace(start, accuracy=control.accuracy)
+        start = replace(start, accuracy=beside.accuracy)
     chosen = _choose(start, results, settings.max_loss)
     before, without, *after = outcomes_of([opened, plain, *models], parts.test, people[1], opened.decision)
     anew = opened.refit is not None
@@ -176,6 +186,12 @@ def _lesson(parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], k
         return rows, torch.cat([part.labels, labels[some].repeat_interleave(2)])
 
     return Lesson(joined(parts.train, used), lines, joined(parts.validation, kept))
+
+
+def _plain(parts: Split) -> Lesson:
+    """Return a lesson without any pairs."""
+    train, none = parts.train, torch.empty(0, dtype=torch.int64)
+    return _lesson(parts, train.rows.new_empty(0, 2, train.rows.shape[1]), none, [none], none)
 
 
 def _choose(start: Outcome, results: list[Outcome], max_loss: float) -> int:

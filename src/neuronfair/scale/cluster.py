@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,37 +30,42 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
 
     A process that has joined one already stays there, whatever the address.
     """
-    ray = needs("ray", "ray", "--ray", NeuronFairError)
-    if not ADDRESS.fullmatch(address):
-        raise NeuronFairError(f"--ray {address}: expected auto, HOST:PORT or ray://HOST:PORT, or nothing behind --ray")
+    ray = check_address(address)
     if ray.is_initialized():
         yield Ray()
         return
-    _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == LOCAL:  # nobody else can join it, or see it
+    path = os.environ.get("PYTHONPATH")
+    if address == LOCAL:  # nobody else can join it, or see it; workers find the modules that are found here
         said |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
         ray.init(address, **said)
     except (OSError, RuntimeError, ValueError, ImportError) as error:  # ConnectionError is an OSError
         raise NeuronFairError(f"--ray {address}: no cluster could be joined there: {one_line(error)}") from error
+    finally:
+        os.environ.pop("PYTHONPATH", None)
+        os.environ |= {} if path is None else {"PYTHONPATH": path}
     try:
         yield Ray()
     finally:
         ray.shutdown()
 
 
-def _check_reachable(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself would wait for ever."""
+def check_address(address: str) -> Any:
+    """Return the package of Ray; refuse an address where nobody listens, and where Ray itself would wait for ever."""
+    ray = needs("ray", "ray", "--ray", NeuronFairError)
+    if not ADDRESS.fullmatch(address):
+        raise NeuronFairError(f"--ray {address}: expected auto, HOST:PORT or ray://HOST:PORT, or nothing behind --ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise NeuronFairError(f"--ray {address}: no cluster answers there ({one_line(error)})") from None
+    if colon and not ray.is_initialized():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise NeuronFairError(f"--ray {address}: no cluster answers there ({one_line(error)})") from None
+    return ray
 
 
 @dataclass(frozen=True)

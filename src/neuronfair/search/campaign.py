@@ -89,10 +89,10 @@ Walk = Callable[[PhaseTask], PhaseResult]
 
 def in_one_piece(task: PhaseTask) -> PhaseResult:
     """Walk a phase with all its walkers together."""
-    record, recorder = Record(keep=task.keep), task.recorder
+    record, recorder = Record(keep=task.keep, even=True), task.recorder
     if recorder is not None:
         where = recorder.resume(task.name)
-        record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep)
+        record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep, even=True)
     how = {"budget": task.budget, "origin": task.origin, "seen": task.seen, "progress": task.progress}
     return search(task.world, task.rule, task.starts, record=record, **how)
 
@@ -128,16 +128,9 @@ def find(
     walks the phases, for instance a cluster (`store.scattered.Scattered`): what is found does not depend on it.
     """
     plan = plan or Plan()
-    plan.decision.check(network.outputs)
-    check_method(plan.method, network, plan.decision)
-    if not bool(domain.free.any()):
-        raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
+    _check(network, domain, plan)
     domain = comparing(domain, rows, plan.twins, known.pop("counterparts", None))
-    draws, pace = Draws(plan.seed, "global"), Pace.of(domain, rows)
-    world = World(network, domain, plan.decision, draws, pace=pace, **known)  # type: ignore[misc]  # the rest of it
-    if world.profile is None and isinstance(network, Network) and network.layers:
-        world = replace(world, profile=interpret(network, domain, rows))
-    people = rows
+    world, people = _world(network, domain, rows, plan, known), rows
     if plan.plausible:
         population = world.population or fit_population(domain, rows)
         seeds = None if seeds is None else domain.clip(seeds)  # as the engine does with all rows to start from
@@ -167,6 +160,31 @@ def find(
             note = weak_guidance(plan.method, domain.sensitive, outcome.total.gsr, direction.gsr)
             health += () if note is None else (note,)
         return replace(outcome, random=random, random_direction=direction, health=health)
+
+
+def random_directions(
+    network: Model, domain: TableDomain, rows: Tensor, plan: Plan, *, seeds: Tensor, **known: Unpack[Known]
+) -> Count | None:
+    """Return how a method does that is given noise for gradients, without a search beside it; None on Ctrl-C."""
+    _check(network, domain, plan)
+    domain = comparing(domain, rows, plan.twins, known.pop("counterparts", None))
+    return _blind(plan, _world(network, domain, rows, plan, known), seeds, _Told(in_one_piece, None))
+
+
+def _check(network: Model, domain: TableDomain, plan: Plan) -> None:
+    """Refuse a plan that cannot be followed."""
+    plan.decision.check(network.outputs)
+    check_method(plan.method, network, plan.decision)
+    if not bool(domain.free.any()):
+        raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
+
+
+def _world(network: Model, domain: TableDomain, rows: Tensor, plan: Plan, known: Known) -> World:
+    draws, pace = Draws(plan.seed, "global"), Pace.of(domain, rows)
+    world = World(network, domain, plan.decision, draws, pace=pace, **known)  # type: ignore[misc]  # the rest of it
+    if world.profile is None and isinstance(network, Network) and network.layers:
+        world = replace(world, profile=interpret(network, domain, rows))
+    return world
 
 
 @dataclass(frozen=True)

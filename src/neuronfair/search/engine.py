@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import RunError
+from neuronfair.model.network import Network
 from neuronfair.model.threads import one_thread
 from neuronfair.search.beside import beside
 from neuronfair.search.budget import Budget
@@ -23,7 +24,7 @@ from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.replays import Replays
-from neuronfair.search.stepping import Judged, step
+from neuronfair.search.stepping import Steps, evenly, step
 from neuronfair.search.tally import WHOLE, Share, Tally
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -53,6 +54,7 @@ class Record:
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
     share: Share = WHOLE  # which part of the walkers these are
+    even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at walkers together
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,15 @@ def search(
     stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
+    on_cpu = world.domain.device.type == "cpu"
     # Rows so wide that few of them fill a pass keep all threads busy.
     few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
     if Replays.fit(world, method) and not budget.counts_findings:
-        steps: Callable[[State, int], tuple[State, Judged]] = Replays(world, method)
+        steps: Steps = Replays(world, method)
     else:
         steps = partial(step, world, method, exact=budget.counts_findings)
+        if record.even and isinstance(world.network, Network) and on_cpu:
+            steps = evenly(steps)
 
     def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
         found, lines = tally.confirm(recent, lines, told=checkpoint is not None)
@@ -119,7 +124,6 @@ def search(
             checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
         return seconds
 
-    on_cpu = world.domain.device.type == "cpu"
     # A black box is not asked by two threads at once: nobody knows whether it can be.
     alone = not on_cpu or world.exact is world.network
     with _ctrl_c() as pressed, one_thread(few and on_cpu), beside(not alone) as later:

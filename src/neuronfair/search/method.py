@@ -53,6 +53,16 @@ class World:
         return 1.0 if self.pace is None else self.pace.reach(self.domain.codes_per_row)
 
     @cached_property
+    def free(self) -> Tensor:
+        """The positions of the codes that a search may change."""
+        return self.domain.free.nonzero()[:, 0]
+
+    @cached_property
+    def key_parts(self) -> Tensor:
+        """What one code more of each column adds to a key, which is a sum over the columns: (d,)."""
+        return self.domain.key(torch.eye(self.domain.codes_per_row, dtype=torch.int64, device=self.domain.device))
+
+    @cached_property
     def biased(self) -> dict[str, Tensor]:
         """Which neurons of each layer of the profile are biased: bool, (neurons,)."""
         assert self.profile is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ from torch import Tensor
 from neuronfair.search.judge import Judgement, judge, not_finite
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.slices import joined, slices
+
+EVEN = 16  # rows that a processor may compute at a time
 
 
 class Judged(NamedTuple):
@@ -34,9 +36,38 @@ class Judged(NamedTuple):
         *lines, finite = zip(*steps, strict=True)
         return Judged._make([*map(torch.cat, lines), torch.stack(finite).all()])
 
-    def at(self, chosen: Tensor) -> Judged:
+    def at(self, chosen: Tensor | slice) -> Judged:
         """Return some of the lines."""
         return Judged._make([*(line[chosen] for line in self[:-1]), self.finite])
+
+
+Steps = Callable[[State, int], tuple[State, Judged]]
+
+
+def evenly(steps: Steps) -> Steps:
+    """Return steps with copies of the last walker behind the others, to a multiple of `EVEN`; they are not kept.
+
+    A processor computes the last few rows of a batch in another way than the others, and rounds them otherwise. Only so
+    a walker goes, to the last bit, the same way in any batch.
+    """
+    last: tuple[State, State] | None = None  # walkers as they were given back, and with the copies behind them
+
+    def even(state: State, t: int) -> tuple[State, Judged]:
+        nonlocal last
+        walkers = len(state["origin"])
+        if walkers % EVEN == 0:
+            return steps(state, t)
+        whole = last[1] if last is not None and last[0] is state else _with_copies(state, -walkers % EVEN)
+        whole, judged = steps(whole, t)
+        state = {name: x[:walkers] for name, x in whole.items()}
+        last = state, whole
+        return state, judged.at(slice(walkers))
+
+    return even
+
+
+def _with_copies(state: State, copies: int) -> State:
+    return {name: torch.cat([x, x[-1:].expand(copies, *x.shape[1:])]) for name, x in state.items()}
 
 
 def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, Judged]:

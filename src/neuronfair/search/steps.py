@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -124,3 +125,16 @@ def metropolis(world: World, state: State, found: Tensor, t: int) -> Tensor:
 def where(condition: Tensor, new: State, old: State) -> State:
     """Return the new values for the walkers that meet the condition, and the old ones for the others."""
     return {name: torch.where(condition.view(-1, *[1] * (x.dim() - 1)), x, old[name]) for name, x in new.items()}
+
+
+def renewed(marked: Tensor, old: State, make: Callable[[Tensor | slice], State]) -> State:
+    """Return the old values with those of the marked walkers made anew.
+
+    `make` is told for whom: on a CPU for these alone, on a GPU for all, since to count them would wait for it.
+    """
+    if marked.device.type != "cpu":
+        return where(marked, make(slice(None)), old)
+    some = marked.nonzero()[:, 0]
+    if len(some) == 0:
+        return old
+    return {name: old[name].index_copy(0, some, x) for name, x in make(some).items()}

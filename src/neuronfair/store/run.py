@@ -158,7 +158,7 @@ class Run:
         state = files.load_state(self.ledger.path(last["state"]), device)
         if last["stop"] is None and not state:
             raise RunError(
-                f"{self.folder}: its phase '{phase}' was walked in shards, which are not yet all put together. Give the "
+                f"{self.folder}: its phase '{phase}' was walked in shards that are not yet all put together. Give the "
                 "same --ray and --shards as before"
             )
         judged = torch.cat([files.load_array(path, 2) for path in self.judged(phase)]).to(device)

@@ -26,9 +26,10 @@ from neuronfair.scale.pool import Note, Pool
 from neuronfair.search.campaign import PhaseTask, in_one_piece
 from neuronfair.search.engine import PhaseResult, Record, Stop, search
 from neuronfair.search.findings import Aside, Findings
+from neuronfair.search.judged import keys_of
 from neuronfair.search.keys import KeySet
 from neuronfair.search.tally import Share
-from neuronfair.store.files import save_array, writing
+from neuronfair.store.files import load_array, save_array, writing
 from neuronfair.store.merge import merged
 from neuronfair.store.place import Place
 from neuronfair.store.run import Run
@@ -62,13 +63,13 @@ class Division(NamedTuple):
 class Scattered:
     """Walks phases in shards: give it to `find` as `walk`.
 
-    Shards keep their files below `address`, which all who work must reach: a folder, or what fsspec knows (s3://…).
-    They are put together in `folder`, on this machine. What is left of a killed search goes on if it has a `run`.
+    Shards are put together in `folder`, on this machine, and keep their files there or below `address`, which all who
+    work must reach: a folder, or what fsspec knows (s3://…). What is left of a killed search goes on if it has a `run`.
     """
 
     pool: Pool
-    address: str
     folder: Path
+    address: str | None = None
     run: Run | None = None
     _mark: str = field(default_factory=lambda: secrets.token_hex(4))
 
@@ -79,7 +80,7 @@ class Scattered:
 
     @property
     def _root(self) -> str:
-        return f"{self.address.rstrip('/')}/{self._name}"
+        return f"{(self.address or str(self.folder.absolute())).rstrip('/')}/{self._name}"
 
     @property
     def _work(self) -> Path:
@@ -104,25 +105,23 @@ class Scattered:
         done = [] if run is None else run.journal.parts[task.name]
         before = () if run is None else run.parts(task.name)
         if done and done[-1]["stop"] not in (None, "interrupted"):
-            return _folded(task, before, done[-1]["stop"], done[-1]["seconds"])
-        if walkers * budget.steps == 0 or (run is not None and run.is_in_one_piece(task.name)):
+            return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
+        if run is not None and run.is_in_one_piece(task.name):
+            for path in run.judged("global") if task.name == "local" and task.seen is not None else ():
+                task.seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
+            return in_one_piece(task)
+        if walkers * budget.steps == 0:
             return in_one_piece(task)
         begun = time.perf_counter()
-        shards = self._walked(task)
-        if shards is None:
+        try:
+            result = self._put_together(task, self._walked(task), before, len(done))
+        except KeyboardInterrupt:  # what is kept already stays
             nobody = Findings.empty(task.world.domain, task.world.network.outputs)
             return PhaseResult(nobody, 0, "interrupted", time.perf_counter() - begun)
-        ends: list[tuple[Stop | None, float]] = []
-        now = self._merged(task, shards, len(done), ends)
-        result = _folded(task, chain(before, now), "steps", 0.0)
-        stop, seconds = ends[-1]
-        if task.recorder is not None or task.name != "global":  # who goes on needs those of a control's first phase
-            for shard in shards:
-                shard.remove()
-        return replace(result, stop=stop, seconds=max(seconds, time.perf_counter() - begun))
+        return replace(result, seconds=max(result.seconds, time.perf_counter() - begun))
 
-    def _walked(self, task: PhaseTask) -> list[ShardStore] | None:
-        """Walk all shards of a phase; None where Ctrl-C ended it."""
+    def _walked(self, task: PhaseTask) -> list[ShardStore]:
+        """Walk all shards of a phase."""
         walkers, steps, device = len(task.starts), task.budget.steps, task.world.domain.device.type
         name = _place(task)
         each, every = self._division(name, Division.of(walkers, steps, self.pool, device))
@@ -134,12 +133,9 @@ class Scattered:
             task.progress(sum(line[0] for line in lines), steps * len(shards), sum(line[2] for line in lines))
 
         progress = None if task.progress is None else told
-        try:
-            for stop in self.pool.map(_walk, shared, shards, progress=progress, gpus=float(device == "cuda")):
-                if stop == "interrupted":
-                    return None
-        except KeyboardInterrupt:
-            return None
+        for stop in self.pool.map(_walk, shared, shards, progress=progress, gpus=float(device == "cuda")):
+            if stop == "interrupted":
+                raise KeyboardInterrupt
         return shards
 
     def _division(self, name: str, new: Division) -> Division:
@@ -151,22 +147,32 @@ class Scattered:
         with place.reading(DIVISION):
             return Division(**unseal(content))
 
-    def _merged(
-        self, task: PhaseTask, shards: list[ShardStore], skip: int, ends: list[tuple[Stop | None, float]]
-    ) -> Iterator[Findings]:
-        """Put shards together, give the parts to the recorder, and yield their findings; note when each ended."""
-        side_by_side, name = min(self.pool.size, len(shards)), _place(task)
+    def _put_together(
+        self, task: PhaseTask, shards: list[ShardStore], before: Iterable[Findings], skip: int
+    ) -> PhaseResult:
+        """Merge shards, give the parts to the recorder, which has some already, and return what they are together."""
+        side_by_side = min(self.pool.size, len(shards))
+        last: tuple[Stop, float] = "steps", 0.0
         with writing(self.folder):
             self._work.mkdir(parents=True, exist_ok=True)
-        for number, part in enumerate(merged(shards, self._known(task), self._work / "merge", skip=skip)):
-            found = part.findings.to(task.world.domain.device)
-            part = replace(part, findings=found, seconds=part.seconds / side_by_side)
-            if task.recorder is not None:
-                task.recorder.checkpoint(task.name, part)
-            elif task.name == "global":
-                save_array(part.lines, self._work / f"{name}-{number:05d}.keys.npy")
-            ends.append((part.stop, part.seconds))
-            yield found
+
+        def parts() -> Iterator[Findings]:
+            nonlocal last
+            for number, part in enumerate(merged(shards, self._known(task), self._work / "merge", skip=skip)):
+                found = part.findings.to(task.world.domain.device)
+                part = replace(part, findings=found, seconds=part.seconds / side_by_side)
+                if task.recorder is not None:
+                    task.recorder.checkpoint(task.name, part)
+                elif task.name == "global":
+                    save_array(part.lines, self._work / f"{_place(task)}-{number:05d}.keys.npy")
+                last = part.stop or "steps", part.seconds
+                yield found
+
+        result = _folded(task, chain(before, parts()))
+        if task.recorder is not None or task.name != "global":  # who goes on needs those of a control's first phase
+            for shard in shards:
+                shard.remove()
+        return replace(result, stop=last[0], seconds=last[1])
 
     def _known(self, task: PhaseTask) -> list[Path | Tensor]:
         """Return whom earlier phases have judged."""
@@ -197,6 +203,7 @@ def _walk(shared: _Shared, shard: ShardStore, note: Note) -> Stop:
         resume=shard.resume(device),
         keep=False,
         share=Share(first, len(task.starts)),
+        even=True,
     )
     return search(
         task.world,
@@ -215,8 +222,8 @@ def _place(task: PhaseTask, name: str | None = None) -> str:
     return f"{'blind-' if task.world.blind else ''}{name or task.name}"
 
 
-def _folded(task: PhaseTask, parts: Iterable[Findings], stop: Stop, seconds: float) -> PhaseResult:
-    """Return the result of a phase by its parts; findings that would be too many are counted, and let go."""
+def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
+    """Return what a phase has found, by its parts; findings that would be too many are counted, and let go."""
     domain, found, aside = task.world.domain, 0, None
     holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= LONG)
     kept = [Findings.empty(domain, task.world.network.outputs)]
@@ -226,4 +233,4 @@ def _folded(task: PhaseTask, parts: Iterable[Findings], stop: Stop, seconds: flo
             look = Aside.of(part, domain)
             aside = look if aside is None else aside + look
         kept.append(part if holds else replace(part[:0], misses=part.misses[:0]))
-    return PhaseResult(Findings.join(kept), found, stop, seconds, aside)
+    return PhaseResult(Findings.join(kept), found, "steps", 0.0, aside)

@@ -49,7 +49,7 @@ class Comparison:
     phase: Phase
     plan: Plan
     seeds: int  # how many rows the methods started from
-    rates: tuple[Rate, ...]  # how often the decision flips, in the table and in the domain; empty if interrupted
+    rates: tuple[Rate, ...]  # how often the decision flips, in the table and in the domain; perhaps none
     lines: tuple[Line, ...]
     interrupted: bool = False
 
@@ -105,10 +105,10 @@ def compare(
 
     The paper compares phases alone, too. "global": nothing but the global phase. "local": all methods start from the
     same mix of the findings of their global phases, and these do not count. `repeats` is the number of run seeds,
-    from `plan.seed` on: other seed rows and other draws. A pool searches with all methods and run seeds side by side;
-    the figures are the same, but for seconds.
+    from `plan.seed` on: other seed rows and other draws. Without `plan.controls` there are neither rates nor lifts. A
+    pool searches with all methods and run seeds side by side; the figures are the same, but for seconds.
     """
-    plan = replace(plan or Plan(), controls=True)
+    plan = plan or Plan()
     methods = list(dict.fromkeys(methods))
     if not methods or repeats < 1:
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
@@ -130,7 +130,7 @@ def compare(
             break
     judged = max((int(line.figures["rows_judged"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
-    if not stopped:
+    if plan.controls and not stopped:
         populations = (rows, fit_population(domain, rows, seed=plan.seed), "domain")
     samples = min(MAX_RANDOM, max(MIN_RANDOM, judged))
     rates = tuple(

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
-from neuronfair.search.steps import agreed, confidence, inverse_influence, one_attribute, random_neighbours, where
+from neuronfair.search.steps import (
+    agreed,
+    confidence,
+    inverse_influence,
+    one_attribute,
+    random_neighbours,
+    renewed,
+    where,
+)
 
 MOMENTUM = 0.5
 
@@ -62,6 +70,12 @@ class EidigLocal:
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
         """Go on from a finding, or back to the seed with its probabilities, and change one attribute."""
+
+        def again_weighed(some: Tensor | slice) -> State:
+            here, twin = {"origin": state["origin"][some]}, judgement.twin[some]
+            weights = self._weights(world, here, rows[some], twin, t)
+            return {"weights": weights, "run": torch.zeros_like(here["origin"])}
+
         again = {"base": state["seed"], "weights": state["first"], "run": torch.zeros_like(state["run"])}
         onwards = {"base": rows, "weights": state["weights"], "run": state["run"] + 1}
         if t == 0:
@@ -70,14 +84,8 @@ class EidigLocal:
         else:
             state = state | where(judgement.discriminates, onwards, again)
         if self.interval is not None:
-            due = (state["run"] >= self.interval).nonzero()[:, 0]
-            if len(due):
-                some = {"origin": state["origin"][due]}
-                weights = self._weights(world, some, rows[due], judgement.twin[due], t)
-                state = state | {
-                    "weights": state["weights"].index_copy(0, due, weights),
-                    "run": state["run"].index_fill(0, due, 0),
-                }
+            kept = {name: state[name] for name in ("weights", "run")}
+            state = state | renewed(state["run"] >= self.interval, kept, again_weighed)
         random = random_neighbours(world, state, state["base"], t)
         codes = one_attribute(world, state, state["base"], random, state["weights"], t)
         return state | {"rows": world.domain.move(state["base"], codes)}

@@ -63,7 +63,7 @@ class Explained:
         near = neighbours(world, rows, u)
         scores = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
         weights = explain((near == rows[:, None]).double(), scores.double()).amax(2)
-        sensitive = weights[:, list(world.domain.sensitive_columns)].amax(1, keepdim=True)
+        sensitive = weights.masked_fill(world.domain.free, -torch.inf).amax(1, keepdim=True)
         return (weights > sensitive).sum(1)
 
 

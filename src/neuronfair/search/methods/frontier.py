@@ -8,17 +8,19 @@ any attribute to any value, so many moves are weighed for the price of one judge
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.search.budget import Budget
-from neuronfair.search.engine import PhaseResult, search
+from neuronfair.search.engine import Checkpoint, PhaseResult, Record, search
 from neuronfair.search.judge import Judgement
 from neuronfair.search.keys import KeySet
 from neuronfair.search.method import State, World
-from neuronfair.search.steps import where
+from neuronfair.search.methods.memory import among
+from neuronfair.search.steps import renewed, where
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -58,11 +60,16 @@ class Frontier:
         scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
         numbers = torch.arange(walkers, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        counts = torch.zeros(2, domain.codes_per_row, BINS, DISTANCES, dtype=torch.float64, device=domain.device)
+        shape = domain.codes_per_row, BINS, DISTANCES
+        table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
         # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
-        pilot = _Pilot(counts, replace(self, table=torch.zeros_like(counts[0]).flatten().to(world.network.dtype)))
-        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen)
-        return replace(self, table=chances(*pilot.counts).to(world.network.dtype)), result
+        pilot, ends = _Pilot(replace(self, table=table)), list[Checkpoint]()
+        record = Record(ends.append, every=PILOT_STEPS + 1)
+        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
+        moves = ends[-1].state["moves"]
+        moves = moves[moves >= 0]
+        counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
+        return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(world.network.dtype)), result
 
     def start(self, world: World, state: State) -> State:
         """Return the walkers before anything is known about them."""
@@ -73,6 +80,10 @@ class Frontier:
         known = {"inside": inside, "sloping": inside, "high": number, "low": number}
         known["recent"] = torch.full((n, RECENT), -1, device=device)
         return state | known | {"slope_high": slope, "slope_low": slope}
+
+    def form(self, t: int) -> int | None:
+        """Return the same for all steps but the first two: they run the same operations."""
+        return 0 if t > 1 else None
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the seeds, and from then on the best of some random moves of one attribute each."""
@@ -86,28 +97,37 @@ class Frontier:
         else:  # the centre of the family is to lie on the boundary
             merit = -((high + low) / 2 - world.decision.boundary).abs()
         if self.table is not None:
-            merit = torch.where(inside, self.table[cells].clamp(max=self.trust), merit)
+            merit = torch.where(inside, _looked_up(self.table, cells).clamp(max=self.trust), merit)
         # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
         lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
-        if bool(lost.any()):
-            moved[lost] = self._redrawn(world, {name: state[name][lost] for name in ("rows", "origin", "sloping")}, t)
-        return moved
+
+        def drawn(some: Tensor | slice) -> State:
+            lines = {name: state[name][some] for name in ("rows", "origin", "sloping")}
+            return {"rows": self._redrawn(world, lines, t)}
+
+        return renewed(lost, {"rows": moved}, drawn)["rows"]
 
     def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
         domain, rows = world.domain, state["rows"]
-        free = domain.free.nonzero()[:, 0]
         u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
-        columns = free[(u * len(free)).long()]
-        sizes, points, old = domain.sizes[columns], domain.points[columns], rows.gather(1, columns)
+        columns = _looked_up(world.free, (u * len(world.free)).long())
+        sizes, points, old = (
+            _looked_up(domain.sizes, columns),
+            _looked_up(domain.points, columns),
+            rows.gather(1, columns),
+        )
         # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
-        way = torch.exp(v * torch.log(points - 0.01)).long() * torch.where(w < 0.5, -1, 1)
-        way = torch.where((old + way < 0) | (old + way >= points), -way, way)
-        anywhere = (old + 1 + (v * (sizes - 1)).long()) % sizes
-        steps = domain.ordered[columns] & (old < points) & state["inside"][:, None]
-        codes = torch.where(steps, old + way, anywhere)
+        way = torch.exp(v * _looked_up(torch.log(domain.points - 0.01).double(), columns)).long()
+        above, below = old + way, old - way
+        up = torch.where(w < 0.5, below < 0, above < points)  # at a bound it turns round
+        # Elsewhere a move leads anywhere but back.
+        anywhere = old + 1 + (v * _looked_up((domain.sizes - 1).double(), columns)).long()
+        anywhere = torch.where(anywhere >= sizes, anywhere - sizes, anywhere)
+        steps = _looked_up(domain.ordered, columns) & (old < points) & state["inside"][:, None]
+        codes = torch.where(steps, torch.where(up, above, below), anywhere)
         exists = (codes >= 0) & (codes < sizes) & (codes != old)
         codes = torch.where(exists, codes, old)
         if domain.restricted:
@@ -115,11 +135,8 @@ class Frontier:
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
         # A key is a sum over the columns, so that of a moved row is known without making the row.
-        parts = domain.key(torch.eye(rows.shape[1], dtype=torch.int64, device=rows.device))
-        keys = domain.key(rows)[:, None] + (codes - old) * parts[columns]
-        for key in state["recent"].unbind(1):
-            exists &= keys != key[:, None]
-        return columns, codes, exists
+        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(world.key_parts, columns)
+        return columns, codes, exists & ~among(state["recent"], keys)
 
     def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
@@ -127,12 +144,10 @@ class Frontier:
         fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
-        safety = torch.bucketize(relative, torch.tensor(EDGES, dtype=relative.dtype, device=relative.device))
-        way = (codes - state["rows"].gather(1, columns)).abs().clamp(min=1)
-        distance = torch.where(world.domain.ordered[columns], torch.log2(way.float()).long(), 0).clamp(
-            max=DISTANCES - 1
-        )
-        return high, low, (columns * BINS + safety) * DISTANCES + distance
+        edges, lengths = binning(relative.dtype, relative.device)
+        way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
+        distance = _looked_up(lengths, way * _looked_up(world.domain.ordered, columns))
+        return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
 
     def _redrawn(self, world: World, state: State, t: int) -> Tensor:
         """Return rows with half of the attributes drawn anew, or all of them where nothing has a slope."""
@@ -146,23 +161,39 @@ class Frontier:
         ends = judgement.ends
         people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
         slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
-        new = state | {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
+        new = {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
         recent = torch.cat([state["recent"][:, 1:], world.domain.key(rows)[:, None]], 1)
-        return where(better, new, state) | {"recent": recent}
+        return state | where(better, new, state) | {"recent": recent}
+
+
+@lru_cache(maxsize=8)
+def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the edges of the bins of safety, and the bin of every length up to the longest that is told apart."""
+    lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (DISTANCES - 1))]
+    return torch.tensor(EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
+
+
+def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+    """Return table[places] for places (n, m), in a third of the time."""
+    return table.expand(len(places), -1).gather(1, places)
 
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Frontier with random moves, and a count of how many of them stay inside: (2, attributes, bins, distances)."""
+    """Frontier with random moves; each walker notes its moves from inside: twice their cells, and 1 if they stayed."""
 
-    counts: Tensor
     walk: Frontier
 
     def start(self, world: World, state: State) -> State:
-        return self.walk.start(world, state)
+        return self.walk.start(world, state) | {
+            "moves": state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
+        }
+
+    def form(self, t: int) -> int | None:
+        return self.walk.form(t)
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         return self.walk.ask(world, state, t)
@@ -172,10 +203,9 @@ class _Pilot:
         columns = changed.int().argmax(1, keepdim=True)
         *_, cells = self.walk._predicted(world, state, columns, rows.gather(1, columns))
         counted = state["inside"] & changed.any(1)
-        hits, tries = self.counts.view(2, -1)
-        hits.index_add_(0, cells[:, 0], (counted & judgement.discriminates).double())
-        tries.index_add_(0, cells[:, 0], counted.double())
-        return self.walk.tell(world, state, rows, judgement, t)
+        move = torch.where(counted, 2 * cells[:, 0] + judgement.discriminates, -1)
+        moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
+        return self.walk.tell(world, state, rows, judgement, t) | {"moves": moves}
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ from neuronfair.domain.plausible import Plausible
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import State, World
 from neuronfair.search.methods.effects import Effects
-from neuronfair.search.methods.frontier import BINS, DISTANCES, EDGES
+from neuronfair.search.methods.frontier import BINS, DISTANCES, binning
 from neuronfair.search.methods.memory import empty_memory, knows, remember
-from neuronfair.search.steps import where
+from neuronfair.search.steps import renewed, where
 
 DRAWN = 16  # random people of whom a promising one takes the place of a seed that is no finding
 
@@ -69,8 +69,12 @@ class FrontierFree:
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
         if self.table is not None and self.effects.cells.known:
             moved = torch.where(self._stays(world, state, merit.gather(1, best), t), rows, moved)
-        if t == 1 and not bool(inside.all()):
-            moved[~inside] = self._redrawn(world, rows[~inside], state["origin"][~inside], t)
+        if t == 1:
+
+            def drawn(some: Tensor | slice) -> State:
+                return {"rows": self._redrawn(world, rows[some], state["origin"][some], t)}
+
+            moved = renewed(~inside, {"rows": moved}, drawn)["rows"]
         return self._roamed(world, state, moved, t)
 
     def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
@@ -91,17 +95,16 @@ class FrontierFree:
         """Return where each move stands in the table: by attribute, predicted safety and length, (n, m)."""
         here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
         relative = safety / self.noise[columns]
-        bins = torch.bucketize(relative, torch.tensor(EDGES, dtype=relative.dtype, device=relative.device))
+        bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
         length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=DISTANCES - 1)
         return (columns * BINS + bins) * DISTANCES + torch.where(world.domain.ordered[columns], length, 0)
 
     def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return random moves: attribute, new code, whether the new row exists, whether it was met: (n, m) each."""
         domain, rows, cells = world.domain, state["rows"], self.effects.cells
-        free = domain.free.nonzero()[:, 0]
         u = world.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
         which, how_far, side, kind, within = u.chunk(5, 1)
-        columns = free[(which * len(free)).long()]
+        columns = world.free[(which * len(world.free)).long()]
         old, ordered = rows.gather(1, columns), domain.ordered[columns]
         here, count = cells.of_codes(columns, old), cells.count[columns]
         # Half of the moves along an order are log-uniform in length, mostly short; the others lead anywhere.

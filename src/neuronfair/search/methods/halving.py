@@ -13,6 +13,7 @@ from torch import Tensor
 
 from neuronfair.search.judge import Judgement
 from neuronfair.search.method import Method, State, World
+from neuronfair.search.steps import renewed
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class Halving:
             "halving": halving,
             "next": middle,
         }
-        walking = (~halving).nonzero()[:, 0]
-        if len(walking) == 0:
-            return state
-        some = {name: tensor[walking] for name, tensor in state.items()}
-        some.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a walker halved
-        after = self.walk.tell(world, some, rows[walking], judgement[walking], t)
-        return state | {name: state[name].index_copy(0, walking, tensor) for name, tensor in after.items()}
+
+        def walked(some: Tensor | slice) -> State:
+            lines = {name: tensor[some] for name, tensor in state.items()}
+            lines.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a walker halved
+            return self.walk.tell(world, lines, rows[some], judgement[some], t)
+
+        return state | renewed(~halving, state, walked)

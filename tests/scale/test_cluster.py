@@ -1,0 +1,198 @@
+"""A cluster of two machines, both on this one: workers and a machine die, and nothing is lost or different."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from neuronfair.errors import ModelError, NeuronFairError, RunError
+from neuronfair.scale.cluster import Ray, cluster
+from neuronfair.search import campaign
+from neuronfair.search.campaign import PhaseTask
+from neuronfair.search.method import Method
+from neuronfair.search.outcome import Outcome, Plan
+from neuronfair.store import scattered
+from neuronfair.store.run import Run
+from neuronfair.store.scattered import Scattered
+from tests.conftest import ROOT
+from tests.store.runs import DOMAIN_OF_RUN, ROWS, assert_same_run, make_manifest, planted
+
+ray = pytest.importorskip("ray", reason="needs the extra [ray]")
+
+PLAN = Plan(method="neuronfair", seeds=12, steps=12, global_steps=4, controls=False)
+QUICK = {"health_check_period_ms": 1_000}  # five in vain: the machine is lost
+
+
+class Machines:
+    """A cluster of two machines with one core each, of which the second can be taken away and put back."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        first = {"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK}
+        self.cluster = Cluster(initialize_head=True, head_node_args=first)
+        self.second = self.cluster.add_node(num_cpus=1)
+        self.cluster.wait_for_nodes()
+
+    def lose_the_second(self) -> None:
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = None
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")  # of the workers, which import this file
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setattr(scattered, "LEAST", {})
+        patch.setattr(scattered, "EVERY", 3)
+        patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])
+        patch.setattr(campaign, "check_health", lambda *_: ())
+        made = Machines()
+        try:
+            with cluster(made.cluster.address):
+                yield made
+        finally:
+            made.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, machines) -> Path:
+    """An undisturbed search in one piece."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(campaign, "Record", lambda *given, **said: scattered.Record(*given, every=3, **said))
+        searched(folder, campaign.in_one_piece)
+    return folder
+
+
+def searched(folder: Path, walk: campaign.Walk | None = None, upset: Callable[[PhaseTask], PhaseTask] | None = None,
+             told: Callable[[str], None] = lambda _: None) -> Outcome:  # fmt: skip
+    """Search in a run folder, on the cluster unless it is said who walks; some phases are upset."""
+    run = Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    shards = Scattered(Ray(), folder / "shards", run=run)
+
+    def progress(phase: str, *_: int) -> None:
+        told(phase)
+
+    def scatter(task: PhaseTask) -> campaign.PhaseResult:
+        mine = upset is not None and task.name == "local" and task.recorder is not None
+        return shards(upset(task) if mine else task)
+
+    outcome = campaign.find(planted(), DOMAIN_OF_RUN, ROWS, PLAN, recorder=run, progress=progress, walk=walk or scatter)
+    if not outcome.interrupted:
+        run.finish(outcome.summary())
+        shards.remove()
+    return outcome
+
+
+@dataclass(frozen=True)
+class Upset:
+    """A rule that does something else first, in the worker, when a walker of the given place comes to a step."""
+
+    rule: Method
+    act: Callable[[Path], None]
+    folder: Path
+    step: int
+    place: int | None = None
+
+    def start(self, world, state):
+        return self.rule.start(world, state)
+
+    def ask(self, world, state, t):
+        if t == self.step and self.place in (None, int(state["place"][0])):
+            self.act(self.folder)
+        return self.rule.ask(world, state, t)
+
+    def tell(self, world, state, rows, judgement, t):
+        return self.rule.tell(world, state, rows, judgement, t)
+
+
+def die_once(folder: Path) -> None:
+    if not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait(folder: Path) -> None:
+    """Say on which machine this is, and wait to be let go."""
+    (folder / f"at-{ray.get_runtime_context().get_node_id()}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
+def fail(_: Path) -> None:
+    raise ModelError("this model has had enough")
+
+
+def squared(shared: int, item: int, note: Callable[..., None]) -> int:
+    note(item, 10, 0)
+    if item == shared:
+        raise NeuronFairError("expected another number, got this one")
+    return item * item
+
+
+def test_results_come_in_the_order_of_the_items_and_an_error_is_itself(machines):
+    pool, lines = Ray(), []
+    assert pool.size == 2
+    assert list(pool.map(squared, -1, range(5), progress=lines.append)) == [0, 1, 4, 9, 16]
+    assert len(lines[-1]) == 5
+    assert list(pool.map(squared, 0, [])) == []
+    with pytest.raises(NeuronFairError, match=r"^expected another number, got this one$"):
+        list(pool.map(squared, 3, range(5), gpus=1.0))  # there are none here, so none are waited for
+    with pytest.raises(NeuronFairError, match="cannot be sent to other processes"):
+        list(pool.map(squared, threading.Lock(), [1]))
+
+
+def test_after_ctrl_c_the_same_search_goes_on(machines, whole, tmp_path):
+    def told(phase: str) -> None:
+        if list(tmp_path.glob("at-*")) and not (tmp_path / "go").exists():
+            (tmp_path / "go").touch()
+            signal.raise_signal(signal.SIGINT)
+
+    outcome = searched(tmp_path / "run", upset=lambda task: replace(task, rule=Upset(task.rule, wait, tmp_path, 8)),
+                       told=told)  # fmt: skip
+    assert outcome.interrupted
+    assert outcome.local.stop == "interrupted"
+    assert list((tmp_path / "run" / "shards").rglob("*.json"))
+    assert not searched(tmp_path / "run").interrupted
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_model_that_fails_ends_all_in_one_line(machines, whole, tmp_path):
+    with pytest.raises(ModelError, match=r"^this model has had enough. What was found before is kept"):
+        searched(tmp_path / "run", upset=lambda task: replace(task, rule=Upset(task.rule, fail, tmp_path, 5)))
+    searched(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_worker_that_cannot_write_says_where(machines, tmp_path):
+    run = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    taken = tmp_path / "run" / "shards" / run.ledger.mark / "local-00001"
+    taken.parent.mkdir(parents=True)
+    taken.touch()  # where a folder should be
+    with pytest.raises(RunError, match=r"local-00001: cannot be written .*What was found before is kept"):
+        searched(tmp_path / "run")
+
+
+def test_a_killed_worker_and_a_lost_machine_change_nothing(machines, whole, tmp_path):
+    def upset(task: PhaseTask) -> PhaseTask:
+        dying = Upset(task.rule, die_once, tmp_path, step=5, place=0)  # after the checkpoint of step 3
+        return replace(task, rule=Upset(dying, wait, tmp_path, step=8))
+
+    def told(phase: str) -> None:
+        if machines.second is not None and (tmp_path / f"at-{machines.second.node_id}").exists():
+            machines.lose_the_second()
+            (tmp_path / "go").touch()
+
+    searched(tmp_path / "run", upset=upset, told=told)
+    assert (tmp_path / "died").exists()
+    assert machines.second is None
+    assert_same_run(tmp_path / "run", whole)
