@@ -84,17 +84,19 @@ class PhaseTask:
 
 
 Walk = Callable[[PhaseTask], PhaseResult]
-"""Who walks a phase: this process, in one piece, unless others do it (`store/scattered.py`)."""
+"""Who walks a phase: this process, in one piece, or others (`store/scattered.py`)."""
 
 
 def in_one_piece(task: PhaseTask) -> PhaseResult:
     """Walk a phase with all its walkers together."""
-    record, recorder = Record(keep=task.keep, even=True), task.recorder
+    record, recorder, progress = Record(keep=task.keep, even=True), task.recorder, task.progress
     if recorder is not None:
         where = recorder.resume(task.name)
         record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep, even=True)
-    how = {"budget": task.budget, "origin": task.origin, "seen": task.seen, "progress": task.progress}
-    return search(task.world, task.rule, task.starts, record=record, **how)
+    budget, origin, seen = task.budget, task.origin, task.seen
+    return search(
+        task.world, task.rule, task.starts, budget=budget, origin=origin, seen=seen, record=record, progress=progress
+    )
 
 
 class Known(TypedDict, total=False):

@@ -17,6 +17,7 @@ from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU
 
 NUMBERS = 1 << 27  # that a pass holds at most, where rows are very wide
+EVEN = 16  # rows that a processor computes at a time; it rounds those that are left at the end otherwise
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def judge(
     decision.check(network.outputs)
     most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
     size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
-    parts = [_family(network, domain, part) for part in torch.split(rows, max(1, size))]
+    parts = [_family(network, domain, part) for part in torch.split(rows, evened(size))]
     family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
     apart = decision.apart(family) & valid
     # What differs between two counterparts of one person says nothing of that person.
@@ -175,6 +176,15 @@ def judge(
 
 
 _Part = tuple[Tensor, Tensor, Tensor | None]
+
+
+def evened(size: int) -> int:
+    """Return how many rows to take at a time, not more than a size: a multiple of `EVEN`, unless these are too many.
+
+    >>> evened(100), evened(10), evened(0)
+    (96, 10, 1)
+    """
+    return max(1, size - size % EVEN if size > EVEN else size)
 
 
 def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:

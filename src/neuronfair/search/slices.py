@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from neuronfair.domain.base import Domain
+from neuronfair.search.judge import evened
 from neuronfair.search.method import State
 
 # People whose scores are held at once, twins included: some 300 MB with all that is computed from them, and 5 GB on a
@@ -19,7 +20,7 @@ HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 def slices(domain: Domain, state: State) -> Sequence[State]:
     """Return the walkers in their order, as many at a time as their families allow; mostly that is all of them."""
-    size = max(1, HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
+    size = evened(HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
     if len(state["origin"]) <= size:
         return [state]
     parts = zip(*(torch.split(lines, size) for lines in state.values()), strict=True)

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.search.judge import Judgement, judge, not_finite
+from neuronfair.search.judge import EVEN, Judgement, judge, not_finite
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.slices import joined, slices
-
-EVEN = 16  # rows that a processor may compute at a time
 
 
 class Judged(NamedTuple):

@@ -107,9 +107,10 @@ class Scattered:
         if done and done[-1]["stop"] not in (None, "interrupted"):
             return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
         if run is not None and run.is_in_one_piece(task.name):
-            for path in run.judged("global") if task.name == "local" and task.seen is not None else ():
-                task.seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
-            return in_one_piece(task)
+            seen = task.seen or KeySet(task.world.domain.device)
+            for path in run.judged("global") if task.name == "local" else ():
+                seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
+            return in_one_piece(replace(task, seen=seen))
         if walkers * budget.steps == 0:
             return in_one_piece(task)
         begun = time.perf_counter()
