@@ -21,7 +21,7 @@ from neuronfair.certify.check import check
 from neuronfair.certify.prove import Progress, prove
 from neuronfair.certify.rounds import prove_together
 from neuronfair.certify.run import CERTIFICATE, SHARDS, Asked, ProofRun
-from neuronfair.certify.state import State
+from neuronfair.certify.state import Kept, State
 from neuronfair.certify.subject import subject_of
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -235,7 +235,7 @@ def test_a_certificate_of_many_workers_holds(tmp_path):
     assert not (tmp_path / SHARDS).exists()
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(proving, "KEEP", -1.0)
     calls = Counter[int]()
@@ -252,11 +252,15 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
     files = sorted((tmp_path / SHARDS).rglob("*.state"))
     assert [path.name for path in files] == ["00000-of-00003.state", "00001-of-00003.state"]
     last = reopened(tmp_path).ledger.journal.parts["proof"][-1]
+    content = files[0].read_bytes()
     if damage == "cut":
-        files[0].write_bytes(files[0].read_bytes()[:-1])
+        files[0].write_bytes(content[:-1])
+    elif damage == "flipped":
+        files[0].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     elif damage == "gone":
         for path in files:
             path.unlink()
+    assert Kept(files[0].parent, 3).load(0, CPU) is None
     state = reopened(tmp_path).state(CPU)
     assert (state.boxes > last["boxes"]) == (damage != "gone")
     assert (state.seconds > last["seconds"]) == (damage != "gone")

@@ -164,7 +164,7 @@ class Search:
         self._steps += 1
 
     def pace(self, step: float, wanted: float) -> None:
-        """Take fewer boxes at once if a step took longer than is wanted, or more; a comparison of ways says nothing."""
+        """Take fewer boxes at once if a step took longer than is wanted, or more; not if it compared ways."""
         if self._steps % EVERY == TRIED + 1:
             return
         most, wanted = BATCH[self.subject.device.type], max(SHORT, wanted)

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from neuronfair.atomic import replacing
-from neuronfair.store.files import writing
+from neuronfair.errors import RunError
+from neuronfair.store.files import load_state, save_state, writing
 
 _NAME = re.compile(r"\d+-of-(\d+)\.state")
-_CHECK = 4  # bytes of the checksum before what a piece has kept
 
 
 @dataclass(frozen=True)
@@ -75,24 +73,31 @@ class Kept:
         """Keep how far a piece is."""
         if not self.folder.is_dir():
             return
-        figures = {"boxes": torch.tensor(state.boxes), "seconds": torch.tensor(state.seconds, dtype=torch.float64)}
-        content = save({name: tensor.cpu().contiguous() for name, tensor in (state.tensors | figures).items()})
+        seconds = torch.tensor(state.seconds, dtype=torch.float64)
+        tensors = state.tensors | {"boxes": torch.tensor(state.boxes), "seconds": seconds}
         with writing(self.folder), replacing(self._path(piece)) as temporary:
-            temporary.write_bytes(zlib.crc32(content).to_bytes(_CHECK) + content)
+            save_state(tensors | {"check": _check(tensors)}, temporary)
 
     def load(self, piece: int, device: torch.device) -> State | None:
         """Return how far a piece was; None if it has kept nothing, or that is damaged."""
         try:
-            content = self._path(piece).read_bytes()
-            if zlib.crc32(content[_CHECK:]).to_bytes(_CHECK) != content[:_CHECK]:
-                return None
-            tensors = {name: tensor.to(device) for name, tensor in load(content[_CHECK:]).items()}
-        except (OSError, SafetensorError):
+            tensors = load_state(self._path(piece), device)
+        except RunError:
+            return None
+        if not torch.equal(tensors.pop("check").cpu(), _check(tensors)):
             return None
         return State.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
 
     def _path(self, piece: int) -> Path:
         return self.folder / f"{piece:05d}-of-{self.pieces:05d}.state"
+
+
+def _check(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return a checksum of all numbers."""
+    check = 0
+    for _, tensor in sorted(tensors.items()):
+        check = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), check)
+    return torch.tensor(check)
 
 
 def recovered(state: State, folder: Path) -> State:
