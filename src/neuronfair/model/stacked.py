@@ -50,7 +50,7 @@ class Stack(nn.Module):
     def learn(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross entropy of every member on its own rows, (k,), and leave the gradients of their sum.
 
-        Number for number what autograd does, in half the time: of networks this small it is mostly bookkeeping.
+        Number for number what autograd does, in less time: of networks this small it is largely bookkeeping.
         """
         layers = list(zip(self.weights, self.biases, strict=True))
         inputs = [x]
