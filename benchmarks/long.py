@@ -86,7 +86,7 @@ def main() -> None:
         manifest = make_manifest(plan, data, model=str(path), weights="", outputs=2)
         run = Run.create_or_open(out, manifest, data.domain, 2)
         pool = Processes(options.workers) if options.workers > 1 else Serial()
-        walk = Scattered(pool, str(out / "shards"), out / "shards", run)
+        walk = Scattered(pool, out / "shards", run=run)
         disk = Disk(out)
         disk.start()
         start = time.perf_counter()
