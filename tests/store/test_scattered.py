@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from neuronfair.domain.population import fit_population
 from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.model.decision import Decision
 from neuronfair.scale.pool import Serial
 from neuronfair.search import campaign
 from neuronfair.search.campaign import in_one_piece
@@ -24,6 +26,7 @@ from neuronfair.store.ledger import Ledger
 from neuronfair.store.place import Place
 from neuronfair.store.run import Run
 from neuronfair.store.scattered import Division, Scattered
+from tests.planted import networks
 from tests.store.runs import (
     DOMAIN_OF_RUN,
     PLAN,
@@ -212,3 +215,19 @@ def test_a_phase_is_cut(monkeypatch, walkers, steps, size, division):
     monkeypatch.setattr(scattered, "LEAST", {"cpu": 128})
     monkeypatch.setattr(scattered, "EVERY", 50)
     assert Division.of(walkers, steps, Serial(size), "cpu") == division
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_scores_are_the_same_to_the_last_bit(tmp_path, outputs):
+    """Weights are no round numbers here, so that the order of a sum shows; few walkers are left at the end."""
+    torch.manual_seed(outputs)
+    module = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
+    module[-1].bias.data -= module(ROWS.float()).mean(0)
+    network = networks.network(module, DOMAIN_OF_RUN)
+    decision = Decision() if outputs == 2 else Decision("threshold", 0.0)
+    plan = Plan(method="neuronfair", seeds=37, steps=20, global_steps=20, decision=decision, controls=False)
+    whole = campaign.find(network, DOMAIN_OF_RUN, ROWS, plan)
+    for size in (2, 6):
+        walk = Scattered(Serial(size), tmp_path)
+        assert_same(campaign.find(network, DOMAIN_OF_RUN, ROWS, plan, walk=walk).findings, whole.findings)
+    assert whole.total.findings > 30

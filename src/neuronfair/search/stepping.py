@@ -46,7 +46,8 @@ def evenly(steps: Steps) -> Steps:
     """Return steps with copies of the last walker behind the others, to a multiple of `EVEN`; they are not kept.
 
     A processor computes the last few rows of a batch in another way than the others, and rounds them otherwise. Only so
-    a walker goes, to the last bit, the same way in any batch.
+    a walker goes, to the last bit, the same way in any batch; if layers have a multiple of four neurons, since a row
+    that begins elsewhere in memory may be rounded otherwise, too.
     """
     last: tuple[State, State] | None = None  # walkers as they were given back, and with the copies behind them
 
