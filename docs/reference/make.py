@@ -35,7 +35,7 @@ STAGES = {
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
     "audits": ("Seldom",),
-    "proofs": ("Opening",),
+    "proofs": ("Seldom",),
     "certify.report": ("ProofReport", "Part", "RowsReport", "RegionReport"),
     "verdict.settings": ("AuditSettings",),
     "verdict.fairness": ("Fairness", "CheckSettings", "Checked", "Demands"),

@@ -100,7 +100,7 @@ def test_a_network_is_given_the_centre():
     assert encoding.encode(rows)[:, 0].tolist() == [-0.5, 1.0, 0.0]
     raw = TableEncoding((replace(AGE, encode="raw", center=0.0),))  # 0 is outside: the middle of 20 and 23
     assert raw.encode(torch.tensor([[EMPTY], [1]])).tolist() == [[21.5], [21.0]]
-    slope = torch.ones(3, 3)
+    slope = torch.ones(3, encoding.width)
     effects = encoding.effects(slope, rows, torch.zeros(3, 1, dtype=torch.int64), torch.tensor([[EMPTY], [EMPTY], [0]]))
     assert effects.flatten().tolist() == [0.5, -1.0, -0.5]
     assert encoding.uphill(slope, rows)[:, 0].tolist() == [1, 3, EMPTY]
