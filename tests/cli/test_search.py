@@ -28,7 +28,18 @@ from tests.cli.test_app import HEADER, people, write
 from tests.conftest import Result
 
 KEYS = {
-    *("method", "findings", "findings_global", "findings_local", "tried", "gsr", "random", "lift", "random_direction"),
+    *(
+        "method",
+        "findings",
+        "findings_global",
+        "findings_local",
+        "tried",
+        "confused",
+        "gsr",
+        "random",
+        "lift",
+        "random_direction",
+    ),
     *("violations", "plausibility", "rejected_on_recheck", "seconds", "seconds_per_1000", "rows_judged"),
 }
 SMALL = ("--seeds", 20, "--steps", 20, "--out", "run")

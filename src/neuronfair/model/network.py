@@ -163,7 +163,9 @@ class Network:
             if (module, call) != (site.module, site.call):
                 return None
             if output.requires_grad:  # on the way back alone: to choose among values, too, takes four times as long
-                output.register_hook(lambda slope: torch.where(counted.view(slope.shape), slope, 0.0))
+                output.register_hook(  # type: ignore[no-untyped-call]
+                    lambda slope: torch.where(counted.view(slope.shape), slope, 0.0)
+                )
             return None
 
         with hooked({site.module}, look):

@@ -57,6 +57,11 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
         f"{figures['violations']:,} findings break a rule or a bound; {figures['rejected_on_recheck']:,} did not stand "
         "the second judgement in float64 and were dropped.",
     ]
+    if figures["confused"]:
+        lines.append(
+            f"People are told apart by numbers of 63 bits: the chance that anybody was taken for another one is "
+            f"{figures['confused']:.1e}."
+        )
     lines += _usual(outcome, figures["plausibility"])
     if beside is not None and not bool(beside.groups.all()):
         few = f"{int((~beside.groups).sum()):,} of {len(beside.groups):,} groups"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -19,6 +20,8 @@ from neuronfair.search.engine import PhaseResult
 from neuronfair.search.findings import Aside, Findings, violations
 from neuronfair.search.health import HealthNote
 from neuronfair.search.methods import METHODS, check_method
+
+SAME_KEY = 2.0**-63  # the chance that two people share a key, where keys are not exact
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,12 @@ class Outcome:
         return Count(first.tried + local.tried, found, first.judged + local.judged)
 
     @property
+    def confused(self) -> float:
+        """The chance that anybody was taken for another one and not counted: 0 where keys are exact."""
+        pairs = self.total.tried * (self.total.tried - 1) / 2
+        return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * SAME_KEY)
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search early."""
         guided = METHODS[self.plan.method].gradients
@@ -121,6 +130,7 @@ class Outcome:
             "findings_global": self.first.found,
             "findings_local": self.local.found,
             "tried": total.tried,
+            "confused": self.confused,
             "gsr": total.gsr,
             "random": None,
             "lift": None,
