@@ -21,12 +21,14 @@ from neuronfair.certify.check import check
 from neuronfair.certify.prove import Progress, prove
 from neuronfair.certify.rounds import prove_together
 from neuronfair.certify.run import CERTIFICATE, SHARDS, Asked, ProofRun
-from neuronfair.certify.state import Kept, State
+from neuronfair.certify.state import Kept, State, _check, recovered
 from neuronfair.certify.subject import subject_of
+from neuronfair.limits import VARIABLE, TooLarge
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
 from neuronfair.scale.pool import Serial
+from neuronfair.store.files import load_state, save_state
 from neuronfair.verdict.given import drawn_from
 from tests.certify.enumerable import RULES, domain_of, figures, network_of, tiles, truth
 
@@ -54,7 +56,8 @@ def clock(monkeypatch):
     monkeypatch.setattr(rounds, "SHORTEST", 1.0)
     monkeypatch.setattr(rounds, "LONGEST", 1.0)
     for module in (proving, rounds):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=look, time=look))
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=look))
+    return now
 
 
 @dataclass
@@ -193,11 +196,18 @@ def test_the_time_is_that_of_all():
     assert proofs[0].open > proofs[1].open > proofs[2].open > 0
 
 
-def test_a_piece_that_begins_when_the_time_is_over_does_nothing():
-    def late(subject, piece, note):
-        return rounds.work(subject, rounds.Piece(0, piece.boxes, piece.kept, 5.0, until=0.0), note)
+def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monkeypatch):
+    monkeypatch.setattr(proving, "KEEP", -1.0)
+    begun = []
 
-    proof = prove_together(SUBJECT, pool=Watched(1, late), seconds=5)
+    def late(subject, piece, note):
+        begun.append(piece.number)
+        clock.seconds += 10 * (piece.number == 1)
+        return rounds.work(subject, piece, note)
+
+    proof = prove_together(SUBJECT, pool=Watched(3, late), seconds=5)
+    assert begun == [0, 1]
+    assert not proof.interrupted
     assert tiles(SUBJECT, proof)
     assert proof.open > 0
 
@@ -260,11 +270,78 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
     elif damage == "gone":
         for path in files:
             path.unlink()
-    assert Kept(files[0].parent, 3).load(0, CPU) is None
     state = reopened(tmp_path).state(CPU)
+    assert Kept(files[0].parent, 3).load(0, state.part(0, 3)) is None
     assert (state.boxes > last["boxes"]) == (damage != "gone")
     assert (state.seconds > last["seconds"]) == (damage != "gone")
     assert tiles(SUBJECT, proving.proof_of(SUBJECT, state, interrupted=True))
     assert proved(tmp_path, None if damage == "cut" else Serial(2)).complete
     assert check(tmp_path / CERTIFICATE, OPENED).discriminatory == TRUTH[2]
     assert not (tmp_path / SHARDS).exists()
+
+
+# Files of pieces, by whomever
+
+
+def some_state(**figures: float) -> State:
+    made = {"open": {"low": torch.arange(8).reshape(4, 2).int(), "fair": torch.rand(4).double()}}
+    made["done"] = {name: column[:0] for name, column in made["open"].items()}
+    return State(**{**made, "boxes": 7, "seconds": 2.5, **figures})
+
+
+WRONG = {
+    "no check": {"check": None},
+    "no boxes": {"boxes": None},
+    "no seconds": {"seconds": None},
+    "no column": {"open.fair": None},
+    "another column": {"open.more": torch.zeros(4)},
+    "a number that numpy does not know": {"open.fair": torch.zeros(4, dtype=torch.bfloat16)},
+    "other numbers": {"open.fair": torch.zeros(4)},
+    "another width": {"open.low": torch.zeros(4, 3, dtype=torch.int32)},
+    "another length": {"open.fair": torch.zeros(3).double()},
+    "many figures": {"boxes": torch.tensor([1, 2])},
+    "fewer than none": {"boxes": torch.tensor(-1)},
+    "no time": {"seconds": torch.tensor(torch.nan).double()},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_piece_whose_file_is_another_begins_again(tmp_path, wrong):
+    state, kept = some_state(), Kept(tmp_path, 1)
+    kept.save(0, state)
+    (path,) = tmp_path.iterdir()
+    loaded = kept.load(0, state.part(0, 1))
+    assert (loaded.boxes, loaded.seconds) == (7, 2.5)
+    tensors = {name: tensor for name, tensor in (load_state(path, CPU) | WRONG[wrong]).items() if tensor is not None}
+    checked = {name: tensor for name, tensor in tensors.items() if name != "check"}
+    if "check" in tensors and not wrong.startswith("a number"):
+        tensors["check"] = torch.tensor(_check(checked))
+    save_state(tensors, path)
+    assert kept.load(0, state.part(0, 1)) is None
+    assert recovered(state, tmp_path).seconds == state.seconds
+
+
+def test_a_piece_of_no_pieces_or_no_file_is_passed_over(tmp_path):
+    state = some_state()
+    for name in ("00000-of-00000.state", "00000-of-99999999999999999999.state", "x-of-00001.state"):
+        (tmp_path / name).touch()
+    assert recovered(state, tmp_path) is state
+    (tmp_path / "00000-of-00001.state").mkdir()
+    assert recovered(state, tmp_path).left == 4
+
+
+def test_a_piece_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    state, kept = some_state(), Kept(tmp_path, 1)
+    kept.save(0, state)
+    monkeypatch.setenv(VARIABLE, "100")
+    with pytest.raises(TooLarge):
+        kept.load(0, state)
+
+
+def test_a_worker_that_still_saves_does_not_end_the_proof(tmp_path, monkeypatch):
+    def busy(folder: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr("neuronfair.certify.run.shutil.rmtree", busy)
+    assert proved(tmp_path, Serial(2)).complete

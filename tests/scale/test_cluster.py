@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -146,9 +147,32 @@ def test_results_come_in_the_order_of_the_items_and_an_error_is_itself(machines)
     assert len(lines[-1]) == 5
     assert list(pool.map(squared, 0, [])) == []
     with pytest.raises(NeuronFairError, match=r"^expected another number, got this one$"):
-        list(pool.map(squared, 3, range(5), gpus=1.0))  # there are none here, so none are waited for
+        list(pool.map(squared, 3, range(5)))
+    with pytest.raises(NeuronFairError, match=r"^--device cuda: the cluster has no GPU$"):
+        list(pool.map(squared, 3, range(5), gpus=1.0))
     with pytest.raises(NeuronFairError, match="cannot be sent to other processes"):
         list(pool.map(squared, threading.Lock(), [1]))
+
+
+def lacking(shared: object, item: str, note: Callable[..., None]) -> None:
+    if item.startswith("/"):
+        os.chdir(item)
+    __import__(item)
+
+
+def test_what_a_machine_lacks_is_said_in_one_line(machines, tmp_path, monkeypatch):
+    said = r"^--ray: on a machine of the cluster: .*"
+    with pytest.raises(NeuronFairError, match=said + r"No such file or directory: '/only/here'$"):
+        list(Ray().map(lacking, 0, ["/only/here"]))
+    with pytest.raises(NeuronFairError, match=said + r"No module named 'not_installed_there'$"):
+        list(Ray().map(lacking, 0, ["not_installed_there"]))
+    (tmp_path / "only_here.py").write_text("class Model:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = import_module("only_here").Model()
+    with pytest.raises(NeuronFairError, match=said + r"No module named 'only_here'$"):
+        list(Ray().map(lacking, model, ["os"]))
+    with pytest.raises(NeuronFairError, match=said + r"No module named 'only_here'$"):
+        list(Ray().map(lacking, 0, [model]))
 
 
 def test_after_ctrl_c_the_same_search_goes_on(machines, whole, tmp_path):

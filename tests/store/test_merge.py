@@ -209,3 +209,12 @@ def test_a_shard_that_is_not_finished(tmp_path):
         with pytest.raises(RunError, match="shard 0 of the phase 'local' is not finished"):
             list(merged([store], [], tmp_path / "work"))
         store.checkpoint(made_up({}, 1, 3, stop))
+
+
+def test_not_too_many_files_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(merge, "SORTED", 1)
+    monkeypatch.setattr(merge, "MOST_FILES", 8)
+    opened = []
+    monkeypatch.setattr(merge, "_spread", lambda lines, files, bits: opened.append((len(files), bits)))
+    merge._lost([], [torch.arange(1000)], tmp_path)
+    assert opened == [(8, 3)]

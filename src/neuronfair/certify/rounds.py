@@ -37,6 +37,10 @@ class Stopped(Exception):  # noqa: N818
     """A piece was told to end, and has kept what it had."""
 
 
+class Late(Exception):  # noqa: N818
+    """The time has been over for as long as a piece takes, and some are still not done: they began late, or again."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """Some open boxes of a proof, and how long a worker is to go on with them."""
@@ -44,8 +48,7 @@ class Piece:
     number: int
     boxes: State
     kept: Kept
-    seconds: float
-    until: float  # by the clock: no longer, also if it begins late or again
+    seconds: float  # not until when: the clock of another machine may be wrong
 
 
 @torch.no_grad()
@@ -110,8 +113,7 @@ class _Team:
         """Deal the open boxes, let the workers go on with them, and return where the proof stands then."""
         left = self.seconds - self._elapsed
         each = min(left, max(SHORTEST, min(LONGEST, state.seconds))) / EACH
-        until = time.time() + left
-        pieces = [Piece(i, state.part(i, kept.pieces), kept, each, until) for i in range(kept.pieces)]
+        pieces = [Piece(i, state.part(i, kept.pieces), kept, each) for i in range(kept.pieces)]
         with writing(kept.folder):
             kept.folder.mkdir(parents=True, exist_ok=True)
         parts: list[State] = []
@@ -119,10 +121,9 @@ class _Team:
         try:
             for part in self.pool.map(work, self.subject, pieces, progress=tell, gpus=gpus):
                 parts.append(part)
-        except (KeyboardInterrupt, Stopped):  # what the others had is in their files
-            self.stop.asked = True
-            late = pieces[len(parts) :]
-            parts += [kept.load(piece.number, self.subject.device) or piece.boxes for piece in late]
+        except (KeyboardInterrupt, Stopped, Late) as ended:  # what the others had is in their files
+            self.stop.asked |= not isinstance(ended, Late)
+            parts += [kept.load(piece.number, piece.boxes) or piece.boxes for piece in pieces[len(parts) :]]
         return state.joined(parts, self._elapsed)
 
     @property
@@ -147,6 +148,8 @@ class _Team:
             self._tell(Progress(more[1] / UNIT, more[2] / UNIT, more[0], self._elapsed))
             if self.stop.asked:
                 raise KeyboardInterrupt
+            if self._elapsed > self.seconds + pieces[0].seconds:
+                raise Late
 
         return tell
 
@@ -167,8 +170,7 @@ def _told(subject: Subject, columns: Columns) -> tuple[int, int]:
 
 def work(subject: Subject, piece: Piece, note: Note) -> State:
     """Go on with a piece, from what it has kept before it was killed, and return where it stands."""
-    state = piece.kept.load(piece.number, subject.device) or piece.boxes
-    seconds = min(piece.seconds, state.seconds + piece.until - time.time())
+    state = piece.kept.load(piece.number, piece.boxes) or piece.boxes
     keep = partial(piece.kept.save, piece.number)
 
     def tell(now: Progress) -> None:
@@ -177,7 +179,7 @@ def work(subject: Subject, piece: Piece, note: Note) -> State:
     with torch.no_grad(), threads(subject.device) as workers:
         search = Search(subject, state, workers)
         with stopping() as stop:  # a pool presses Ctrl-C where a piece is to end
-            advance(search, seconds, stop=stop, progress=tell, keep=keep, longest=piece.seconds / 4)
+            advance(search, piece.seconds, stop=stop, progress=tell, keep=keep, longest=piece.seconds / 4)
     state = search.state()
     keep(state)
     if stop.asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from neuronfair.atomic import replacing
 from neuronfair.errors import RunError
+from neuronfair.limits import check_size
 from neuronfair.store.files import load_state, save_state, writing
 
-_NAME = re.compile(r"\d+-of-(\d+)\.state")
+_NAME = re.compile(r"\d{5,9}-of-(?!0+\.)(\d{5,9})\.state")  # at least one piece
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class State:
         )
         return State(opened, done, boxes, seconds)
 
+    @property
+    def sound(self) -> bool:
+        """Whether all columns of a kind are of one length, and the figures are possible."""
+        even = all(len({len(column) for column in kind.values()}) == 1 for kind in (self.open, self.done))
+        return even and self.boxes >= 0 and 0 <= self.seconds < math.inf
+
     def part(self, piece: int, pieces: int) -> State:
         """Return what a piece of work begins with: every so-manieth open box, in their order."""
         mine = {name: column[piece::pieces] for name, column in self.open.items()}
@@ -73,31 +81,46 @@ class Kept:
         """Keep how far a piece is."""
         if not self.folder.is_dir():
             return
-        seconds = torch.tensor(state.seconds, dtype=torch.float64)
-        tensors = state.tensors | {"boxes": torch.tensor(state.boxes), "seconds": seconds}
         with writing(self.folder), replacing(self._path(piece)) as temporary:
-            save_state(tensors | {"check": _check(tensors)}, temporary)
+            save_state(_packed(state), temporary)
 
-    def load(self, piece: int, device: torch.device) -> State | None:
-        """Return how far a piece was; None if it has kept nothing, or that is damaged."""
+    def load(self, piece: int, begins: State) -> State | None:
+        """Return how far a piece was that begins so; None if it has kept nothing, or that is damaged."""
+        path = self._path(piece)
+        if not path.is_file():
+            return None
         try:
-            tensors = load_state(self._path(piece), device)
-        except RunError:
+            check_size(path.stat().st_size, path)
+            tensors = load_state(path, begins.open["low"].device)
+        except (RunError, OSError, KeyError, TypeError, ValueError, RuntimeError):
             return None
-        if not torch.equal(tensors.pop("check").cpu(), _check(tensors)):
+        if _form(tensors) != _form(_packed(begins)) or int(tensors.pop("check")) != _check(tensors):
             return None
-        return State.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
+        state = State.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
+        return state if state.sound else None
 
     def _path(self, piece: int) -> Path:
         return self.folder / f"{piece:05d}-of-{self.pieces:05d}.state"
 
 
-def _check(tensors: Mapping[str, Tensor]) -> Tensor:
+def _packed(state: State) -> dict[str, Tensor]:
+    """Return what the file of a piece holds."""
+    seconds = torch.tensor(state.seconds, dtype=torch.float64)
+    tensors = state.tensors | {"boxes": torch.tensor(state.boxes), "seconds": seconds}
+    return tensors | {"check": torch.tensor(_check(tensors))}
+
+
+def _form(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, ...]]:
+    """Return of what kind the numbers are, and all sizes but how many boxes there are."""
+    return {name: (tensor.dtype, tensor.dim(), tensor.shape[1:]) for name, tensor in tensors.items()}
+
+
+def _check(tensors: Mapping[str, Tensor]) -> int:
     """Return a checksum of all numbers."""
     check = 0
     for _, tensor in sorted(tensors.items()):
         check = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), check)
-    return torch.tensor(check)
+    return check
 
 
 def recovered(state: State, folder: Path) -> State:
@@ -106,8 +129,6 @@ def recovered(state: State, folder: Path) -> State:
     if not named:
         return state
     kept = Kept(folder, int(named[0][1]))
-    device = state.open["low"].device
-    parts = [
-        kept.load(piece, device) or state.part(piece, kept.pieces) for piece in range(min(kept.pieces, state.left))
-    ]
+    begin = [state.part(piece, kept.pieces) for piece in range(min(kept.pieces, state.left))]
+    parts = [kept.load(piece, begins) or begins for piece, begins in enumerate(begin)]
     return state.joined(parts, state.seconds + max((part.seconds for part in parts), default=0.0))

@@ -106,6 +106,7 @@ def search(
     from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.ledger import check_folder
     from neuronfair.store.manifest import make_manifest, rows_digest, where
+    from neuronfair.store.place import Place
     from neuronfair.store.run import Run
     from neuronfair.store.scattered import LONG, Scattered
     from neuronfair.verdict.about import Origin, replay_options, score_scale
@@ -116,6 +117,11 @@ def search(
     if ray is not None and seconds is not None:
         raise NeuronFairError("--seconds cannot be had with --ray: pieces of a search do not know how long others took")
     check_ray(ray)
+    apart = seconds is None and (seeds * steps > LONG or ray is not None or (out / SHARDS).exists())
+    if shards is not None:
+        if not apart:
+            raise NeuronFairError(f"--shards {shards}: such a short search has no pieces. Say --ray, or leave it out")
+        Place(shards).names()  # an address that cannot be used is refused now
     if force:
         check_discardable(out, (data, model, weights, domain, population, attributes_file))
     else:
@@ -167,7 +173,6 @@ def search(
     with pool_of(ray) as pool, progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
         scattered = Scattered(pool, out / SHARDS, shards, run)
-        apart = seconds is None and (seeds * steps > LONG or ray is not None or (out / SHARDS).exists())
 
         def note(phase: str, done: int, total: int, found: int) -> None:
             rate = found / max(1e-9, time.perf_counter() - begun)
@@ -189,7 +194,8 @@ def search(
     result |= {"twins": plan.twins} | outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
-        scattered.remove()
+        if apart:
+            scattered.remove()
     told = Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
     again = replay_options(opened, told)
     console.print(search_report(outcome, network, out, again or ()))

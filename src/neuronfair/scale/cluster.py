@@ -38,7 +38,7 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     path = os.environ.get("PYTHONPATH")
-    if address == LOCAL:  # nobody else can join it, or see it; workers find the modules that are found here
+    if address == LOCAL:  # no other machine can reach it, but other users of this one; workers find our modules
         said |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
@@ -95,10 +95,12 @@ class Ray:
         """
         import ray
 
+        if gpus and not self._has("GPU"):
+            raise NeuronFairError("--device cuda: the cluster has no GPU")
         board = None
         if progress is not None:
             board = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, **_here()).remote(len(items))
-        takes = {"num_cpus": 1, "num_gpus": gpus if self._has("GPU") else 0, "max_retries": RETRIES}
+        takes = {"num_cpus": 1, "num_gpus": gpus, "max_retries": RETRIES}
         remote, common = ray.remote(_piece).options(**takes), _put((work, shared))
         refs = [remote.remote([common], item, number, board) for number, item in enumerate(items)]
         places = {ref: number for number, ref in enumerate(refs)}
@@ -184,13 +186,17 @@ def _put(common: Any) -> Any:
 
 
 def _taken(ref: Any) -> Any:
-    """Return what a piece has made; what it raised is raised here."""
+    """Return what a piece has made; what it raised is raised here, in one line if its machine lacks something."""
     import ray
 
     try:
         return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
+        cause = error.cause
+        if isinstance(cause, OSError | ImportError | ray.exceptions.RayError):
+            said = NeuronFairError(str(cause).partition("\n")[0])  # below it Ray shows a traceback of the worker
+            raise NeuronFairError(f"--ray: on a machine of the cluster: {one_line(said)}") from error
+        raise cause from error
     except ray.exceptions.RayError as error:
         raise NeuronFairError(f"--ray: a piece of the work was lost {RETRIES} times: {one_line(error)}") from error
 

@@ -36,4 +36,12 @@ def beside(threaded: bool) -> Iterator[Beside]:
         yield Beside(None)
         return
     with ThreadPoolExecutor(1) as pool:
-        yield Beside(pool)
+        later = Beside(pool)
+        try:
+            yield later
+        except BaseException as error:
+            try:
+                later.wait()
+            except Exception as other:  # what could not be written matters more
+                raise other from error
+            raise

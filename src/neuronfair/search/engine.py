@@ -115,7 +115,7 @@ def search(
     else:
         steps = partial(step, world, method, exact=budget.counts_findings)
         if record.even and isinstance(world.network, Network) and on_cpu:
-            steps = evenly(steps)
+            steps = evenly(steps, world.network)
 
     def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
         found, lines = tally.confirm(recent, lines, told=checkpoint is not None)

@@ -83,6 +83,11 @@ class Findings:
         counts = {name: sum(getattr(p, name) for p in parts) for name in ("tried", "judged", "rejected")}
         return Findings(**lines, **counts)
 
+    def counts(self) -> Findings:
+        """Return the counts alone. What an empty slice is taken from stays in memory; a copy of it holds nothing."""
+        lines: dict[str, Any] = {name: getattr(self, name)[:0].clone() for name in (*_LINES, "misses")}
+        return replace(self, **lines)
+
     def to(self, device: torch.device) -> Findings:
         """Return the findings on another device."""
         lines: dict[str, Any] = {name: getattr(self, name).to(device) for name in (*_LINES, "misses")}

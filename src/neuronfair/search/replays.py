@@ -41,6 +41,7 @@ class _Recorded(NamedTuple):
     """A step as a graph, with the addresses it reads and the places of what it gives."""
 
     graph: torch.cuda.CUDAGraph
+    world: World  # holds tensors that the graph reads
     draws: _Clocked
     judged: Judged
     rows: tuple[int, int]  # that went through the network, forward and backward
@@ -106,6 +107,7 @@ class Replays:
         """Return the step as a graph; None if it cannot be one, or is not the same then."""
         network, before = self._world.network, {name: tensor.clone() for name, tensor in self._state.items()}
         assert isinstance(network, Network)
+        first = network.rows_forward, network.rows_backward  # what is tried here is not asked for
         told, judged = step(self._world, self._method, before, t, exact=False)
         starts = torch.zeros(USES, dtype=torch.int64, device=self._world.domain.device)
         draws = _Clocked(self._world.draws.seed, self._world.draws.phase, starts)
@@ -128,10 +130,11 @@ class Replays:
         except (RuntimeError, ModelError):  # something in it waits for the host
             torch.cuda.synchronize()
             self._take(before)
+            network.rows_forward, network.rows_backward = first
             return None
         rows = network.rows_forward - counted[0], network.rows_backward - counted[1]
-        network.rows_forward, network.rows_backward = counted
-        recorded = _Recorded(graph, draws, places, rows)
+        network.rows_forward, network.rows_backward = first
+        recorded = _Recorded(graph, world, draws, places, rows)
         self._set_clock(("trial", t), draws, t)
         graph.replay()
         same = all(torch.equal(self._state[name], told[name]) for name in told)

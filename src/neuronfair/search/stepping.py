@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from neuronfair.model.network import Network
 from neuronfair.search.judge import EVEN, Judgement, judge, not_finite
 from neuronfair.search.method import Method, State, World
 from neuronfair.search.slices import joined, slices
@@ -42,12 +44,12 @@ class Judged(NamedTuple):
 Steps = Callable[[State, int], tuple[State, Judged]]
 
 
-def evenly(steps: Steps) -> Steps:
+def evenly(steps: Steps, network: Network) -> Steps:
     """Return steps with copies of the last walker behind the others, to a multiple of `EVEN`; they are not kept.
 
     A processor computes the last few rows of a batch in another way than the others, and rounds them otherwise. Only so
     a walker goes, to the last bit, the same way in any batch; if layers have a multiple of four neurons, since a row
-    that begins elsewhere in memory may be rounded otherwise, too.
+    that begins elsewhere in memory may be rounded otherwise, too. The network counts no rows of copies.
     """
     last: tuple[State, State] | None = None  # walkers as they were given back, and with the copies behind them
 
@@ -57,7 +59,11 @@ def evenly(steps: Steps) -> Steps:
         if walkers % EVEN == 0:
             return steps(state, t)
         whole = last[1] if last is not None and last[0] is state else _with_copies(state, -walkers % EVEN)
+        before = network.rows_forward, network.rows_backward
         whole, judged = steps(whole, t)
+        share = Fraction(walkers, walkers + -walkers % EVEN)
+        network.rows_forward = before[0] + int((network.rows_forward - before[0]) * share)
+        network.rows_backward = before[1] + int((network.rows_backward - before[1]) * share)
         state = {name: x[:walkers] for name, x in whole.items()}
         last = state, whole
         return state, judged.at(slice(walkers))
@@ -89,7 +95,7 @@ def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tu
         judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
     else:
         doubtful = torch.zeros_like(judgement.discriminates)
-    packed = rows.to(world.domain.compact)
+    packed = rows.to(world.domain.compact, copy=True)  # a recorded step may overwrite the rows before they are counted
     walkers = state["origin"], state["place"]
     judged = Judged(packed, judgement.discriminates, doubtful, *judgement.pair, *walkers, finite)
     return method.tell(world, state, rows, judgement, t), judged

@@ -155,7 +155,7 @@ class Tally:
             recent = replace(recent[holds], rejected=recent.rejected + int((~holds).sum()))
         if (self._keep or told) and self._world.population is not None:
             recent = replace(recent, plausibility=_plausibility(self._world.population, recent.packed))
-        self._parts.append(recent if self._keep else replace(recent[:0], misses=recent.misses[:0]))
+        self._parts.append(recent if self._keep else recent.counts())
         self.confirmed += len(recent)
         return recent, lines
 

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,6 +50,8 @@ def merged(
     for shard, own in zip(shards, parts, strict=True):
         if not own or own[-1].stop in (None, "interrupted"):
             raise RunError(f"{shard.address}: shard {shard.number} of the phase '{shard.phase}' is not finished")
+        if any(b.t <= a.t and b.people for a, b in pairwise(own)):
+            raise RunError(f"{shard.address}: shard {shard.number} of '{shard.phase}' has been written twice")
     shutil.rmtree(work, ignore_errors=True)
     try:
         with writing(work):
@@ -126,7 +129,7 @@ def _lost(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path
     """Return which judgements do not count, one bit for each in the order of the search, in a file."""
     people = sum(part.people for part in parts)
     people += sum(one.stat().st_size // 16 if isinstance(one, Path) else len(one) for one in known)
-    bits = max(1, min(MOST_FILES, people // SORTED)).bit_length()
+    bits = max(1, min(MOST_FILES - 1, people // SORTED).bit_length())
     names, last = [work / f"{number:03d}" for number in range(1 << bits)], 0
     with ExitStack() as stack:
         open_files = [stack.enter_context(name.open("wb")) for name in names]
@@ -135,6 +138,8 @@ def _lost(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path
             _spread(torch.stack([keys, torch.full_like(keys, _KNOWN)], 1).numpy(), open_files, bits)
         for part in parts:
             lines = part.lines()
+            if len(lines) and int(lines[:, 1].min()) < 0:
+                raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
             last = max(last, int(order_of(lines).max()) if len(lines) else 0)
             _spread(lines.numpy(), open_files, bits)
     lost = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))

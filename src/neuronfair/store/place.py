@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,11 @@ class Place:
             return found
         except (ValueError, ImportError) as error:  # no such kind of address, or a package that it needs is not here
             raise RunError(f"{self.address}: cannot be used as an address: {one_line(error)}") from None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder, where a file is renamed into its place; elsewhere it is put there as it can be."""
+        return isinstance(self._found[0], LocalFileSystem)
 
     def __getstate__(self) -> dict[str, str]:
         return {"address": self.address}  # who takes it over connects anew
@@ -66,7 +71,7 @@ class Place:
         fs, folder = self._found
         with writing(self.address):
             fs.makedirs(folder, exist_ok=True)
-            if isinstance(fs, LocalFileSystem):
+            if self.is_local:
                 staged = Path(folder) / f".{name}.{secrets.token_hex(4)}"
                 write_whole(staged, content)
                 staged.replace(Path(folder) / name)
@@ -74,9 +79,9 @@ class Place:
                 fs.pipe_file(f"{folder}/{name}", content)
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a file; somebody else may have done it."""
         fs, folder = self._found
-        with writing(self.address):
+        with writing(self.address), suppress(FileNotFoundError):
             fs.rm_file(f"{folder}/{name}")
 
     def clear(self) -> None:

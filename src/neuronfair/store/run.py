@@ -161,6 +161,11 @@ class Run:
                 f"{self.folder}: its phase '{phase}' was walked in shards that are not yet all put together. Give the "
                 "same --ray and --shards as before"
             )
+        if state and "place" not in state:  # what is kept of everybody judged was another form then, too
+            raise RunError(
+                f"{self.folder}: this search was begun by another version of neuronfair, so it cannot go on. Begin a "
+                "new one; what was found can still be read"
+            )
         judged = torch.cat([files.load_array(path, 2) for path in self.judged(phase)]).to(device)
         return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
 

@@ -146,7 +146,10 @@ class Scattered:
             place.write(DIVISION, seal(new._asdict()))
         content = place.read(DIVISION)
         with place.reading(DIVISION):
-            return Division(**unseal(content))
+            division = Division(**unseal(content))
+            if min(division) < 1:
+                raise ValueError("it says nothing of use")
+            return division
 
     def _put_together(
         self, task: PhaseTask, shards: list[ShardStore], before: Iterable[Findings], skip: int
@@ -233,5 +236,5 @@ def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
         if not holds and task.keep:
             look = Aside.of(part, domain)
             aside = look if aside is None else aside + look
-        kept.append(part if holds else replace(part[:0], misses=part.misses[:0]))
+        kept.append(part if holds else part.counts())
     return PhaseResult(Findings.join(kept), found, "steps", 0.0, aside)

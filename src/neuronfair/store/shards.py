@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from neuronfair.errors import RunError
 from neuronfair.limits import TEXT, check_size
 from neuronfair.search.engine import Checkpoint, Stop
 from neuronfair.search.findings import Findings
@@ -29,7 +30,7 @@ from neuronfair.store.seal import Json, seal, unseal
 LINES, FINDINGS, STATE = "lines", "findings", "state"  # the kinds of files
 _MARKER = "{:06d}.json"
 _COUNTS = ("tried", "judged", "rejected")
-_TENSORS = tuple(field.name for field in fields(Findings) if field.name not in _COUNTS)
+_TENSORS = tuple(one.name for one in fields(Findings) if one.name not in _COUNTS)
 _LEVEL = 1  # of zstd: a third of the size, in less than a tenth of the time that judging took
 
 
@@ -60,7 +61,11 @@ class ShardPart:
 
     def findings(self) -> Findings:
         """Return what was found since then, and the misses; the counts are not those that count in the end."""
-        return Findings(**self._tensors(FINDINGS))  # type: ignore[arg-type]
+        tensors = self._tensors(FINDINGS)
+        with self.place.reading(self.name(FINDINGS)):
+            if tensors.keys() != set(_TENSORS):
+                raise ValueError("it holds something else than findings")
+            return Findings(**tensors)  # type: ignore[arg-type]
 
     def state(self) -> dict[str, Tensor]:
         """Return the walkers, which only the last checkpoint has."""
@@ -90,6 +95,7 @@ class ShardStore:
     address: str  # of all shards of a search: a folder, or an address that fsspec knows
     phase: str
     number: int
+    _next: list[int] = field(default_factory=list, compare=False)  # the number of the checkpoint that comes now
 
     @cached_property
     def _place(self) -> Place:
@@ -98,6 +104,7 @@ class ShardStore:
     def resume(self, device: torch.device | str = "cpu") -> Checkpoint | None:
         """Return where the shard stood. Who was judged and found before stays in its files, and is not given."""
         parts = self.parts()
+        self._next[:] = [len(parts)]
         if not parts:
             return None
         last, found = parts[-1], parts[-1].findings()
@@ -108,7 +115,10 @@ class ShardStore:
 
     def checkpoint(self, where: Checkpoint) -> None:
         """Keep what was found since the last checkpoint, and the walkers as they are."""
-        number = self._count()
+        # Counted by whoever writes, not by what is there: somebody else, who was thought to be dead, may still go on
+        # with this shard. Both write the same, under the same numbers.
+        number = self._next[0] if self._next else self._count()
+        self._next[:] = [number + 1]
         before = self._part(number - 1) if number else None
         found = {name: getattr(where.findings, name) for name in _TENSORS}
         files: dict[str, _File] = {}
@@ -136,6 +146,11 @@ class ShardStore:
         names, number = self._place.names(), 0
         while _MARKER.format(number) in names:
             number += 1
+        if number and not self._place.is_local:
+            try:
+                self._part(number - 1)
+            except RunError:  # a kill may have torn it, where files are not put whole
+                return number - 1
         return number
 
     def _part(self, number: int) -> ShardPart:
