@@ -11,12 +11,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.cli import many
+from neuronfair.cli import many, orders
 from neuronfair.cli.orders import Orders
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.scale.pool import Serial
 from neuronfair.scale.processes import Processes
+from neuronfair.store.discard import discard
+from neuronfair.store.files import sha256
 from neuronfair.verdict.audit import Result
-from neuronfair.verdict.folder import keep_figures
+from neuronfair.verdict.folder import claim, keep_figures
 from neuronfair.verdict.report import Gate
 from tests import reports
 from tests.cli.test_app import write
@@ -173,11 +176,22 @@ weights = "w.safetensors"
         ('[[audit]]\nsensitive = ["sex", "race"]\ncorpus = "c"', "corpus c: several audits add to it"),
         ("[[audit]]\nfail_if = 3", "fail_if: Expected array, got int"),
         ("[[audit]]\ndomain = 3", "domain: Expected"),
+        ('[[audit]]\nmodel = "models/**.onnx"', "models/**.onnx"),
+        (f"audit = {'[' * 5000}", "not TOML in UTF-8"),
+        (f"audit = {'9' * 5000}", "not TOML in UTF-8"),
+        (f"audit.{'a.' * 20}a = 1", "a key has too many parts"),
+        (f"[[audit]]\nsensitive = {['sex'] * 101}\ndata = {['adult'] * 100}", "it names 10,100 audits; 10,000 are"),
     ],
 )
 def test_a_file_that_cannot_be_used(text, says):
     (problem,) = read(text).problems
     assert says in problem
+
+
+def test_a_file_that_is_too_large(monkeypatch):
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "3000")
+    (problem,) = read("[[audit]]\n").problems
+    assert problem.startswith("would take about")
 
 
 def test_each_audit_has_its_page_and_all_have_an_index(audits):
@@ -211,7 +225,12 @@ def told(monkeypatch):
     """Audits that take no time: each is noted, presses Ctrl-C, fails or leaves a made-up report."""
     done = []
 
-    def carry_out(order, outputs, console, **more):
+    def carry_out(order, outputs, console, *, command, force=False):
+        if force:
+            discard(outputs.folder)
+        claim(outputs.folder, {"audit": 1, "settings": order.seeds})
+        with (outputs.folder / "times").open("a") as file:
+            file.write("x")
         done.append(order.data)
         if order.target == "Ctrl-C":
             signal.raise_signal(signal.SIGINT)
@@ -220,8 +239,9 @@ def told(monkeypatch):
         made = reports.report(gate=Gate(order.seed == 0, ()) if order.fail_if else None)
         if order.target == "interrupted":
             made = replace(made, reproduction=replace(made.reproduction, interrupted=True))
-        outputs.folder.mkdir(exist_ok=True)
         keep_figures(outputs.folder, made)
+        if order.target == "unreadable":
+            (outputs.folder / "audit.json").write_text("damaged")
         return Result(made, {}, NeuronFairError("not judged") if order.target == "wrongly fed" else None)
 
     monkeypatch.setattr(many, "carry_out", carry_out)
@@ -234,16 +254,86 @@ def test_what_is_finished_is_not_done_again_unless_it_changes(audits, told, tmp_
         told.clear()
         return audits(text, "-q", *options)[0].status, told.copy()
 
+    def times() -> list[str]:
+        return [Path("all", name, "times").read_text() for name in ("table-model", "other-model")]
+
     assert again(TWO) == (0, ["table.csv", "other.csv"])
     assert again(TWO) == (0, [])
     (tmp_path / "project" / "other.csv").write_text("another table")
     assert again(TWO) == (0, ["other.csv"])
+    assert times() == ["x", "xx"]
     assert again(f"{TWO}seeds = 7\n") == (0, ["table.csv", "other.csv"])
+    assert times() == ["x", "x"]  # begun anew, as the folders refuse other seeds
     Path("all/table-model/audit.json").write_text("damaged")
     assert again(f"{TWO}seeds = 7\n") == (0, ["table.csv"])
     assert again(f"{TWO}seeds = 7\n", "--force") == (0, ["table.csv", "other.csv"])
     assert again(f'{TWO}seed = 1\nfail_if = "gsr > 0%"\n') == (1, ["table.csv", "other.csv"])
     assert again(f'{TWO}seed = 1\nfail_if = "gsr > 0%"\n') == (1, [])  # still failed
+
+
+def test_an_unfinished_audit_is_never_replaced_and_a_refused_one_stays_finished(audits, told, monkeypatch):
+    text = f'{TWO}target = "wrongly fed"\n'
+    audits(text)
+    _, index = audits(f"{text}seeds = 7\n")
+    assert "table-model: this audit was begun with another budget" in index["audits"][0]["error"]
+    assert Path("all/table-model/times").read_text() == "x"
+    audits(TWO)
+    done = Path("all/table-model/order.sha256").read_text()
+
+    def carry_out(*_, **more):
+        raise RunError("another process is writing to this run")
+
+    monkeypatch.setattr(many, "carry_out", carry_out)
+    assert audits(f"{TWO}seed = 1\n")[0].status == 2
+    assert Path("all/table-model/order.sha256").read_text() == done
+    assert audits(TWO)[0].status == 0
+
+
+def test_force_throws_away_once_even_if_a_piece_is_done_twice(audits, told, monkeypatch):
+    def twice(self, work, shared, items, **more):
+        """As if each worker were killed at the end of its audit."""
+        return Serial().map(lambda *given: [work(*given) for _ in range(2)][-1], shared, items, **more)
+
+    audits(TWO)
+    monkeypatch.setattr(Processes, "map", twice)
+    assert audits(TWO, "--force", "--workers", 2)[0].status == 0
+    assert len(told) == 6
+    assert Path("all/table-model/times").read_text() == "xx"
+
+
+@pytest.mark.usefixtures("told")
+def test_force_throws_nothing_away_if_an_audit_reads_it(audits):
+    audits(TWO)
+    text = f'{TWO}[[audit]]\nname = "last"\nbaseline = "../all/other-model/audit.json"\n'
+    result, index = audits(text, "--force")
+    assert result.status == 2
+    assert "which --force throws away. Copy it" in result.err
+    assert len(index["audits"]) == 2
+    assert Path("all/table-model/audit.json").exists()
+
+
+@pytest.mark.usefixtures("told")
+def test_a_table_of_many_audits_is_read_once_and_code_where_it_is_imported_from(monkeypatch, tmp_path):
+    text = '[[audit]]\ndata = "table.csv"\nmodel = "code_of_test:make"\nsensitive = ["sex", "age"]\n'
+    text += 'preprocess = "steps:prepare"\n'
+    seen = []
+
+    def newly_read(path: Path, code: str) -> list[str]:
+        path.write_text(code, encoding="utf-8")
+        seen.clear()
+        digests.append([audit.digest for audit in read(text).audits])
+        return seen.copy()
+
+    digests: list[list[str]] = []
+    monkeypatch.setattr(orders, "sha256", lambda path: seen.append(path.name) or sha256(path))
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    (tmp_path / "lib").mkdir()
+    assert newly_read(Path("steps.py"), "a = 1") == ["table.csv", "steps.py"]
+    assert newly_read(tmp_path / "lib" / "code_of_test.py", "a = 1") == ["code_of_test.py"]
+    assert newly_read(tmp_path / "lib" / "code_of_test.py", "a = 10") == ["code_of_test.py"]
+    assert newly_read(Path("steps.py"), "a = 10") == ["steps.py"]
+    assert newly_read(Path("code_of_test.py"), "a = 1") == ["code_of_test.py"]  # comes before one that is installed
+    assert len({one for both in digests[:4] for one in both}) == 8
 
 
 @pytest.mark.parametrize(
@@ -263,6 +353,15 @@ def test_one_that_fails_does_not_end_the_others(audits, told, target, why, page)
     assert ElementTree.parse("all.xml").getroot().get("errors") == "2"
     assert f"neuronfair: other-model: {why}" in audits(text, "-q")[0].err
     assert told == ["table.csv", "other.csv", "adult", "table.csv", "other.csv"]
+
+
+@pytest.mark.usefixtures("told")
+def test_a_report_that_cannot_be_read_is_the_error_of_its_line(audits):
+    result, index = audits(f'{TWO}target = "unreadable"\n[[audit]]\nname = "last"\n', "--junit", "all.xml", "-q")
+    assert result.status == 2
+    assert states(index) == {"table-model": "error", "other-model": "error", "last": "no limits"}
+    assert "audit.json: not an audit.json that can be read" in index["audits"][0]["error"]
+    assert ElementTree.parse("all.xml").getroot().get("errors") == "2"
 
 
 @pytest.mark.parametrize("how", ["interrupted", "Ctrl-C"])

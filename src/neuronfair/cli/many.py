@@ -7,7 +7,8 @@ import shlex
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import chdir, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os.path import realpath
 from pathlib import Path
 
 from neuronfair import __version__
@@ -19,13 +20,15 @@ from neuronfair.errors import NeuronFairError, RunError, one_line
 from neuronfair.render.console import make_console
 from neuronfair.render.page import index_page
 from neuronfair.scale.pool import Note, Pool, Progress
+from neuronfair.store.discard import check_discardable, discard
+from neuronfair.store.files import sha256
 from neuronfair.verdict.baseline import read_baseline
 from neuronfair.verdict.folder import FIGURES, PAGE, check_writable, refuse_links
 from neuronfair.verdict.index import AuditLine, Index, line_of
 from neuronfair.verdict.report import Report, as_json
 
 INDEX, FIGURES_OF_ALL = "index.html", "index.json"
-DONE = "order.sha256"  # in the folder of an audit that is finished: the digest of what it was told
+DONE = "order.sha256"  # in the folder of an audit that was finished: the digests of what it was told and has found
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,27 @@ class Place:
         """Return the report of an audit that was done to the end, as it is told now; else None."""
         place = self.out / audit.name
         try:
-            if self.force or (place / DONE).read_text(encoding="utf-8") != audit.digest:
+            if self.force or (place / DONE).read_text(encoding="utf-8") != _stamp(place, audit.digest):
                 return None
             return read_baseline(place / FIGURES)
         except (OSError, UnicodeDecodeError, NeuronFairError):
             return None
+
+    def discard(self, audits: Sequence[Named]) -> None:
+        """Throw away what these audits have left; nothing, if a folder is not ours or holds what one of them reads."""
+        orders, folders = [audit.order for audit in audits], [self.out / audit.name for audit in audits]
+        with chdir(self.folder):
+            named = {path for order in orders for path in (*order.reads, order.corpus, order.baseline) if path}
+            inside = [path for path in named if Path(realpath(path)).is_relative_to(realpath(self.out))]
+            for folder in folders:
+                check_discardable(folder, inside)
+            for folder in folders:
+                discard(folder)
+
+
+def _stamp(folder: Path, digest: str) -> str:
+    """Return what is in the file DONE of a finished audit; of no other, whatever was left in the folder since."""
+    return f"{digest} {sha256(folder / FIGURES)}\n"
 
 
 def audit_one(place: Place, audit: Named, note: Note) -> Ended:
@@ -70,13 +89,18 @@ def audit_one(place: Place, audit: Named, note: Note) -> Ended:
     try:
         with chdir(place.folder):
             out = Path(os.path.relpath(place.out / audit.name))
-            digest = audit.digest
+            digest = audit.digest  # of its files before they are read
             outputs, command = Outputs(out, out / PAGE), shlex.join(["neuronfair", "audit", *words(audit.order, out)])
-            (out / DONE).unlink(missing_ok=True)
-            done = carry_out(audit.order, outputs, make_console(quiet=True), command=command, force=place.force)
+            console = make_console(quiet=True)
+            try:
+                done = carry_out(audit.order, outputs, console, command=command)
+            except RunError as error:
+                if "was begun" not in str(error) or not (out / DONE).is_file():
+                    raise
+                done = carry_out(audit.order, outputs, console, command=command, force=True)  # finished, so replaced
             interrupted = done.report.reproduction.interrupted
             if done.failure is None and not interrupted:
-                write_text(out / DONE, digest)
+                write_text(out / DONE, _stamp(out, digest))
         return Ended(None if done.failure is None else str(done.failure), interrupted=interrupted)
     except NeuronFairError as error:
         return Ended(str(error), reported=False)
@@ -133,10 +157,13 @@ class Many:
 
     def run(self, pool: Pool, progress: Progress, missing: Sequence[Named]) -> bool:
         """Do the audits that are not finished; return whether Ctrl-C came. The index is written after each."""
+        if self.place.force:  # here and once: an audit that is done again after a kill goes on with what it has
+            self.place.discard(missing)
         self.write()
+        place = replace(self.place, force=False)
         gpus = float(any(audit.order.device.startswith("cuda") for audit in missing))
         try:
-            with closing(_given(pool.map(audit_one, self.place, missing, progress=progress, gpus=gpus))) as ended:
+            with closing(_given(pool.map(audit_one, place, missing, progress=progress, gpus=gpus))) as ended:
                 for audit, one in zip(missing, ended, strict=False):
                     self._end(audit, one)
                     self.write()
@@ -157,11 +184,16 @@ class Many:
         write_file(self.place.out / INDEX, index_page(self.index))
 
     def _end(self, audit: Named, ended: Ended) -> None:
-        line = self.lines[audit.name]
-        if ended.error is not None:
-            self.lines[audit.name] = AuditLine(line.name, line.model, line.data, line.sensitive, "error", ended.error)
+        line, error, report = self.lines[audit.name], ended.error, None
         if ended.reported:
-            self._enter(audit.name, read_baseline(self.place.out / audit.name / FIGURES))
+            try:
+                report = read_baseline(self.place.out / audit.name / FIGURES)
+            except NeuronFairError as unread:  # another machine has another folder of that name, say
+                error = error or str(unread)
+        if error is not None:
+            self.lines[audit.name] = AuditLine(line.name, line.model, line.data, line.sensitive, "error", error)
+        if report is not None:
+            self._enter(audit.name, report)
 
     def _enter(self, name: str, report: Report) -> None:
         self.reports[name] = report

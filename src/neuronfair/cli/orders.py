@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,15 +24,18 @@ from neuronfair.cli.order import Order
 from neuronfair.domain.data import DATASETS, catalog_domain
 from neuronfair.domain.files import read_header
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import read_domain
+from neuronfair.domain.toml import _DEEP, _TIMES, read_domain
 from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.limits import read_text
 from neuronfair.search.methods import METHODS
+from neuronfair.store.files import sha256
 from neuronfair.verdict.checks import attribute_sets
 from neuronfair.verdict.expressions import read_expressions
 
 MULTIPLIED = ("data", "model", "sensitive")  # keys that may hold a list; of data and model also a pattern, *.onnx
 LEAST = {"seeds": 1, "steps": 0, "seconds": 0, "samples": 1, "prove": 0}
 LONGEST = 80  # letters of a name
+MOST = 10_000  # audits in a file
 HINTS = get_type_hints(Order)
 _NAME = re.compile(r"\w[\w+-]*")
 
@@ -45,12 +51,36 @@ class Named:
     def digest(self) -> str:
         """What changes with a word of the audit, with a file that it reads, or with the version of this package."""
         made = hashlib.sha256(json.dumps([__version__, asdict(self.order)], default=str).encode())
-        baseline = () if self.order.baseline is None else (self.order.baseline,)
-        for path in (*self.order.reads, *baseline):  # a corpus that is added to changes every time
-            code = Path(f"{str(path).partition(':')[0].replace('.', '/')}.py")  # of package.module:name
-            for file in (path, code):
-                made.update(file.read_bytes() if file.is_file() else b"")
+        named = (*self.order.reads, self.order.baseline, self.order.preprocess)  # a corpus is added to every time
+        for path in (Path(name) for name in named if name is not None):
+            file = path if path.is_file() else _code(str(path))
+            made.update(b"-" if file is None else _digest(file).encode())
         return made.hexdigest()
+
+
+def _code(name: str) -> Path | None:
+    """Return the file of the module in `package.module:name`, of the working folder or installed; None: unknown."""
+    module, colon, _ = name.partition(":")
+    here = module.replace(".", "/")
+    files = [Path(f"{here}.py"), Path(f"{here}/__init__.py")] if module and colon else []
+    if files and not any(file.is_file() for file in files):
+        try:
+            found = find_spec(module)
+        except (Exception, SystemExit):  # it imports the package, the user's own code; the audit says what is wrong
+            return None
+        files = [] if found is None or found.origin is None else [Path(found.origin)]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _digest(file: Path) -> str:
+    """Return the digest of a file, which is read once even where hundreds of audits name it, unless it changes."""
+    known = file.stat()
+    return _read_digest(file.absolute(), known.st_ino, known.st_size, known.st_mtime_ns)
+
+
+@cache
+def _read_digest(file: Path, *_known: int) -> str:
+    return sha256(file)
 
 
 @dataclass
@@ -59,6 +89,8 @@ class Orders:
 
     audits: list[Named] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    _counted: int = 0  # audits, of which those above MOST are not made
+    _taken: set[str] = field(default_factory=set)  # names, in small letters
     _header: Callable[[Path], list[str] | None] = field(default_factory=lambda: cache(read_header))
     _domain: Callable[[Path], TableDomain] = field(default_factory=lambda: cache(read_domain))
 
@@ -67,8 +99,14 @@ class Orders:
         """Read a file of the working folder, to which all paths in it are relative."""
         orders = Orders()
         try:
-            content = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            text = read_text(Path(file), times=_TIMES)
+            if _DEEP.search(text):
+                raise ValueError("a key has too many parts")
+            content = tomllib.loads(text)
+        except NeuronFairError as error:  # too large
+            orders.problems.append(str(error).removeprefix(f"{file}: "))
+            return orders
+        except (OSError, ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
             orders.problems.append(getattr(error, "strerror", None) or f"not TOML in UTF-8: {error}")
             return orders
         for key in content.keys() - {"defaults", "audit"}:
@@ -86,6 +124,8 @@ class Orders:
         common = orders._known(defaults, "[defaults]", HINTS)
         for number, entry in enumerate(entries, 1):
             orders._add({**common, **orders._known(entry, f"[[audit]] {number}", {**HINTS, "name": str})}, number)
+        if orders._counted > MOST:
+            orders.problems.append(f"it names {orders._counted:,} audits; {MOST:,} are allowed. Make several files")
         orders._refuse_shared()
         orders.problems = list(dict.fromkeys(orders.problems))
         return orders
@@ -119,8 +159,10 @@ class Orders:
         lists = {key: values.pop(key, [None]) for key in MULTIPLIED}
         for key in ("data", "model"):
             lists[key] = [one for pattern in lists[key] for one in self._matching(pattern, f"{where}: {key}")]
+        self._counted += math.prod(map(len, lists.values()))
+        if self._counted > MOST:
+            return
         parts = {key: _parts(one) for key, one in lists.items()}
-        taken = {audit.name.casefold() for audit in self.audits}
         for places in product(*(range(len(one)) for one in lists.values())):
             chosen = {key: lists[key][place] for key, place in zip(lists, places, strict=True)}
             order = Order(**values, **{key: value for key, value in chosen.items() if value is not None})
@@ -130,9 +172,9 @@ class Orders:
                 if name is None or len(lists[key]) > 1
             ]
             full = "-".join(filter(None, [name, *told]))[:LONGEST] if name is None or told else name
-            if full.casefold() in taken:
+            if full.casefold() in self._taken:
                 self.problems.append(f"{where}: two audits are called '{full}'. Give one of them another name")
-            taken.add(full.casefold())
+            self._taken.add(full.casefold())
             self.audits.append(Named(full, order))
             self.problems += [f"{where}: {problem}" for problem in self._wrong(order)]
 
@@ -140,15 +182,19 @@ class Orders:
         if name is None or not set("*?[") & set(name) or Path(name).exists():
             return [name]
         root = Path(name).anchor
-        found = sorted(map(str, Path(root).glob(str(Path(name).relative_to(root)))))
+        try:
+            found = sorted(map(str, Path(root).glob(str(Path(name).relative_to(root)))))
+        except (OSError, ValueError, RecursionError) as error:  # such as models/**.onnx before Python 3.13
+            self.problems.append(f"{where}: {name}: {error}")
+            return []
         if not found:
             self.problems.append(f"{where}: no file is called {name}")
         return found
 
     def _refuse_shared(self) -> None:
         """Refuse a corpus that several audits would write at the same time."""
-        written = [audit.order.corpus for audit in self.audits if audit.order.corpus_add]
-        for path in dict.fromkeys(path for path in written if path is not None and written.count(path) > 1):
+        written = Counter(audit.order.corpus for audit in self.audits if audit.order.corpus_add)
+        for path in (path for path, times in written.items() if path is not None and times > 1):
             self.problems.append(
                 f"corpus {path}: several audits add to it. Say corpus_add = false, or name a file each"
             )
