@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -339,9 +340,14 @@ def test_a_piece_that_is_too_large_is_not_read(tmp_path, monkeypatch):
 
 
 def test_a_worker_that_still_saves_does_not_end_the_proof(tmp_path, monkeypatch):
-    def busy(folder: Path, ignore_errors: bool = False) -> None:
-        if not ignore_errors:
-            raise OSError(39, "Directory not empty")
+    remove, busy = os.rmdir, []
 
-    monkeypatch.setattr("neuronfair.certify.run.shutil.rmtree", busy)
+    def rmdir(path: Any, **options: Any) -> None:
+        if Path(path).name == SHARDS:
+            busy.append(path)
+            raise OSError(39, "Directory not empty")
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
     assert proved(tmp_path, Serial(2)).complete
+    assert busy

@@ -68,7 +68,7 @@ def prove_together(
     for _ in pool.map(_arrive, subject, range(pool.size), gpus=_gpus(subject)):
         pass
     begun = time.perf_counter() - (0.0 if state is None else state.seconds)
-    with TemporaryDirectory() as spare, stopping() as stop:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as spare, stopping() as stop:
         team = _Team(subject, pool, seconds, begun, stop, progress)
         while True:
             state = team.enough(state)

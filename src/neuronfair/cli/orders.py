@@ -93,6 +93,7 @@ class Orders:
     _taken: set[str] = field(default_factory=set)  # names, in small letters
     _header: Callable[[Path], list[str] | None] = field(default_factory=lambda: cache(read_header))
     _domain: Callable[[Path], TableDomain] = field(default_factory=lambda: cache(read_domain))
+    _catalog: Callable[[str, str], TableDomain] = field(default_factory=lambda: cache(catalog_domain))
 
     @staticmethod
     def read(file: str) -> Orders:
@@ -242,7 +243,7 @@ class Orders:
     def _known_domain(self, order: Order) -> TableDomain | None:
         """Return the domain before its table is read; None where it is inferred."""
         if order.data in DATASETS:
-            return catalog_domain(order.data, order.encoding)
+            return self._catalog(order.data, order.encoding)
         return None if order.domain is None else self._domain(order.domain)
 
 

@@ -38,7 +38,7 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     path = os.environ.get("PYTHONPATH")
-    if address == LOCAL:  # no other machine can reach it, but other users of this one; workers find our modules
+    if address == LOCAL:  # Ray may listen on all addresses nevertheless: see SECURITY.md; workers find our modules
         said |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:

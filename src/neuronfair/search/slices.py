@@ -5,6 +5,8 @@ A family has as many members as there are combinations of sensitive values, thou
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -25,6 +27,18 @@ def slices(domain: Domain, state: State) -> Sequence[State]:
         return [state]
     parts = zip(*(torch.split(lines, size) for lines in state.values()), strict=True)
     return [dict(zip(state, part, strict=True)) for part in parts]
+
+
+def give_back() -> None:
+    """Give free memory back to the system, where the C library can (Linux).
+
+    The large pieces of one slice lie between small ones that stay. It does not find room for the next slice between
+    them, and takes 50 MB more for each: 7 GB for 100,000 walkers with 5,000 twins.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def joined(parts: Sequence[State]) -> State:

@@ -13,7 +13,7 @@ from torch import Tensor
 from neuronfair.model.network import Network
 from neuronfair.search.judge import EVEN, Judgement, judge, not_finite
 from neuronfair.search.method import Method, State, World
-from neuronfair.search.slices import joined, slices
+from neuronfair.search.slices import give_back, joined, slices
 
 
 class Judged(NamedTuple):
@@ -80,8 +80,15 @@ def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> 
 
     Where a finding can end something (`exact`) it is judged in float64 at once; otherwise nothing waits for a GPU.
     """
-    told, judged = zip(*(_step(world, method, part, t, exact) for part in slices(world.domain, state)), strict=True)
-    return joined(told), judged[0] if len(judged) == 1 else Judged.join(judged)
+    parts = slices(world.domain, state)
+    if len(parts) == 1:
+        return _step(world, method, state, t, exact)
+    done = []
+    for part in parts:
+        done.append(_step(world, method, part, t, exact))
+        give_back()
+    told, judged = zip(*done, strict=True)
+    return joined(told), Judged.join(judged)
 
 
 def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tuple[State, Judged]:
