@@ -38,6 +38,12 @@ hypothesis.settings.register_profile("ours", deadline=None, derandomize=bool(os.
 hypothesis.settings.load_profile("ours")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than there are cores: some tests wait for other processes, or for a cluster."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quickly() -> Iterator[None]:
     """Build the tree of commands once, not for every call, and wait for no disk: no test cuts the power."""
