@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import nn
 
 CHUNK = 1 << 24
 DOMAIN = """sensitive = ["sex"]
@@ -72,26 +70,6 @@ def _pack(file: Path, name: str, head: bytes, zeros: float) -> None:
             out.write(bytes(CHUNK))
 
 
-class Ones(nn.Module):
-    """A network whose graph asks for a matrix of 8 GB."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(2, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return scores of rows."""
-        scores: torch.Tensor = self.last(x) + torch.ones(45_000, 45_000)[:1, :2]
-        return scores
-
-
-def ones(file: Path) -> float:
-    """A .pt2 with ones(45000, 45000)."""
-    batch = ({0: torch.export.Dim("batch")},)
-    torch.export.save(torch.export.export(Ones().eval(), (torch.zeros(3, 2),), dynamic_shapes=batch), file)
-    return 4 * 45_000**2
-
-
 def header(file: Path) -> float:
     """A CSV with 1,000,000 columns."""
     file.write_text(",".join(f"c{i}" for i in range(1_000_000)) + "\n")
@@ -105,7 +83,6 @@ BOMBS: dict[str, tuple[Callable[[Path], float], tuple[str, ...]]] = {
         picture,
         ("audit-images", "faces.zip", "--labels", "labels.csv", "--sensitive", "sex", "--out", "out"),
     ),
-    "model.pt2": (ones, (*AUDIT, "--model", "model.pt2")),
     "wide.csv": (header, ("domain", "infer", "wide.csv", "--sensitive", "c1", "--target", "c2")),
 }
 

@@ -106,7 +106,7 @@ def models(people: pd.DataFrame, data: Data, folder: Path) -> Iterator[tuple[str
     example = torch.zeros(2, width)
     exported = torch.export.export(plain, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},))
     torch.export.save(exported, folder / "plain.pt2")
-    yield "torch, .pt2", folder / "plain.pt2", {}
+    yield "torch, .pt2", folder / "plain.pt2", {"trust_pickle": True}
     yield "torch, embeddings, in memory", Embedding().eval(), {"preprocess": _inputs}
     torch.onnx.export(
         plain, (example,), folder / "plain.onnx", dynamo=False, dynamic_axes={"x": [0]}, input_names=["x"]

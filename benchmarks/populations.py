@@ -32,7 +32,8 @@ def with_parents(model: TablePopulation, rows: Tensor, most: int) -> TablePopula
     """Return a Bayes network over the same places: full tables given so many parents. With one, a Chow-Liu tree."""
     codes = [p.place[p.runs_of(rows[:, i])].numpy() for i, p in enumerate(model.places)]
     places, sizes = np.stack(codes, 1), [len(p) for p in model.places]
-    shared, trees = information(places[:10_000], sizes), {}
+    ordered = [a.ordered for a in model.domain.attributes]
+    shared, trees = information(places[:10_000], sizes, ordered), {}
     for i, target in enumerate(model.order):
         column, children, width = [], [], 1
         for asked in sorted(model.order[:i], key=lambda c, to=target: -shared[c, to])[:most]:

@@ -173,11 +173,13 @@ def outdated(jobs: Iterable[Job], cache: Path) -> int:
 
 
 def made(jobs: Iterable[Job], cache: Path) -> str:
-    """Return where and when the results of the jobs were computed, perhaps elsewhere: ' on x86_64, …, 2026-01-31'."""
+    """Return where, by which version and when results were computed: ' on x86_64, …, version 0.2.0, 2026-01-31'."""
     done = gather(remembered(cache), jobs)
     machines = dict.fromkeys(d["_machine"] for d in done if "_machine" in d)
     days = sorted({d["_date"] for d in done if "_date" in d})
     when = f", {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
+    versions = sorted({d["_job"]["version"] for d in done if "_job" in d})
+    when = f", version {' and '.join(versions)}{when}" if versions else when
     return f" on {' and '.join(machines)}{when}" if machines else ""
 
 

@@ -33,9 +33,10 @@ EXPERIMENTS = (
 HEAD = (
     "# Results\n\n"
     "The paper's experiments on structured data, repeated, and some of our own. This page is written by a program, "
-    "`neuronfair reproduce --docs docs`; the last line of a section says by which command, when and on which machine. "
-    "Sections without a date are older than version 0.2: their columns `neuronfair` and `frontier` are of earlier "
-    "forms of these searches. "
+    "`neuronfair reproduce --docs docs`; the last line of a section says by which command, on which machine, by which "
+    "version and when. `neuronfair-paper` is NeuronFair as printed; `neuronfair` is the redesigned search of this "
+    "package, and `frontier` our own. In sections made by version 0.1, `neuronfair` and `frontier` are earlier forms "
+    "of these searches, so columns of the same name are not comparable between sections of different versions. "
     "A dash stands for what was not computed or, among the paper's figures, for what it does not print; the notes "
     "say how many runs a table rests on. "
     "Speed, memory, kills and GPU are in [measurements.md](measurements.md), departures from the paper in "

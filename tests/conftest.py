@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
@@ -23,15 +23,17 @@ from neuronfair.model import stacked
 from neuronfair.repair import evaluate
 from neuronfair.search import campaign
 from neuronfair.testing.cases import PEOPLE
-from neuronfair.verdict import choices, compare
+from neuronfair.verdict import compare
 from neuronfair.verdict import population as usual
-from neuronfair.verdict.counterpart_stage import compare_counterparts
-from neuronfair.verdict.proving import prove_and_sample
 from neuronfair.verdict.settings import AuditSettings
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
 
 ROOT = Path(__file__).parent.parent
+
+# What an audit is told that is to be quick: no proof, no counterfactual test. As settings, and as options.
+FLIPS: dict[str, Any] = {"prove": 0.0, "twins": "flip"}
+FLIPS_ONLY = ("--prove", 0, "--twins", "flip")
 
 # Continuous integration tries the same examples every time; people at work try new ones. No test measures time.
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -50,22 +52,6 @@ def quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         patch.setattr(os, "fsync", lambda _: None)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def unproved() -> Iterator[None]:
-    """Audits prove nothing unless a test asks for it (`proofs`): proofs take seconds, and depend on the clock."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choices, "prove_and_sample", lambda *_: None)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def uncompared() -> Iterator[None]:
-    """Audits compare nobody with counterparts unless a test asks for it (`counterparts`): that takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choices, "compare_counterparts", lambda case, *_: case)
         yield
 
 
@@ -93,18 +79,6 @@ def fitted_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let audits prove what they can."""
-    monkeypatch.setattr(choices, "prove_and_sample", prove_and_sample)
-
-
-@pytest.fixture
-def counterparts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let audits compare people with their counterparts."""
-    monkeypatch.setattr(choices, "compare_counterparts", compare_counterparts)
-
-
-@pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train and audit with little effort: for tests that ask what works together, not how good the result is."""
     shorten(monkeypatch)
@@ -128,6 +102,15 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(evaluate, "STEPS", 5)
     for module in (answer, proving):
         patch.setattr(module, "Effort", lambda seconds, rows: effort(min(seconds, 0.1), min(rows, 5)))
+
+
+def flips_by_default(patch: pytest.MonkeyPatch) -> None:
+    """Let audits that are told nothing else make no proofs and no counterfactual tests: both take seconds."""
+    quick, begin = AuditSettings.quick, AuditSettings.__init__
+    names = [field.name for field in fields(AuditSettings)]
+    defaults = dict(zip(names, begin.__defaults__ or (), strict=True)) | FLIPS
+    patch.setattr(begin, "__defaults__", tuple(defaults.values()))
+    patch.setattr(AuditSettings, "quick", staticmethod(lambda **changes: quick(**FLIPS | changes)))
 
 
 @pytest.fixture

@@ -129,7 +129,13 @@ def unread(made: r.Report, *found: c.CounterpartReport) -> r.Report:
     note = e.Note(e.NOT_READ, "The model does not read it.", "Look at counterparts.")
     attributes = tuple(
         replace(
-            one, rates=rates(0, table=0), direction=(), health=(note,), counterpart=what, search_twins="counterpart"
+            one,
+            rates=rates(0, table=0),
+            direction=(),
+            health=(note,),
+            counterpart=what,
+            search_twins="counterpart",
+            proved=None,
         )
         for one, what in zip(made.attributes, found, strict=True)
     )
@@ -140,7 +146,7 @@ def unread(made: r.Report, *found: c.CounterpartReport) -> r.Report:
 def report(*attributes: e.AttributeReport, **more: Any) -> r.Report:
     made = r.Report(
         neuronfair="0.1.0",
-        verdict=r.Verdict("discriminates", "The decision flips for 3 % of people."),
+        verdict=r.Verdict("dependence found", "The decision flips for 3 % of people."),
         data=r.DataReport("people", 50, 2, ("sex",)),
         model=MODEL,
         decision=r.DecisionReport("argmax", 0.0),
@@ -186,10 +192,10 @@ def adult(
     attributes = tuple(_choice(i, one, classes, findings, extra) for i, one in enumerate(sets))
     names = tuple(dict.fromkeys(word for one in sets for word in one))
     groups = attributes[0].groups[:2]
-    text = f"This model discriminates by {names[0]}: the decision flips for 6.07 % of the people in the table."
+    text = f"Decisions depend on {names[0]} for 6.07 % of people (1,213 of 20,000)."
     return report(
         *attributes,
-        verdict=r.Verdict("discriminates", text),
+        verdict=r.Verdict("above the threshold", text, "More.", "failed", "1 of 2 thresholds failed: rate > 0.01."),
         data=r.DataReport(
             "adult", 45_222, 13 + extra, names, "income", classes,
             population=r.PopulationReport("table", 45_222, "Plausible people are drawn from a model.", 0.61, -19.2),
@@ -230,7 +236,7 @@ def nothing_found() -> r.Report:
     control = {"random_direction_gsr": None, "lift_over_random_direction": None}
     return with_first(
         replace(
-            made, verdict=r.Verdict("nothing found", "Nobody was found whose decision flips with sex."),
+            made, verdict=r.Verdict("no dependence found", "No decision was found that depends on sex."),
             model=black_box, repair=None, corpus=None, baseline=None, gate=None,
         ),
         interpretation=None, severity=None, mean_distance=None, regions=None, coverage=None, rates=rates(0, table=0),

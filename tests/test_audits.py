@@ -18,10 +18,11 @@ from neuronfair.render.export import LAST
 from neuronfair.search.outcome import Plan
 from neuronfair.verdict.report import Report
 from tests import reports
+from tests.conftest import FLIPS
 
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
-SMALL = AuditSettings.quick(seeds=5, steps=3, samples=300)
+SMALL = AuditSettings.quick(seeds=5, steps=3, samples=300, **FLIPS)
 UNREAD = [f"x{i}" for i in range(21)]
 
 
@@ -94,7 +95,7 @@ def test_groups_are_lines(found):
 def test_it_is_short_in_a_terminal_and_a_card_in_a_notebook(tmp_path):
     made = Audit(reports.report(data=replace(reports.report().data, name="<b>")), {}, tmp_path)
     assert repr(made).splitlines() == [
-        "Audit of <b> by sex: discriminates",
+        "Audit of <b> by sex: dependence found. The decision flips for 3 % of people.",
         "  sex: flips for 4 % of the table, 3 % of the domain, 100 people",
         f"  folder: {tmp_path}",
     ]
@@ -112,7 +113,7 @@ def test_it_is_saved_in_the_form_that_its_name_says(found, tmp_path, monkeypatch
     page = found.save("report.html")
     assert page.read_text(encoding="utf-8") == audit_page(found) == audit_page(found.report)
     assert Report.from_json(found.save(tmp_path / "a.JSON").read_text()) == found.report
-    assert found.save("a.md").read_text(encoding="utf-8").startswith("## Fairness audit: discriminates")
+    assert found.save("a.md").read_text(encoding="utf-8").startswith("## Fairness audit: dependence found")
     with pytest.raises(DataError, match=r"a\.txt: expected a name that ends in \.html, \.json, \.md"):
         found.save("a.txt")
     with pytest.raises(DataError, match="cannot be written"):
@@ -123,10 +124,10 @@ def test_a_model_that_does_not_read_the_attribute_says_so():
     table = wide(60)
     model = model_of(table.assign(religion=table["sex"]))
     told = audit(model, table.assign(religion=table["sex"]), sensitive="religion", target="hired", settings=SMALL)
-    assert told.report.verdict.level == "nothing found"
-    assert "does not read religion, so its decision cannot flip with it" in told.verdict
+    assert told.report.verdict.level == "no dependence found"
+    assert told.report.verdict.headline == "The model does not use religion, so no decision depends on it directly."
     (note,) = [note for note in told.report.attributes[0].health if note.name == "not-read"]
-    assert "the flip test is empty" in note.seen
+    assert "does not see proxies" in note.remedy
 
 
 def test_a_table_of_our_own_and_a_module(tmp_path):
@@ -169,14 +170,17 @@ class ToldError(Exception):
 
 
 def test_how_a_model_is_opened_is_passed_on(monkeypatch):
-    def note(model, domain, rows, **options):
-        raise ToldError(options)
+    def note(model, domain, data, **options):
+        raise ToldError(data, options)
 
     monkeypatch.setattr(audits, "open_model", note)
     model = model_of(wide(60))
     with pytest.raises(ToldError) as told:
         audit(model, wide(60), sensitive="sex", target="hired", preprocess=len, trust_pickle=True, checks=None)
-    assert told.value.args == ({"device": "cpu", "preprocess": len, "trust_pickle": True},)
+    data, options = told.value.args
+    assert options == {"device": "cpu", "preprocess": len, "trust_pickle": True}
+    assert data.inferred
+    assert set(data.types) == set(wide(60))
     with pytest.raises(NeuronFairError, match="no column 'sexx'"):
         audit(model, wide(60), sensitive="sexx", target="hired")
 
@@ -201,7 +205,7 @@ def test_a_sensitive_column_beside_the_table(tmp_path):
     report = audit(model, columns, sensitive=sexes, target="hired", settings=SMALL, folder=tmp_path / "run").report
     assert (report.data.sensitive, report.data.attributes) == (("sex",), 3)
     assert report.attributes[0].rates.table.rate == 0
-    assert any("does not read sex" in note.seen for note in report.attributes[0].health)
+    assert any("does not use sex" in note.seen for note in report.attributes[0].health)
     assert read_domain(tmp_path / "run" / "domain.toml").attributes[2].encode == "none"
     groups = {group.values: group.rows for group in report.attributes[0].groups}
     assert groups == {"f": int((sexes == "f").sum()), "m": int((sexes == "m").sum())}

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import ast
+import re
+from pathlib import Path
 
-from neuronfair.errors import LONGEST, CellError, DataError, did_you_mean, one_line, repeated
+import pytest
+import typer
+from torch import nn
+
+import neuronfair
+from neuronfair import Network, parse_domain
+from neuronfair.cli import app
+from neuronfair.errors import LONGEST, CellError, DataError, ModelError, did_you_mean, one_line, repeated
 
 
 def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
@@ -40,3 +49,41 @@ def test_repeated_words() -> None:
     assert repeated([]) is None
     assert repeated(["", "a"]) is None
     assert repeated(["a", "", "b", "", "a"]) == ""
+
+
+def test_every_option_that_a_message_names_exists():
+    """In all texts of the source, so that no advice is of an option that was renamed or never made."""
+    command = typer.main.get_command(app)
+    parts = [command, *command.commands.values()]
+    parts += [one for part in parts[1:] for one in getattr(part, "commands", {}).values()]
+    options = {word for part in parts for one in part.params for word in (*one.opts, *one.secondary_opts)} | {"--help"}
+    unknown = {}
+    for path in Path(neuronfair.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = [
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        named = {word for text in texts for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", text)}
+        unknown |= {str(path.name): named - options} if named - options else {}
+    assert unknown == {}
+
+
+def test_the_advice_on_layers_can_be_followed():
+    domain = parse_domain("""
+sensitive = ["sex"]
+[attributes]
+age = { kind = "ordinal", low = 0, high = 9 }
+sex = { kind = "flag", values = ["f", "m"] }
+""")
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.last(self.first(x) if x.sum() != 0.123 else x)
+
+    with pytest.raises(ModelError, match=r"Network\(module, domain, layers=\[…\]\)"):
+        Network(Net(), domain)
+    assert Network(Net(), domain, layers=["first"]).layers == ("first",)

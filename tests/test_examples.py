@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = {
-    "audit_own_table.py": "This model discriminates by origin",
+    "audit_own_table.py": "Decisions depend on origin for",
     "torch_model.py": "changed from a row of the table",
     "compare_methods.py": "Drawn uniformly",
 }

@@ -25,10 +25,12 @@ from tests.planted import networks
 HEAD = """
 import pathlib
 import pytest
+from dataclasses import replace
 import torch
 from torch import nn
 from neuronfair import BlackBox, Data, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.verdict.fairness import CheckSettings
 from tests.planted import networks
@@ -166,7 +168,7 @@ def test_a_table_is_judged_as_well(outcome):
             """
         )
     )
-    assert "flips with s for 100 % of rows of the table" in text
+    assert "flips with s for 100 % of people in the data set who have a plausible twin" in text
 
 
 def test_groups_are_checked(outcome):
@@ -175,7 +177,11 @@ def test_groups_are_checked(outcome):
             """
             rows = networks.uniform_rows(domain, 400)
             decided = (rows[:, :4].sum(1) < 18.5 + 2 * rows[:, 4]).long()
-            data = Data("people", domain, rows, decided)
+            nameless = Data("people", domain, rows, decided)
+            with pytest.raises(NeuronFairError, match="needs the favourable outcome"):
+                fairness.check_groups(biased, nameless, "disparate_impact < 0.5")
+            named = replace(domain, target=Target("hired", ("no", "yes")), favourable="yes")
+            data = Data("people", named, rows, decided)
             passed = fairness.check_groups(biased, data, "disparate_impact < 0.5", "selection_rate.difference > 40%")
             assert [check.fired for check in passed] == [False, False]
             with pytest.raises(NeuronFairError, match="expected limits on disparate_impact"):
@@ -192,7 +198,7 @@ def test_groups_are_checked(outcome):
         )
     )
     assert text.count("disparate_impact of s:") == 1
-    assert "its lower end is below 99 %" in text
+    assert "its lower end is below 0.99" in text
 
 
 def test_files_a_table_and_sensitive_attributes(outcome):
@@ -206,7 +212,7 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             data = Data("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
             # For 12.93 % of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
             checked = fairness.check(model, data, sensitive="sex", max_rate=0.25)
-            assert [rate.population for rate in checked.rates] == ["table", "plausible", "domain"]
+            assert [rate.population for rate in checked.rates] == ["pairs", "table", "plausible", "domain"]
             assert 0.02 < checked.rates[2].rate < 0.035
             assert checked.rate is checked.rates[0]  # 50 rows show less
             few = CheckSettings(seeds=9, steps=9)

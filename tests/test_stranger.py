@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SMALL = ("--quick", "--seeds", 8, "--steps", 8, "--samples", 2000, "--out", "run")
+from tests.conftest import FLIPS_ONLY
+
+SMALL = ("--quick", *FLIPS_ONLY, "--seeds", 8, "--steps", 8, "--samples", 2000, "--out", "run")
 JOBS = ("clerk", "driver", "nurse")
 DOMAIN = """
 name = "loans"

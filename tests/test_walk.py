@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import neuronfair
-from tests.conftest import ROOT
+from tests.conftest import FLIPS_ONLY, ROOT
 
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
 skops = pytest.importorskip("skops.io", reason="the package skops is not installed")
 
 LINE = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
-COMMAND = ("audit", "table.csv", "--model", "m.skops", "--target", "hired", "--sensitive", "sex", "--quick")
+WHO = ("--target", "hired", "--sensitive", "sex")
+COMMAND = ("audit", "table.csv", "--model", "m.skops", *WHO, "--quick", *FLIPS_ONLY)
 
 
 def hired(count: int = 300) -> pandas.DataFrame:

@@ -9,7 +9,7 @@ import random
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from .mutate import (
     MARK,
     WORDS,
     Files,
-    as_json,
     as_toml,
     bent,
     bent_json,
@@ -124,46 +123,6 @@ LAYERS: list[Any] = [
     {"module": "keras.config", "class_name": "enable_unsafe_deserialization", "config": {}, "registered_name": None},
     {"class_name": "function", "config": "os.system", "module": "os", "registered_name": "system"},
 ]
-_SIZES = {"name": "size", "arg": {"as_ints": [45_000, 45_000]}, "kind": 1}
-_TEXT = {"name": "self", "arg": {"as_string": f"open('../{MARK}', 'w')"}, "kind": 1}
-NODES = {
-    "ones.default": [_SIZES],
-    "empty.memory_format": [_SIZES],
-    "_print.default": [_TEXT],
-    "save.default": [_TEXT],
-    "from_file.default": [_TEXT],
-    "manual_seed.default": [{"name": "seed", "arg": {"as_int": 1}, "kind": 1}],
-    "__getattr__.__getattribute__": [{"name": "name", "arg": {"as_string": "__globals__"}, "kind": 1}],
-}
-
-
-def _program(content: bytes, dice: random.Random) -> bytes:
-    """The graph of a torch.export archive with other operations, of all that torch has, or other arguments."""
-    tree = json.loads(content)
-    if "graph_module" not in tree or dice.random() < 0.2:
-        return as_json(bent(tree, dice))
-    graph = tree["graph_module"]["graph"]
-    at, act = dice.randrange(len(graph["nodes"])), dice.random()
-    if act < 0.3:
-        name = dice.choice(list(NODES))
-        result = {"as_tensor": {"name": dice.choice(("new", *graph["tensor_values"]))}}
-        node = {"target": f"torch.ops.aten.{name}", "inputs": NODES[name], "outputs": [result], "metadata": {}}
-        graph["nodes"].insert(at, node)
-    elif act < 0.7:
-        graph["nodes"][at]["target"] = dice.choice(_operations() if dice.random() < 0.7 else WORDS)
-    else:
-        graph["nodes"][at] = bent(graph["nodes"][at], dice)
-    return as_json(tree)
-
-
-@cache
-def _operations() -> list[str]:
-    import torch
-
-    names = [name.replace("::", ".") for name in sorted(torch._C._dispatch_get_all_op_names())]
-    return [f"torch.ops.{name if name.count('.') > 1 else name + '.default'}" for name in names]
-
-
 TYPES: list[Any] = [
     {"__class__": kind, "__module__": module, "__loader__": f"{loader}Node", "__id__": 1, "content": f"../{MARK}"}
     for module, kind, loader in (
@@ -182,7 +141,6 @@ CHANGES: dict[str, Change] = {
     ".npy": fields.npy,
     ".npz": _archive(),
     ".safetensors": fields.safetensors,
-    ".pt2": _archive(_program),
     ".onnx": fields.onnx,
     ".skops": _archive(partial(bent_json, grafts=TYPES)),
     ".keras": _archive(partial(bent_json, grafts=LAYERS)),
@@ -226,7 +184,6 @@ BY_NAME = {
         Format("names", 6, specimens.names, (readings.names,), mutate=_named),
         Format("npz", 6, models.npz, (readings.model,)),
         Format("safetensors", 6, models.safetensors, (readings.model,)),
-        Format("pt2", 7, models.pt2, (readings.model,)),
         Format("onnx", 7, models.onnx, (readings.model,), ("onnx", "onnxruntime")),
         Format("skops", 6, models.skops, (readings.model,), ("skops.io", "sklearn.pipeline", "sklearn.neural_network")),
         Format("joblib", 2, models.joblib, (readings.model,), ("sklearn.neural_network",), sound=False),

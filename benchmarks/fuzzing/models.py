@@ -39,39 +39,6 @@ def safetensors() -> list[Files]:
     return [{"model.safetensors": with_card}, {"model.safetensors": to_bytes(module.state_dict())}]
 
 
-def pt2() -> list[Files]:
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(7, 4), nn.ReLU(), nn.Linear(4, 3), nn.ELU(0.5), nn.Linear(3, 2)).eval()
-
-    class Codes(nn.Module):
-        """Codes of labels for embeddings, and numbers."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.tables = nn.ModuleList([nn.Embedding(size, 2) for size in (2, 3, 2)])
-            self.a, self.b = nn.Linear(8, 3), nn.Linear(3, 2)
-
-        def forward(self, cat: Any, num: Any) -> Any:
-            parts = [table(cat[:, place]) for place, table in enumerate(self.tables)]
-            return self.b(torch.relu(self.a(torch.cat([*parts, num], 1))))
-
-    batch, rows = {0: torch.export.Dim("batch")}, people().rows[:3]
-    given = [
-        (module, (torch.from_numpy(_encoded()[:3]),), (batch,)),
-        (Codes().eval(), (rows[:, [1, 2, 4]], rows[:, [0, 3]].float()), (batch, batch)),
-    ]
-    found = []
-    for one, example, shapes in given:
-        program = torch.export.export(one, example, dynamic_shapes=shapes)
-        content = written(lambda path, program=program: torch.export.save(program, path), ".pt2")
-        parts = [(re.sub("^[^/]*/", "model/", name), part) for name, part in unzipped(content)]
-        found.append({"model.pt2": zipped(parts)})
-    return found
-
-
 def onnx() -> list[Files]:
     from onnx import TensorProto, external_data_helper, helper, numpy_helper
 

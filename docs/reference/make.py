@@ -79,7 +79,7 @@ def command_line() -> str:
     lines = [
         "# Command line\n",
         "`neuronfair --help` and `neuronfair COMMAND --help` show the same.",
-        "Errors are one line on standard error and exit status 2.",
+        "Errors are one line on standard error and exit status 2; an internal error, a defect of neuronfair, has 3.",
         "`--json -` prints JSON alone, `--quiet` nothing but errors, `NO_COLOR` is honoured.\n",
     ]
     for name, command in _commands("neuronfair", typer.main.get_command(cli.app)):
@@ -130,6 +130,8 @@ FORMS = (
     (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
     (r"\bDecisionKind\b", str(DecisionKind)),
     (r"\bMethod\b", str(proved.Method)), (r"\bState\b", str(index.State)),
+    (r"\bThresholdState\b", str(report.ThresholdState)),
+    (r"\bFeedingLevel\b", str(report.FeedingLevel)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+
+# `python -m neuronfair.cli` puts the working folder first, where a file such as json.py or pandas.py may lie: it is no
+# part of this program. It must stand before any other import.
+if (
+    getattr(sys, "argv", [])[:1] == ["-m"]
+    and sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1][-1].endswith("neuronfair.cli")
+    and sys.path[:1] in ([""], [os.getcwd()])  # noqa: PTH109 - pathlib would be imported from that folder
+):
+    del sys.path[0]
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 # It must stand before the first import of torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0.dev0"
 
 if TYPE_CHECKING:
     from neuronfair.audits import Audit, audit

@@ -16,7 +16,7 @@ from neuronfair.domain.own_population import read_people
 from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twinning import TwinKind
-from neuronfair.errors import DataError
+from neuronfair.errors import DataError, EncodingError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, open_model
 from neuronfair.render.console import progress_bar
@@ -36,7 +36,17 @@ from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import OF, percent, plural
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-_NOT_OPENING = ("checks", "prove", "take_rules", "population", "plausible", "twins", "pool")  # other words of `audit`
+_NOT_OPENING = (
+    "columns",
+    "checks",
+    "favourable",
+    "prove",
+    "take_rules",
+    "population",
+    "plausible",
+    "twins",
+    "pool",
+)  # other words of `audit`
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,14 +95,15 @@ class Audit:
 
     def __repr__(self) -> str:
         data = self.report.data
-        lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {self.report.verdict.level}"]
+        verdict = self.report.verdict
+        lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {verdict.level}. {verdict.headline}".rstrip()]
         for one in self.report.attributes:
             shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
             people = ", ".join([*shares, plural(one.people_found, "person", "people")])
             parts = [f"  {one.name}: flips for {people}"]
             if one.counterpart is not None:
                 rate, placebo = percent(one.counterpart.rate), percent(one.counterpart.placebo.rate)
-                parts.append(f"{rate} decided otherwise as counterparts, {placebo} with shuffled groups")
+                parts.append(f"{rate} of twins get a different decision, {placebo} with shuffled groups")
             if one.proved is not None:
                 parts.append(", ".join(f"{percent(part.share)} {name}" for name, part in one.proved.parts))
             lines.append("; ".join(parts))
@@ -108,9 +119,11 @@ class Seldom(TypedDict, total=False):
 
     preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
     decision: Decision | None  # what counts as another decision; by default as the outputs suggest
+    columns: Sequence[Any] | None  # the inputs, in their order, of a model that has no names for them
     weights: Path | None  # a safetensors file for `package.module:name`
     trust_pickle: bool  # open files that can run a program
     device: str
+    favourable: str | None  # the favourable outcome, a class of the target; by default as the domain says
     checks: Checks | None  # limits, past counterexamples and an earlier audit
     take_rules: TakeRules  # that the table suggests: "free" of sensitive attributes, or "all"
     prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
@@ -124,8 +137,8 @@ def audit(
     model: Any,
     data: Data | Any,
     *,
-    sensitive: str | Sequence[str] | Any | None = None,
-    target: str | None = None,
+    sensitive: Any = None,
+    target: Any = None,
     domain: TableDomain | str | Path | None = None,
     settings: AuditSettings | None = None,
     folder: str | Path | None = None,
@@ -137,9 +150,10 @@ def audit(
     The model is whatever `open_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
     DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
     off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
-    model does not read are left out. Where the model is not given the sensitive attributes and the table does not have
-    them, give their columns instead of their names (`sensitive=df2["sex"]`; a Series, a DataFrame, an array or a
-    mapping): they belong to the table row by row, those of pandas by their index where both have the same.
+    model does not read are left out. Without a target, nothing is said about accuracy and error rates, and the input
+    encoding cannot be checked. Where the model is not given the sensitive attributes and the table does not have them,
+    give their columns instead of their names (`sensitive=df2["sex"]`; a Series, a DataFrame, an array or a mapping):
+    they belong to the table row by row, those of pandas by their index where both have the same.
 
     Each of the sensitive attributes is looked at alone, then all together. `checks` are limits, past counterexamples
     and an earlier audit that it is judged by. Who is plausible says a model of the table, unless a `population` does.
@@ -168,10 +182,12 @@ def audit(
         sensitive=sensitive,
         target=target,
         decision=seldom.get("decision"),
-        opens=lambda data: open_model(model, data.domain, data.rows, **opening),
+        opens=lambda data: open_model(model, data.domain, data, **opening),
         trust_pickle=seldom.get("trust_pickle", False),
         take_rules=seldom.get("take_rules", "none"),
+        columns=seldom.get("columns"),
     )
+    found = found.with_favourable(seldom.get("favourable"))
     checks = seldom.get("checks") or Checks()
     table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)
     settings = replace(
@@ -203,8 +219,8 @@ def audit(
         result = run(
             opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
         )
-    if result.failure is not None:
-        raise result.failure
+    if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
+        raise result.failure  # without limits the report says that there is no verdict
     ready.extend(result.report)
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), found.remarks)
 
@@ -217,7 +233,7 @@ class _Opens:
     said: Mapping[str, Any]
 
     def __call__(self, data: Data) -> Opened:
-        return open_model(self.model, data.domain, data.rows, **self.said)
+        return open_model(self.model, data.domain, data, **self.said)
 
 
 @contextmanager

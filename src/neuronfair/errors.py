@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+DEBUG = "NEURONFAIR_DEBUG"  # the variable by which a traceback is shown
 LONGEST = 1000  # letters of a message
 LONG, MANY = 100, 5000  # letters of a word, and words, that are compared with another
 
 
 class NeuronFairError(Exception):
     """The parent of every error this package raises on purpose; the command line shows it as one line."""
+
+    status = 2  # with which the command line ends
 
     def __str__(self) -> str:
         text = super().__str__()  # it may quote a name or a cell of any length
@@ -39,8 +44,22 @@ class ModelError(NeuronFairError):
     """A model or weights file cannot be used for what was asked."""
 
 
+class Contradiction(NeuronFairError):  # noqa: N818
+    """A proof says one thing and the model another: one of the two is wrong, and nothing of the proof may be used."""
+
+    status = 3
+
+
+class EncodingError(NeuronFairError):
+    """A model seems to be given other inputs than it was trained on, or the order of its inputs is not confirmed."""
+
+
 class RunError(NeuronFairError):
     """A run folder cannot be used for what was asked."""
+
+
+class OtherRunError(RunError):
+    """A folder holds a run that was begun with something else, so it cannot be resumed."""
 
 
 def needs(package: str, extra: str, what: str = "such a model", kind: type[NeuronFairError] = ModelError) -> Any:
@@ -52,6 +71,16 @@ def needs(package: str, extra: str, what: str = "such a model", kind: type[Neuro
             f"{what} needs the package '{package.partition('.')[0]}', which cannot be imported "
             f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
         ) from error
+
+
+def internal(error: BaseException) -> str:
+    """Return the line that is shown for an error that nobody expected: what it is, where, and what to do."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return (
+        f"internal error: {type(error).__name__}{place}: {one_line(error)}. This says nothing about the model. Please "
+        f"report it where you have neuronfair from, with the command and the traceback, which {DEBUG}=1 shows"
+    )
 
 
 def one_line(error: BaseException) -> str:

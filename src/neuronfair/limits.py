@@ -143,6 +143,16 @@ def repacked(files: Mapping[str, bytes]) -> bytes:
     return target.getvalue()
 
 
+def check_tensors(start: bytes, size: int, what: object) -> None:
+    """Refuse a safetensors file of `size` bytes by its start, if its header is too large.
+
+    Each tensor in it, also an empty one, becomes an object. A header that is longer than the file is for the reader.
+    """
+    header = min(size, int.from_bytes(start[:8], "little"))
+    if header > _CHUNK:  # ten thousand tensors have a smaller one
+        check_size(header, f"{what}: its header", times=TREE)
+
+
 def check_array(content: bytes) -> None:
     """Refuse an .npy file whose header declares more than the file holds, before an array of that size is made."""
     from numpy.lib import format as npy

@@ -10,14 +10,16 @@ from typing import Literal
 UNKNOWN = "not known"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
-Population = Literal["table", "plausible", "domain", "combinations"]
+Population = Literal["pairs", "table", "plausible", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # who the people of a rate are
+    "pairs": "people in the data set who have a plausible twin",
     "table": "rows of the table",
     "plausible": "plausible people",
     "domain": "people drawn uniformly from the domain",
     "combinations": "combinations of values drawn uniformly, rules ignored",
 }
 OF: dict[Population, str] = {  # the same behind a share, where there is little room
+    "pairs": "of plausible pairs",
     "table": "of the table",
     "plausible": "of plausible people",
     "domain": "of the domain",
@@ -59,11 +61,13 @@ def part_of(share: float) -> str:
 
 
 def spanned(share: float, low: float, high: float) -> str:
-    """Return a share with the ends of its interval, as short as can be.
+    """Return a share with the ends of its interval, as short as can be; one that is exact has none.
 
-    >>> spanned(0.0471, 0.0442, 0.0501)
-    '4.71 % (4.42–5.01)'
+    >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.5, 0.5, 0.5)
+    ('4.71 % (4.42–5.01)', '50 %')
     """
+    if low == high:
+        return percent(share)
     ends = (percent(end).removesuffix(" %") for end in (low, high))
     return f"{percent(share)} ({'–'.join(ends)})"
 
@@ -101,6 +105,15 @@ def number(value: float | None) -> str:
     else:
         digits = f"{value:.3g}" if size >= 1e-3 else f"{value:.2g}"
     return digits.replace("-", "\N{MINUS SIGN}")
+
+
+def exact(value: float) -> str:
+    """Return a number as short as it can be written without becoming another: for names, keys and commands.
+
+    >>> [exact(x) for x in (0.5, 20.0, 1000001.0, 0.1234567, 1e300)]
+    ['0.5', '20', '1000001', '0.1234567', '1e+300']
+    """
+    return str(int(value)) if abs(value) < 1e16 and float(value).is_integer() else repr(float(value))
 
 
 def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:

@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from neuronfair.certify.certificate import Certificate, Places, fingerprint, write
+from neuronfair.certify.certificate import Certificate, Places, known_by, write
+from neuronfair.certify.check_trees import fingerprint_of_trees
 from neuronfair.certify.proof import Leaves, Proof
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import parse_domain
-from neuronfair.model.chain import chain_of
 from neuronfair.model.decision import Decision
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
+from neuronfair.model.weights import fingerprint
 from neuronfair.search.judge import judge
 
 DOMAIN = """
@@ -123,8 +124,8 @@ def certificate_of(
     fair, flips = ([int(table[box].sum()) for box in boxes] for table in (alike, not_alike))
     leaves = Leaves(low, high, fair, flips)
     proof = Proof(sum(fair) + sum(flips), sum(fair), sum(flips), len(low), 1.5, leaves)
-    model_of = numbers or chain_of(model, domain.sample(9, torch.Generator()))
-    return Certificate(domain, decision, "", fingerprint(model_of), axes, proof)
+    known = known_by(fingerprint(model.module), model.module) if numbers is None else fingerprint_of_trees(numbers)
+    return Certificate(domain, decision, "", known, axes, proof)
 
 
 def with_leaves(certificate: Certificate, **changes: object) -> Certificate:

@@ -204,7 +204,7 @@ def test_many_sensitive_values():
     places = torch.arange(6)[:, None]
     margins = bounder.margins(places)
     assert margins.shape == (6, 250, 1)
-    for way in range(len(WAYS)):
+    for way in range(bounder.ways):
         lines = bounder.lines(boxes, None, way)
         for n in range(4):
             some = slice(int(boxes.low[n]), int(boxes.high[n]) + 1)
@@ -319,3 +319,33 @@ def test_a_squashed_score_is_bounded_as_a_layer():
     bounder = crown_of(chain, network.encoding, domain, classes, question, torch.device("cpu"))
     assert [curve.name for curve in bounder.curves] == ["relu", "sigmoid"]
     assert len(bounder.rounding) == len(bounder.affines) == 3
+
+
+def test_many_combinations_of_sensitive_values_take_memory_that_is_bounded():
+    """Sex, race and age of Adult are 740: lines and margins are computed for so many boxes at a time as fit."""
+    attributes = (
+        Attribute("hours", "ordinal", low=0, high=99, encode="scaled", center=50, scale=20),
+        Attribute("gain", "ordinal", low=0, high=999, encode="scaled", center=500, scale=200),
+        Attribute("age", "ordinal", low=17, high=90, encode="scaled", center=50, scale=20),
+        Attribute("race", "nominal", values=tuple("abcde"), encode="onehot"),
+        Attribute("sex", "flag", values=("F", "M")),
+    )
+    domain = TableDomain("many", attributes, ("age", "race", "sex"))
+    module = nn.Sequential(nn.Linear(9, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).double()
+    _, bounder = _crown(module, domain)
+    assert len(bounder.start) == 740
+    largest = []
+
+    class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest.append(result.numel())
+            return result
+
+    boxes = worlds.random_boxes(bounder.space, 300)
+    with Counting():
+        for way in range(bounder.ways):
+            bounder.lines(boxes, None, way)
+        bounder.margins(boxes.low)
+    assert max(largest) <= 1 << 24

@@ -79,3 +79,21 @@ def test_bounds_that_only_some_boxes_have():
     pool.take(6)
     pool.put(_columns([7, 8]) | told, one)  # in slots that were free
     assert bounds() == {7: [1, 2], 8: [3, 4]}
+
+
+def test_the_first_are_found_among_many_without_a_look_at_all(monkeypatch):
+    """The boxes that are taken are those with the highest priorities, however many are listed in front."""
+    monkeypatch.setattr("neuronfair.certify.pool.LISTED", 2)
+    monkeypatch.setattr("neuronfair.certify.pool.SAMPLED", 16)
+    draw, pool, held = random.Random(1), _pool(), dict[int, float]()
+    following = 0
+    for _ in range(200):
+        ids = list(range(following, following := following + draw.randint(0, 40)))
+        share = [draw.random() ** 3 for _ in ids]
+        pool.put(_columns(ids), torch.tensor(share, dtype=torch.float64))
+        held |= dict(zip(ids, share, strict=True))
+        taken = pool.take(draw.randint(1, 25))["id"].tolist()
+        assert sorted(taken) == sorted(sorted(held, key=held.__getitem__)[len(held) - len(taken) :])
+        held = {number: priority for number, priority in held.items() if number not in taken}
+        assert len(pool) == len(held)
+        assert pool.proved.tolist() == pytest.approx([0.0, 0.0])

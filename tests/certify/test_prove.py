@@ -113,6 +113,7 @@ def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
 
 def test_a_state_is_kept_now_and_then(monkeypatch):
     monkeypatch.setattr(proving, "KEEP", -1.0)
+    monkeypatch.setattr(proving, "SELDOM", 0)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
     domain = domain_of(*RULES)
     subject = subject_of(network_of(domain, 2), domain)

@@ -125,3 +125,27 @@ def test_regions_of_networks_hold_for_everybody_in_them(seed, monkeypatch):
         assert 0 < verdicts.count("fair") <= 3
         assert 0 < verdicts.count("discriminatory") <= 3
         check(wide, model, Decision(), found)
+
+
+def test_the_clock_of_regions_starts_before_anybody_is_asked(monkeypatch):
+    """Once the time is over, no more boxes are cut into single people; what is said is still true."""
+    from neuronfair.certify import regions as module
+
+    model = BlackBox(lambda rows: planted(rows).numpy(), PEOPLE)
+    subject = subject_of(model, PEOPLE, decision=Decision("threshold", 0.5))
+    proof = prove(subject, seconds=60)
+    now, asked = [0.0], []
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(module, "PART", 1)
+    members = module.members
+
+    def counted(boxes):
+        asked.append(len(boxes))
+        now[0] += 1.0
+        return members(boxes)
+
+    monkeypatch.setattr(module, "members", counted)
+    check(PEOPLE, model, Decision("threshold", 0.5), regions(subject, proof, seconds=60.0))
+    whole, asked[:], now[0] = sum(asked), [], 0.0
+    check(PEOPLE, model, Decision("threshold", 0.5), regions(subject, proof, seconds=3.0))
+    assert sum(asked) <= min(2, whole)

@@ -130,6 +130,7 @@ def test_boxes_are_dealt_round_robin_the_most_open_first():
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_piece_that_is_killed_and_done_again_changes_nothing(monkeypatch, gone):
     monkeypatch.setattr(proving, "KEEP", -1.0)
+    monkeypatch.setattr(proving, "SELDOM", 0)
     proof = prove_together(SUBJECT, pool=Watched(2, partial(killed_once, gone=gone)), seconds=600)
     assert figures(proof) == TRUTH
     assert tiles(SUBJECT, proof)
@@ -137,6 +138,7 @@ def test_a_piece_that_is_killed_and_done_again_changes_nothing(monkeypatch, gone
 
 def test_a_piece_goes_on_from_what_it_has_kept(monkeypatch):
     monkeypatch.setattr(proving, "KEEP", -1.0)
+    monkeypatch.setattr(proving, "SELDOM", 0)
     said, calm = list[int](), list[int]()
 
     def work(subject, piece, note):
@@ -199,6 +201,7 @@ def test_the_time_is_that_of_all():
 
 def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monkeypatch):
     monkeypatch.setattr(proving, "KEEP", -1.0)
+    monkeypatch.setattr(proving, "SELDOM", 0)
     begun = []
 
     def late(subject, piece, note):
@@ -249,6 +252,7 @@ def test_a_certificate_of_many_workers_holds(tmp_path):
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(proving, "KEEP", -1.0)
+    monkeypatch.setattr(proving, "SELDOM", 0)
     calls = Counter[int]()
 
     def dying(subject, piece, note):

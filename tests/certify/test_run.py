@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuronfair.certify import prove
+from neuronfair.certify import prove, rows
 from neuronfair.certify.answer import Effort, answer, finished
 from neuronfair.certify.report import ProofReport
 from neuronfair.certify.run import Asked, ProofRun
+from neuronfair.certify.stopping import Stop
 from neuronfair.certify.subject import subject_of
 from neuronfair.domain.toml import parse_domain
-from neuronfair.errors import RunError
+from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
 from neuronfair.store.journal import JOURNAL
@@ -36,6 +37,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(prove, "BATCH", {"cpu": 8})
     monkeypatch.setattr(prove, "SMALL", 8)
     monkeypatch.setattr(prove, "KEEP", -1.0)
+    monkeypatch.setattr(prove, "SELDOM", 0)
 
 
 def begin(folder: Path, where: str = "") -> ProofRun:
@@ -118,3 +120,88 @@ def test_another_question(tmp_path):
     begin(tmp_path)
     with pytest.raises(RunError, match="begun with where = , not age > 30"):
         begin(tmp_path, "age > 30")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "why"),
+    [
+        ("done", "fair", lambda column: column * 0 + 2.0, "prove more people than they hold"),
+        ("done", "fair", lambda column: column * float("nan"), "prove more people than they hold"),
+        ("done", "fair_count", lambda column: column * 0 + 10**9, "prove more people than they hold"),
+        ("done", "high", lambda column: column + 1000, "do not lie within the region"),
+        ("done", "low", lambda column: column - 5, "do not lie within the region"),
+        ("done", "pattern", lambda column: column + 99, "do not lie within the region"),
+        ("done", None, lambda columns: {name: column[:-1] for name, column in columns.items()}, "of the whole region"),
+        ("done", None, lambda columns: {n: torch.cat([c, c]) for n, c in columns.items()}, "of the whole region"),
+        ("open", None, lambda columns: {n: c for n, c in columns.items() if n != "axis"}, "no state of such a proof"),
+        ("done", "fair", lambda column: column[:-1], "no state of such a proof"),
+    ],
+)
+def test_a_state_made_by_hand_is_refused_in_one_line(tmp_path, kind, name, change, why):
+    proved(tmp_path)
+    run = begin(tmp_path)
+    state = run.state(torch.device("cpu"))
+    columns = dict(getattr(state, kind))
+    columns = change(columns) if name is None else {**columns, name: change(columns[name])}
+    run.keep(replace(state, **{kind: columns}))
+    (tmp_path / "certificate.parquet").unlink()
+    with pytest.raises(RunError, match=why) as refused:
+        answer(SUBJECT, OPENED, DATA, EFFORT, show=lambda *_: None, run=begin(tmp_path))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_state_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
+    proved(tmp_path)
+    run = begin(tmp_path)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100")
+    with pytest.raises(NeuronFairError, match="GB of memory"):
+        run.state(torch.device("cpu"))
+
+
+def test_ctrl_c_while_rows_are_looked_at_leaves_a_run_that_goes_on(tmp_path, monkeypatch):
+    """The proof is done, the rows are not: the run is not finished, and the same command finishes it."""
+    effort = Effort(seconds=600.0, rows=8)
+    looked = rows._People.safe
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rows._People, "safe", pressed)
+    ask = partial(answer, SUBJECT, OPENED, DATA, effort, show=lambda *_: None)
+    report = ask(run=begin(tmp_path))
+    assert (report.interrupted, report.complete, report.rows) == (True, True, None)
+    assert (tmp_path / "certificate.parquet").is_file()
+    assert finished(begin(tmp_path), effort) is None
+    monkeypatch.setattr(rows._People, "safe", looked)
+    again = ask(run=begin(tmp_path))
+    assert (again.interrupted, again.rows.of) == (False, 8)
+    assert finished(begin(tmp_path), effort) == again
+
+
+def test_states_are_kept_more_seldom_the_longer_that_takes(monkeypatch):
+    """However long it takes to keep a state, no more than about a twentieth of the time is spent on it."""
+    now, kept = [0.0], []
+    monkeypatch.setattr(prove.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(prove, "monotonic", lambda: now[0])
+    monkeypatch.setattr(prove, "KEEP", 10.0)
+    monkeypatch.setattr(prove, "SELDOM", 20)
+
+    class Search:
+        seconds, left = 0.0, 1
+
+        def step(self):
+            now[0] += 1.0
+
+        def pace(self, *_):
+            pass
+
+        def state(self):
+            return None
+
+    def keep(_):
+        kept.append(now[0])
+        now[0] += 5.0
+
+    prove.advance(Search(), 1000.0, stop=Stop(), keep=keep)
+    assert kept[0] <= 12
+    assert 5 * len(kept) <= 1000 / 20 + 10

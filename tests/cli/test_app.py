@@ -492,3 +492,25 @@ def test_a_model_that_seems_wrongly_fed_is_named(monkeypatch, level, said):
     with console.capture() as capture:
         warn_of_feeding(None, None, console)
     assert capture.get() == said
+
+
+def test_an_internal_error_ends_with_status_3_and_says_where(run, table, monkeypatch):
+    """With status 1 it would be taken for a gate that failed."""
+
+    def broken(*_, **__):
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr("neuronfair.cli.tables.load_data", broken)
+    monkeypatch.delenv("NEURONFAIR_DEBUG", raising=False)
+    words = ("audit", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", "--fail-if", "rate > 1%")
+    found = run(*words)
+    assert found.status == 3
+    assert found.err.count("\n") == 1
+    assert re.search(r"internal error: KeyError at test_app.py:\d+: 'no such thing'", found.err)
+    assert "NEURONFAIR_DEBUG=1 shows" in found.err
+    told = run("--debug", *words)
+    assert told.status == 3
+    assert "Traceback (most recent call last)" in told.err
+    monkeypatch.setattr("neuronfair.cli.tables.load_data", lambda *_: sys.exit(1))
+    monkeypatch.delenv("NEURONFAIR_DEBUG")
+    assert run(*words).status == 3

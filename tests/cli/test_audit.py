@@ -24,13 +24,13 @@ from neuronfair.verdict import proving
 from neuronfair.verdict.proved import Proved
 from tests.cli.test_app import HEADER, people, write
 from tests.cli.test_search import trained_table
-from tests.conftest import Result
+from tests.conftest import FLIPS_ONLY, Result
 from tests.scale.pools import Pickled
 from tests.store.runs import forged
 
 TABLE = ("table.csv", "--domain", "table.toml")
 MODEL = ("--model", "model.safetensors")
-SMALL = ("--quick", "--seeds", 8, "--steps", 8, "--samples", 2000, "--out", "run")
+SMALL = ("--quick", "--seeds", 8, "--steps", 8, "--samples", 2000, *FLIPS_ONLY, "--out", "run")
 AUDIT = ("audit", *TABLE, *MODEL, *SMALL)
 FUNCTION = """
 def score(people):
@@ -80,12 +80,12 @@ def test_the_table_is_read_once(run, monkeypatch, described, briefly):
     assert Path("run", "domain.toml").exists()
 
 
-@pytest.mark.usefixtures("proofs", "briefly")
+@pytest.mark.usefixtures("briefly")
 def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
     """A folder that was made without a proof may get one later."""
     given = []
 
-    def proof(opened, domain, seconds, progress):
+    def proof(opened, domain, seconds, progress, seen):
         given.append(seconds)
         return Proved.nothing(domain.count, "not today"), None
 
@@ -93,7 +93,7 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
     assert "No proof" not in run(*AUDIT, "--prove", 0).out
     assert "No proof: not today." in run(*AUDIT, "--prove", 1.5).out
     assert given == [1.5]
-    assert "nothing can be proved: not today" in run(*AUDIT, "--fail-if", "proved_fair < 90%").err
+    assert "nothing can be proved: not today" in run(*AUDIT, "--prove", 1, "--fail-if", "proved_fair < 90%").err
 
 
 @pytest.mark.usefixtures("briefly")
@@ -119,7 +119,7 @@ def test_the_terminal_and_the_folder(run):
     assert (result.status, result.err) == (0, "")
     assert max(map(len, result.out.splitlines())) <= 80
     shown = " ".join(result.out.split())
-    assert shown.startswith("This model discriminates by sex: ")
+    assert shown.startswith("Dependence found: Decisions depend on sex for ")
     for words in ("drawn uniformly", "frontier", "neuronfair replay run/sex/", "instead of", "Page: run/report.html"):
         assert words in shown
     assert sorted(path.name for path in Path("run").iterdir()) == [
@@ -257,7 +257,7 @@ def test_the_gate(run, refused):
     refused(*new, "--fail-if", "rat > 1", says=("rat > 1", "Did you mean 'rate'?"))
     refused(*new, "--fail-if", "corpus.still_flips > 0", says=("--corpus",))
     refused(*new, "--fail-if", "rate.change > 0", says=("--baseline",))
-    refused(*new, "--fail-if", "rate > 5", says=("is a share from 0 to 1. Did you mean 5 %?",))
+    refused(*new, "--fail-if", "rate > 5", says=("can never be met. Did you mean 'rate > 5%'?",))
     quiet = run(*new, "-q", "--fail-if", "findings > 0")
     assert (quiet.status, quiet.out) == (1, "")
     assert quiet.err.startswith("neuronfair: --fail-if 'findings > 0': findings of sex: ")
@@ -415,7 +415,7 @@ def test_another_audit_in_the_same_folder(run, refused, briefly):
 
 
 def test_a_function_is_a_black_box(run, mine):
-    result = run("audit", *TABLE, "--model", mine, *SMALL)
+    result = run("audit", *TABLE, "--model", mine, *SMALL, "--trust-feeding")  # it scores the first class
     assert (result.status, result.err) == (0, "")
     assert "Black box, searched without gradients" in " ".join(result.out.split())
     summary = kept()
@@ -433,7 +433,7 @@ def test_a_function_is_a_black_box(run, mine):
 
 def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     """Who gets a run folder from elsewhere must not run the code that its manifest names."""
-    assert run("audit", *TABLE, "--model", mine, *SMALL).status == 0
+    assert run("audit", *TABLE, "--model", mine, *SMALL, "--trust-feeding").status == 0
     sys.modules.pop("mine")
     refused("replay", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
     forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
@@ -559,13 +559,13 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
     refused(*AUDIT, "--force", "--plausible", 2, says=("plausible must be 0 or more and below 1, got 2",))
 
 
-def test_counterparts_are_an_option_and_a_limit(run, refused, counterparts):
+def test_counterparts_are_an_option_and_a_limit(run, refused):
     refused(*AUDIT, "--twins", "flip", "--fail-if", "counterpart.rate > 0.1", says=("needs counterparts",))
     refused(*AUDIT, "--twins", "both", says=("'both' is not one of 'flip', 'counterpart'",))
     limits = ("--fail-if", "sex.counterpart.rate > 99%", "--fail-if", "counterpart.effect > -1")
     result = run(*AUDIT, "--sensitive", "sex", "--twins", "counterpart", "--prove", 0, *limits, "--junit", "tests.xml")
     assert (result.status, result.err) == (1, "")
-    assert "Had they been of another group" in result.out
+    assert "Counterfactual twins: proxy evidence" in result.out
     assert "shuffles only" in " ".join(result.out.split())  # a first look shuffles less
     (one,) = kept()["attributes"]
     assert one["search_twins"] == "counterpart"
@@ -574,3 +574,19 @@ def test_counterparts_are_an_option_and_a_limit(run, refused, counterparts):
     assert kept()["seconds"]["counterparts"] > 0
     told = " ".join(run(*one["worst"][0]["replay"].split()[1:]).out.split()) if one["worst"] else "counterpart"
     assert "counterpart" in told
+
+
+def test_the_favourable_outcome_is_an_option_and_is_not_guessed(run, refused, mine, tmp_path):
+    words = ("audit", "table.csv", "--target", "income", "--sensitive", "sex", "--model", mine, *SMALL)
+    limit = ("--fail-if", "disparate_impact < 0.01")
+    refused(*words, *limit, says=("disparate_impact needs the favourable outcome", "--favourable", "'high' and 'low'"))
+    refused(*words, "--favourable", "hi", says=("favourable 'hi' is not a class of the target", "high, low"))
+    assert run(*words, "--trust-feeding").status == 0
+    assert kept()["attributes"][0]["disparity"]["disparate_impact"] is None
+    assert run(*words, *limit, "--favourable", "high", "--force", "--trust-feeding").status == 0
+    assert kept()["attributes"][0]["disparity"]["selected"] == "high"
+    assert read_domain(tmp_path / "run" / "domain.toml").favourable == "high"
+
+
+def test_a_threshold_that_cannot_fail_is_refused_before_any_work(refused):
+    refused(*AUDIT, "--fail-if", "rate > 1", says=("can never be met", "Did you mean 'rate > 1%'?"))

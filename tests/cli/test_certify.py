@@ -261,7 +261,7 @@ def test_a_certificate_is_checked(run):
         (model("blind"), "other weights"),
         ((*model("network"), "--decision", "threshold=1"), "about another decision"),
         (("small.toml", "--sensitive", "job", *model("network")), "other sensitive attributes"),
-        (model("answers"), "only networks and trees can be checked"),
+        ((*model("answers"), "--decision", "threshold=0"), "only networks and trees can be checked"),
     ],
 )
 def test_a_certificate_about_something_else_is_refused(run, words, says):
@@ -271,6 +271,16 @@ def test_a_certificate_about_something_else_is_refused(run, words, says):
     assert result.err.startswith("neuronfair: refused: run/certificate.parquet: ")
     assert says in result.err
     assert not Path("figures.json").exists()
+
+
+def test_a_certificate_about_a_decision_that_nobody_makes_is_refused(run):
+    """With a threshold out of reach no decision flips, and a proof of that is no proof about the model."""
+    run(*CERTIFY, *model("network"), "--decision", "threshold=1000000")
+    result = run(*check(*model("network")))
+    assert (result.status, result.out) == (1, "")
+    assert "another decision, threshold=1000000.0, not threshold=0.0" in result.err
+    named = run(*check(*model("network"), "--decision", "threshold=1000000"))
+    assert "hold for this model and the decision threshold=1000000.0." in " ".join(named.out.split())
 
 
 def test_what_is_no_certificate(run, refused):

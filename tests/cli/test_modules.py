@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Result
+from tests.conftest import FLIPS_ONLY, Result
 
 CODE = """
 import torch
@@ -103,7 +103,7 @@ def failed(result: Result, *says: str) -> None:
         assert words in result.err
 
 
-AUDIT = ("audit", *USE, "--quick", "--seeds", 5, "--steps", 5, "--samples", 700, "--out", "run")
+AUDIT = ("audit", *USE, "--quick", *FLIPS_ONLY, "--seeds", 5, "--steps", 5, "--samples", 700, "--out", "run")
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,8 @@ def test_a_section_says_where_and_when_its_results_were_made(lab, counted, tmp_p
     jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3)]
     lab.run_jobs(jobs[:2], tmp_path / "cache", Serial())
     assert re.fullmatch(
-        r" on \w+, Python 3\.[\d.]+\w*, torch [\d.]+, \d{4}-\d\d-\d\d", lab.made(jobs, tmp_path / "cache")
+        r" on \w+, Python 3\.[\d.]+\w*, torch [\d.]+, version [\w.]+, \d{4}-\d\d-\d\d",
+        lab.made(jobs, tmp_path / "cache"),
     )
     path = tmp_path / "cache" / f"{jobs[1].key}.json"
     moved = json.loads(path.read_text()) | {"_machine": "elsewhere", "_date": "9999-12-31"}
@@ -248,6 +249,34 @@ def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_mod
     monkeypatch.setattr(cases, "outcome", None)  # nobody may search again
     plan = {name: value for name, value in retraining.arguments.items() if name != "repeats"}
     assert len(cases.found(**plan)) == count > 0
+
+
+def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(lab, shared_models, monkeypatch):
+    """As printed it finds the fewest of the four in every case; the redesign finds the most."""
+    monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
+    table4 = experiment("table4_totals")
+    counts = {
+        "neuronfair-paper": 10,
+        "neuronfair": 10**6,
+        "frontier": 10**7,
+        "eidig5": 300,
+        "adf": 200,
+        "aequitas": 100,
+    }
+
+    def result(job):
+        method = job.arguments.get("method")
+        figures = dict.fromkeys(("gsr", "diversity", "regions", "seconds_per_1000", "rate"), 0.5)
+        wanted = job.arguments.get("case") == "meps-sex" or job.arguments.get("model") == "published"
+        return figures | {"findings": counts.get(method, 0)} if wanted else None
+
+    told = table4.report(lab.QUICK, result)
+    numbers, rivals = told.claims
+    assert (numbers.held, rivals.held) == (False, False)
+    assert numbers.text == "NeuronFair as printed finds the printed numbers of people"
+    assert "finds the most of the four in 0 of 8 cases and the fewest in 8." in rivals.evidence
+    assert "(`neuronfair`) finds more than the three in 8 of 8 cases" in rivals.evidence
+    assert not any(set(line[1:]) == {"–"} for line in told.tables["own"].lines)
 
 
 def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_path, monkeypatch):

@@ -12,7 +12,9 @@ import pytest
 from neuronfair import read_domain
 from neuronfair.model.weights import load
 from tests.cli.test_app import HEADER, people, write
+from tests.conftest import FLIPS_ONLY
 
+QUICK = ("--quick", *FLIPS_ONLY)
 BESIDE = ("--attributes-file", "sex.csv", "--key", "id")
 WHO = ("--sensitive", "sex", "--target", "income")
 MODELS = """
@@ -70,9 +72,9 @@ def test_a_model_without_names_is_given_what_fits(run, name, status, said):
 
 
 def test_an_audit_and_what_follows_from_it(run):
-    audited = run("audit", "table.csv", *BESIDE, *WHO, "--model", "widths:five", "--quick", "--out", "run")
+    audited = run("audit", "table.csv", *BESIDE, *WHO, "--model", "widths:five", *QUICK, "--out", "run")
     assert (audited.status, audited.err) == (0, "")
-    assert "The model does not read sex" in audited.out.replace("\n", " ")
+    assert "The model does not use sex" in audited.out.replace("\n", " ")
     found = json.loads(Path("run/audit.json").read_text(encoding="utf-8"))
     assert {"column": "id", "reason": "the key"} in found["data"]["left_out"]
     searched = run(

@@ -164,3 +164,47 @@ def test_the_first_bad_cell_of_many_numbers_is_named(bad):
     with pytest.raises(CellError) as error:
         Attribute("n", "ordinal", low=0, high=9, missing=0).codes(column)
     assert error.value.row == 4
+
+
+def test_outliers_count_as_the_nearest_bound():
+    clipped = Attribute("util", "continuous", low=0, high=2, step=0.5, outliers="clip")
+    assert clipped.codes(Cells.of(["0.6", "5e4", "-3", "2"])).tolist() == [1, 4, 0, 4]
+    assert clipped.codes([0.6, 5e4, -3, 2]).tolist() == [1, 4, 0, 4]
+    with pytest.raises(CellError, match="finite"):
+        clipped.codes(Cells.of(["inf"]))
+    with pytest.raises(DomainError, match='outliers must be "clip"'):
+        Attribute("util", "continuous", outliers="drop")
+    with pytest.raises(DomainError, match="for numbers only"):
+        Attribute("sex", "flag", values=("F", "M"), outliers="clip")
+
+
+def test_bands_have_names_and_a_value_each():
+    age = Attribute("age", "ordinal", low=17, high=90, bands=(25, 40, 60))
+    assert age.band_starts == (0, 8, 23, 43)
+    assert [age.band(code) for code in (0, 7, 8, 42, 43, 73)] == [0, 0, 1, 2, 3, 3]
+    assert [age.value(code) for code in age.band_codes] == [20, 32, 49, 75]  # in the middle of each
+    assert [age.group_name(code) for code in age.band_codes] == [
+        "below 25",
+        "25 to below 40",
+        "40 to below 60",
+        "60 or more",
+    ]
+    told = Attribute("age", "ordinal", low=17, high=90, bands=(25,), band_values=(20, 50))
+    assert [told.value(code) for code in told.band_codes] == [20, 50]
+    assert AGE.group_name(3) == "20"
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({"bands": (40, 25)}, "ascend"),
+        ({"bands": (17,)}, "above low"),
+        ({"bands": (25,), "missing": "keep"}, "no value of its own"),
+        ({"bands": (25,), "band_values": (30, 50)}, "one number of each of the 2 bands"),
+        ({"bands": (25,), "band_values": (20,)}, "one number of each of the 2 bands"),
+        ({"band_values": (20,)}, "bands are for numbers"),
+    ],
+)
+def test_bands_that_cannot_be_are_refused(said, error):
+    with pytest.raises(DomainError, match=error):
+        Attribute("age", "ordinal", low=17, high=90, **said)

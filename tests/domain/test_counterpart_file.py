@@ -69,6 +69,15 @@ def test_what_belongs_to_something_else_is_refused(counterparts, path):
         ("groups", put(0, False)),  # one group alone has nobody beside it
         ("order", put(0, 7)),
         ("trees.chances", put(0, 2.0)),
+        ("latent.columns", put(0, 7)),
+        ("latent.spread", put(0, -1.0)),
+        ("latent.level", put(0, float("nan"))),
+        ("latent.slopes", lambda part: part[:-1]),
+        ("latent.pooled", put(0, -0.5)),
+        ("latent.rest.lengths", put(0, 0)),
+        ("latent.trees.chances", put(0, 2.0)),
+        ("latent.trees.children", put(0, 10**6)),
+        ("latent.trees.asks", put(0, 99)),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(path, name, change):
@@ -79,8 +88,7 @@ def test_parts_that_do_not_fit_together_are_refused(path, name, change):
 
 def test_an_order_that_does_not_begin_with_the_group_is_refused(counterparts, path):
     other = fit_counterparts(DOMAIN.with_sensitive("a"), ROWS)
-    kept = torch.tensor(sorted(counterparts.kept))
-    save_population(other.population, path, {"kept": kept, "groups": counterparts.groups})
+    save_counterparts(replace(other, kept=counterparts.kept, groups=counterparts.groups), path)
     with pytest.raises(DataError, match="its first columns are not the sensitive ones"):
         load_counterparts(path, DOMAIN)
 

@@ -98,7 +98,7 @@ def test_where_both_groups_are_alike_a_counterpart_is_the_same_person():
     assert torch.equal(how.twins(domain, rows).rows[:, 0], same)
     for twins in how.drawn(domain, rows, 3):
         assert torch.equal(twins.rows[:, 0], same)
-    assert how.couplings == {}
+    assert all(torch.equal(how.twins(domain, rows).rows[:, 0, c], rows[:, c]) for c in (1, 2))
 
 
 def test_shuffled_groups_are_as_many_and_keep_the_other_rules():
@@ -170,7 +170,7 @@ def test_of_a_graph_only_what_follows_from_the_group_moves():
     twins = how.twins(domain, rows).rows[:, 0]
     assert torch.equal(twins[:, 1:3], (rows[:, 1:3] + 4) % 8)
     assert torch.equal(twins[:, 3], rows[:, 3])
-    assert set(how.couplings) == {1, 2}
+    assert how.moving == {1, 2}
 
 
 def test_what_does_not_follow_from_the_group_moves_where_a_rule_says_so():
@@ -259,11 +259,12 @@ def test_nothing_depends_on_the_group_in_a_world_apart():
 
 
 def test_what_has_nothing_to_do_with_the_group_stays_beside_what_has():
-    """A number that was shuffled; its tree must not ask, by chance, for one of the attributes that move."""
+    """A number that was shuffled moves by what is estimated from 1,000 people, less than a tenth of its spread."""
     for seed in range(4):
         world = World("mixed", 1000, seed)
         rows = world.rows.clone()
         rows[:, 1] = rows[torch.randperm(1000, generator=torch.Generator().manual_seed(seed)), 1]
         how = fit_counterparts(world.domain, rows)
-        assert len(how.couplings) > 2
-        assert 1 not in how.couplings
+        assert len(how.moving) > 2
+        moved = how.twins(world.domain, rows).rows[:, 0, 1] - rows[:, 1]
+        assert float(moved.double().mean().abs()) < 0.1 * float(rows[:, 1].double().std())

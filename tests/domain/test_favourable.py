@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from neuronfair.domain.favourable import favourable_line
+from neuronfair import domain
+from neuronfair.domain.favourable import favourable_line, suggested
 from neuronfair.domain.infer import infer_domain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.toml import parse_domain, read_domain
 
 
 @pytest.mark.parametrize(
@@ -24,9 +27,10 @@ from neuronfair.domain.toml import parse_domain
         ("benefit", ("False", "True"), "True"),
     ],
 )
-def test_clear_words(column, classes, hoped):
+def test_clear_words_are_suggested_and_not_taken(column, classes, hoped):
     for order in (classes, classes[::-1]):
-        assert favourable_line(column, order).startswith(f'favourable = "{hoped}"  # guessed')
+        assert suggested(column, order) == hoped
+        assert favourable_line(column, order).startswith(f'# favourable = "{hoped}"  # ')
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,7 @@ def test_clear_words(column, classes, hoped):
     ],
 )
 def test_doubtful_words_are_left_to_the_user(column, classes):
+    assert suggested(column, classes) is None
     assert favourable_line(column, classes).startswith("# favourable = ")
 
 
@@ -60,12 +65,20 @@ def test_harm_suggests_the_other_class():
     assert favourable_line("arrested", ("no", "yes")).startswith('# favourable = "no"')
 
 
-def test_the_draft_of_a_domain_holds_it(tmp_path):
-    for target, expected in (("hired", "yes"), ("fraud", None)):
+def test_the_draft_of_a_domain_suggests_it_in_a_comment(tmp_path):
+    for target, hint in (("hired", "yes"), ("fraud", "no")):
         path = tmp_path / f"{target}.csv"
         path.write_text(
             f"sex,age,{target}\n" + "".join(f"{'FM'[i % 2]},{i % 40},{('no', 'yes')[i % 3 == 0]}\n" for i in range(60))
         )
         text = infer_domain(path, sensitive=["sex"], target=target)
-        assert parse_domain(text).favourable == expected
-        assert "favourable = " in text
+        assert parse_domain(text).favourable is None
+        assert f'\n# favourable = "{hint}"' in text
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(domain.__file__).with_name("catalog").glob("*.*.toml")), ids=lambda p: p.name
+)
+def test_every_data_set_of_the_catalogue_names_its_favourable_outcome(path):
+    if "words" not in path.name:
+        assert read_domain(path).favourable is not None

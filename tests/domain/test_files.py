@@ -66,7 +66,7 @@ def test_parquet_numbers_and_gaps(tmp_path):
         ("a,ß\n1,2\n".encode("utf-16-le"), "line 1: holds a zero byte"),
         ("a,ß\n1,2\n".encode("utf-16")[:-1], "UTF-16, but is none"),
         (b"a,b\n1,\x81\n", "not a text file in UTF-8 or Windows-1252"),
-        (b"PK\3\4\0\0", "a workbook or another zip archive"),
+        (b"PK\3\4\0\0", "the zip archive is damaged"),
         (b"a,b\n1;2\n", "line 2: 1 cells under a header of 2 columns"),
         (gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "gzip file is damaged or ends too early"),
         (gzip.compress(b"a,b\n1,2\n", mtime=0)[:10] + b"\xff" * 30, "gzip file is damaged"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,7 +90,7 @@ def test_empty_files(tmp_path, content, message):
 def test_a_target_of_one_class_is_refused(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text("a,b\n1,x\n2,x\n")
-    with pytest.raises(DataError, match="has 1 different values"):
+    with pytest.raises(DataError, match="has 1 value; 2 to"):
         infer_domain(path, sensitive=["a"], target="b")
 
 
@@ -327,3 +328,108 @@ def test_odd_cells_break_no_line_of_the_draft(tmp_path):
     path.write_text('sex,a,b,hired\nF,"$1\n",x\x1b,y\nM,$2,"p\nq",n\nM,$3,z,n\n', encoding="utf-8")
     domain = parse_domain(infer_domain(path, sensitive=["sex"], target="hired"))
     assert read_table(path, domain).rows[:, 1].tolist() == [0, 1, 2]
+
+
+def entry(values):
+    found = described("x", Cells.of([f"{value:.9g}" for value in values]), DECIMALS, keep=True)
+    assert not isinstance(found, LeftOut)
+    return parse_domain(f"sensitive = ['s']\n[attributes]\n{found}\ns = {{ kind = 'flag' }}").attributes[0], found
+
+
+def test_outliers_do_not_dictate_the_step():
+    draw = np.random.default_rng(0)
+    util = np.concatenate([draw.random(1980), draw.random(20) * 50_000])
+    found, line = entry(util)
+    assert found.step <= 0.005  # a hundred steps between the quartiles
+    assert found.points <= 100_002
+    assert found.outliers == "clip"
+    assert found.low <= util.min()
+    assert found.high > 10
+    beyond = (util > found.high).sum()
+    assert f"{beyond} of 2,000 cells are outside 0 to {found.high:g}" in str(line)
+    codes = found.codes([f"{value:.9g}" for value in util])
+    inside = util <= found.high
+    assert np.abs(found.low + found.step * codes - util)[inside].max() <= found.step / 2 + 1e-9
+    assert (codes[~inside] == found.points - 1).all()
+
+
+def test_outliers_on_both_sides_are_clipped_on_both():
+    draw = np.random.default_rng(1)
+    found, _ = entry(np.concatenate([draw.normal(size=2000), [-1e6, 1e7]]))
+    assert found.step == 0.01
+    assert -1e6 < found.low < -100
+    assert 100 < found.high < 1e7
+
+
+def test_a_number_that_most_cells_have_does_not_hide_the_others():
+    draw = np.random.default_rng(2)
+    amounts = np.where(draw.random(2000) < 0.95, 0.0, draw.random(2000) * 1e5)
+    found, _ = entry(amounts)
+    assert found.outliers is None
+    assert 1 <= found.step <= 100
+
+
+def test_ordinary_decimals_keep_the_step_that_their_range_allows():
+    found, _ = entry(np.random.default_rng(3).normal(size=2000))
+    assert (found.step, found.outliers) == (0.001, None)
+
+
+def test_whole_numbers_stay_exact_unless_they_are_too_many():
+    draw = np.random.default_rng(4)
+    exact, _ = entry(draw.integers(0, 90_000, 500))
+    assert (exact.kind, exact.step) == ("ordinal", 1)
+    wide, line = entry(draw.integers(0, 21_480_001, 2000))
+    assert wide.kind == "continuous"
+    assert (wide.step, wide.outliers) == (1000, None)
+    assert "in generated records rounded to steps of 1000" in str(line)
+    outlier, _ = entry([*draw.integers(0, 100, 1000), 21_480_000])
+    assert (outlier.step, outlier.outliers, outlier.points) == (1, "clip", 100_001)
+
+
+def grouped(**counts):
+    race = [label for label, count in counts.items() for _ in range(count)]
+    return {"race": race, "age": [20 + i % 50 for i in range(len(race))], "y": [i % 2 for i in range(len(race))]}
+
+
+def test_small_groups_and_unknown_ones_are_left_out_of_the_twins():
+    table = grouped(white=500, black=300, tiny=5) | {}
+    table["race"][:40] = [None] * 40
+    draft = draft_domain(table, sensitive=["race"], target="y")
+    assert any("tiny (5 records) and missing (40 records) left out of the twins" in said for said in draft.remarks)
+    data = read_table(table, parse_domain(draft.text))
+    twins, valid = data.domain.twins(data.rows)
+    labels = np.array(data.domain.attributes[0].values)[twins[valid][:, 0]]
+    assert set(labels) == {"white", "black"}
+    assert len(data.compared) == 760  # though all records are compared
+    assert valid.any(1).all()
+
+
+def test_at_least_two_groups_stay_and_those_of_a_small_table_all():
+    domain = parse_domain(infer_domain(grouped(white=500, tiny=5, few=3), sensitive=["race"], target="y"))
+    assert [list(rule.when.values()) for rule in domain.rules] == [[("few",)]]
+    assert not parse_domain(infer_domain(grouped(a=20, b=10, c=8), sensitive=["race"], target="y")).rules
+
+
+def test_columns_that_say_the_same_are_tied():
+    draw = np.random.default_rng(5)
+    level = draw.integers(1, 7, 400)
+    table = {
+        "sex": draw.choice(["f", "m"], 400).tolist(),
+        "education": [f"level {'abcdefg'[number]}" for number in level],
+        "education_num": level.tolist(),
+        "noise": draw.random(400).tolist(),
+        "other": draw.random(400).tolist(),
+        "y": draw.integers(0, 2, 400).tolist(),
+    }
+    table["is_male"] = [int(sex == "m") for sex in table["sex"]]
+    draft = draft_domain(table, sensitive=["sex"], target="y")
+    assert "education_num and education fix one another, value by value: both are kept together" in draft.remarks
+    assert any(said.startswith("is_male: says the same as sex, which is sensitive") for said in draft.remarks)
+    domain = parse_domain(draft.text)
+    assert len(domain.rules) == 6
+    rows = domain.sample(500, torch.Generator().manual_seed(0))
+    drawn = domain.to_table(rows)
+    assert all("abcdefg".index(a[-1]) == b for a, b in zip(drawn["education"], drawn["education_num"], strict=True))
+    assert domain.valid(read_table(table, domain).rows).all()
+    table["education_num"][0] = table["education_num"][0] % 6 + 1  # one exception, and they are no copies
+    assert not parse_domain(infer_domain(table, sensitive=["sex"], target="y")).rules

@@ -120,3 +120,11 @@ def test_domain_and_rows_are_those_of_the_same_table_in_a_file(tmp_path):
     assert (data.labels.tolist(), data.name) == ([0, 1, 1] * 2, "table")
     with pytest.raises(DataError, match="table: row 1: attribute 'age': 19 is outside"):
         read_table(people | {"age": [19] * 6}, parse_domain(text))
+
+
+def test_durations_are_seconds():
+    pandas = pytest.importorskip("pandas")
+    spans = pandas.to_timedelta(["00:01:00", None, "1 days 00:00:00.5"])
+    found = sheet_of(pandas.DataFrame({"waited": spans}))
+    assert found.columns["waited"] == ["60", "", "86400.5"]
+    assert found.remarks == ("'waited' holds durations, read as seconds",)

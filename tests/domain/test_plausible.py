@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain import plausible as module
-from neuronfair.domain.plausible import Plausible, plausible
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.plausible import Plausible, plausible, plausible_twins
 from neuronfair.domain.population import fit_population
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.testing.cases import Young
 from tests.planted.networks import domain, uniform_rows
@@ -110,3 +112,60 @@ def test_about_so_many_of_the_table_are_inside():
     inside = plausible(WHOLE, fit_population(WHOLE, table), 0.2, table)
     # Ties stay together, and rows that a model was fitted to are more usual in it than others.
     assert 0.8 <= len(inside.people) / len(table) < 0.95
+
+
+FAMILY = TableDomain(
+    "family",
+    (
+        Attribute("relation", "nominal", values=("Husband", "Wife", "single")),
+        Attribute("age", "ordinal", low=20, high=59),
+        Attribute("sex", "flag", values=("Female", "Male")),
+    ),
+    ("sex",),
+)
+
+
+def families_of(count: int, seed: int = 0) -> Tensor:
+    """Two in five are husbands, one in five a wife, the others of either sex; one husband is female."""
+    g = torch.Generator().manual_seed(seed)
+    relation = torch.multinomial(torch.tensor([0.4, 0.2, 0.4]), count, replacement=True, generator=g)
+    sex = torch.where(relation == 2, torch.randint(2, (count,), generator=g), (relation == 0).long())
+    made = torch.stack([relation, torch.randint(40, (count,), generator=g), sex], 1)
+    made[int((relation == 0).nonzero()[0]), 2] = 0
+    return made
+
+
+@pytest.mark.parametrize("count", [2000, 5000])
+def test_a_female_husband_is_no_plausible_twin_and_everybody_else_has_one(count):
+    people = families_of(count)
+    population = fit_population(FAMILY, people)
+    pairs = plausible_twins(FAMILY, population, people)
+    single = people[:, 0] == 2
+    exists = pairs.twins(people).valid[:, 0]
+    real = (people[:, 0] == 0) & (people[:, 2] == 0)  # the one who is in the data set: his like are many
+    assert exists[single].all()
+    assert not exists[~single & ~real].any()
+    assert exists[real].all()
+    # As a whole, such a record is not rare: the 1st likelihood percentile alone would let most of them pass.
+    twins = FAMILY.twins(people[~single]).rows[:, 0]
+    assert population.plausibility(twins).max() > module.PLAUSIBLE
+    assert torch.equal(pairs.twins(people).rows, FAMILY.twins(people).rows)
+    assert torch.equal(pairs.to("cpu").twins(people).valid[:, 0], exists)
+
+
+def test_a_small_group_is_a_plausible_twin():
+    """One in a hundred is of group b, whatever else they are: rare overall, and not because of the rest."""
+    g = torch.Generator().manual_seed(0)
+    rows = torch.randint(10, (4000, 4), generator=g)
+    rows[:, 3] = (torch.rand(4000, generator=g) < 0.01).long()
+    pairs = plausible_twins(WHOLE, fit_population(WHOLE, rows), rows)
+    assert pairs.twins(rows).valid.all()
+
+
+def test_what_is_overall_adds_up_to_one_and_who_breaks_bounds_counts_as_the_nearest():
+    people = families_of(1000)
+    pairs = plausible_twins(FAMILY, fit_population(FAMILY, people), people)
+    assert float(pairs.twinning.overall.exp().sum()) == pytest.approx(1)
+    assert float(pairs.twinning.overall.exp()[1]) == pytest.approx(float(people[:, 2].double().mean()), abs=0.02)
+    beyond, inside = rows([2, 41, 1], [0, 99, 1]), rows([2, 39, 1], [0, 39, 1])
+    assert torch.equal(pairs.twins(beyond).valid, pairs.twins(inside).valid)

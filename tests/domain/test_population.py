@@ -236,21 +236,62 @@ def test_the_column_that_tells_most_comes_first_and_then_the_one_told_most():
     hub = g.integers(4, size=400)
     near, far = np.where(g.random(400) < 0.1, 0, hub), np.where(g.random(400) < 0.6, 0, hub)
     places = np.stack([g.integers(2, size=400), far, hub, near], 1)
-    after = structure.drawn_after(places, [2, 4, 4, 4])
+    after = structure.drawn_after(places, [2, 4, 4, 4], [True] * 4)
     assert list(after) == [2, 3, 1, 0]
     assert [list(earlier) for earlier in after.values()][:3] == [[], [2], [2, 3]]
 
 
-@pytest.mark.parametrize(("name", "most"), [("PAIRS", 2), ("WIDEST", 2)])
-def test_wide_tables_have_fewer_ties(monkeypatch, name, most):
-    monkeypatch.setattr(structure, name, most)
+def test_what_columns_tell_about_each_other_is_their_mutual_information_less_chance():
+    g = np.random.default_rng(0)
+    places = np.stack([g.integers(2, size=300), g.integers(5, size=300), g.integers(3, size=300)], 1)
+    places[:, 2] = np.where(g.random(300) < 0.7, places[:, 1] % 3, places[:, 2])
+    found = structure.information(places, [2, 5, 3], [True, False, True])
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        nats = 0.0
+        for x in np.unique(places[:, a]):
+            for y in np.unique(places[:, b]):
+                both = ((places[:, a] == x) & (places[:, b] == y)).sum()
+                if both:
+                    nats += both * np.log(300 * both / (places[:, a] == x).sum() / (places[:, b] == y).sum())
+        chance = (len(np.unique(places[:, a])) - 1) * (len(np.unique(places[:, b])) - 1) / 2
+        assert found[a, b] == found[b, a] == pytest.approx(max(0.0, nats - chance) / 300)
+    assert (np.diag(found) == 0).all()
+
+
+def test_places_are_taken_together_with_their_neighbours_or_the_rarest_are():
+    counts = np.array([10.0, 1, 1, 10, 1, 1, 8, 8])
+    assert structure.coarse(counts, True, 4).tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
+    assert structure.coarse(counts, False, 4).tolist() == [0, 3, 3, 1, 3, 3, 2, 3]
+    assert structure.coarse(counts, True, 8).tolist() == [*range(8)]
+
+
+def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
+    g = np.random.default_rng(0)
+    places = g.integers(4, size=(500, 400))
+    places[:, 399] = places[:, 0]
+    after = structure.drawn_after(places, [4] * 400, [True] * 400)
+    order = list(after)
+    later = max(0, 399, key=order.index)
+    assert after[later][0] == 399 - later
+
+
+def test_the_widest_tables_have_no_ties(monkeypatch):
+    monkeypatch.setattr(structure, "WIDEST", 2)
     domain = small(*RULES)
     model = fit_people(domain, people(domain, 200), first=("hours",))
     assert sorted(model.order) == [0, 1, 2]
     assert model.order[0] == 2
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
-    if name == "WIDEST":
-        assert len(model.trees.asks) == 3  # leaves only
+    assert len(model.trees.asks) == 3  # leaves only
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(3, 4), (200, 6), (5000, 3), (20_000, 2)])
+def test_a_model_is_fitted_no_oftener_than_its_scores_need_and_says_how_far_it_is(rows, fits):
+    domain = small(*RULES)
+    seen: list[tuple[int, int]] = []
+    model = fit_population(domain, people(domain, rows), progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 3 * fits) for done in range(1, 3 * fits + 1)]
+    assert len(model.usual) >= min(rows, 2000)
 
 
 def test_the_same_seed_gives_the_same_population():

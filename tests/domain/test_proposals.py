@@ -5,9 +5,11 @@ import gzip
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from neuronfair import infer_domain, parse_domain, read_table
 from neuronfair.domain import proposals, sources
+from neuronfair.domain.dependencies import EXCEPTIONS, PEOPLE
 from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.rules import Span
 from neuronfair.errors import DomainError
@@ -132,6 +134,12 @@ def test_too_few_people_or_too_many_exceptions_suggest_nothing(husbands, women):
     assert suggested(relatives(husbands, women))[0] == {}
 
 
+def test_few_exceptions_are_sure_to_be_few():
+    """Whatever may be proposed: the upper end of Wilson's interval of the exceptions is below 2 %."""
+    for count in (PEOPLE, *range(500, 20_000, 500)):  # the fewest people of whom so many may be exceptions
+        assert binomtest(int(EXCEPTIONS * count), count).proportion_ci(method="wilson").high < 0.02
+
+
 @pytest.mark.parametrize(("share", "said"), [(40, ["rare True: other False"]), (67, [])])
 def test_what_nearly_everybody_has_anyway_is_no_rule(share, said):
     """Chance would bring 37 and 13 people with both, and there are none; but 66 of 67 are as it says anyway."""
@@ -238,6 +246,7 @@ HOSTILE = ['a"b', "x\ny = 1", "# [[rules]]", "it's", 'q"""', "tab\t\\", "\u2028\
 def test_hostile_names_stay_inside_their_line(name, label):
     place = np.arange(900) % 3
     values = np.array([label, f"{label}2", f"{label}3"], dtype=object)[place].tolist()
+    place[0] = 1  # or one would be a copy of the other, and tied to it
     table = people(900, **{name: values, f"{name}#": place.tolist()})
     text = infer_domain(table, sensitive=["sex"], target="hired")
     end = text[text.index("\n##") :].splitlines()

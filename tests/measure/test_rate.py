@@ -11,10 +11,12 @@ from scipy.stats import binomtest
 
 from neuronfair import Decision, NeuronFairError
 from neuronfair.domain.own_population import OwnPopulation
+from neuronfair.domain.plausible import plausible_twins
 from neuronfair.domain.population import fit_population
 from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.twinning import FLIPS
 from neuronfair.errors import DomainError
-from neuronfair.measure.rate import Rate, Until, discrimination_rate
+from neuronfair.measure.rate import Rate, Until, discrimination_rate, plausible_pair_rate
 from neuronfair.model.encoding import TableEncoding
 from tests.planted import networks
 
@@ -165,7 +167,7 @@ def test_plausible_people_are_drawn_from_their_model():
 def test_bad_input_is_refused():
     with pytest.raises(NeuronFairError, match=r"no population 'tabel'.*Did you mean 'table'"):
         discrimination_rate(NETWORK, DOMAIN, population="tabel")
-    with pytest.raises(NeuronFairError, match="the population 'table' is given by its rows"):
+    with pytest.raises(NeuronFairError, match="the population 'table' is given by the data set"):
         discrimination_rate(NETWORK, DOMAIN, population="table")
     with pytest.raises(NeuronFairError, match="the population 'plausible' is given by a model"):
         discrimination_rate(NETWORK, DOMAIN, population="plausible")
@@ -181,3 +183,56 @@ def test_bad_input_is_refused():
     for found, sampled in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(NeuronFairError, match="0 <= found <= sampled"):
             Rate(found, sampled, "domain")
+
+
+def tied(count: int) -> torch.Tensor:
+    """People of whom those with 0 in the first column always have the flag, and the others often do."""
+    g = torch.Generator().manual_seed(0)
+    rows = torch.randint(10, (count, 5), generator=g)
+    rows[:, 4] = torch.where(rows[:, 0] < 3, 1, torch.randint(2, (count,), generator=g))
+    return rows
+
+
+def test_the_flip_rate_over_plausible_pairs_is_that_of_a_plain_loop():
+    rows = tied(2000)
+    pairs = plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
+    seen: list[tuple[int, int]] = []
+    found = plausible_pair_rate(NETWORK, pairs, rows, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (2000, 2000)
+    paired = flips = left_out = 0
+    for row in rows:
+        twin = row.clone()
+        twin[4] = 1 - twin[4]
+        differs = bool((NETWORK.scores(row[None]).argmax() != NETWORK.scores(twin[None]).argmax()).item())
+        exists = bool(pairs.twins(row[None]).valid[0, 0])
+        assert exists == (row[0] >= 3) or row[0] >= 3  # who must have the flag has no plausible twin
+        paired += exists
+        flips += exists and differs
+        left_out += differs and not exists
+    assert (found.rate.found, found.rate.sampled, found.rate.population) == (flips, paired, "pairs")
+    assert (found.left_out, found.alone) == (left_out, 2000 - paired)
+    assert left_out > 50
+    assert found.rate.interval == Rate(flips, paired, "domain").interval
+    raw = discrimination_rate(NETWORK, DOMAIN, population=rows)
+    assert raw.found == flips + left_out
+
+
+def test_twins_that_a_rule_forbids_are_left_out_of_the_pairs_and_counted():
+    rule = Rule("small digits go with the flag", {"a0": Span(high=2)}, {"s": ("1",)})
+    rows = tied(2000)
+    free = plausible_pair_rate(NETWORK, plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows), rows)
+    ruled = replace(DOMAIN, rules=(rule,))
+    assert ruled.valid(rows).all()
+    found = plausible_pair_rate(NETWORK, plausible_twins(ruled, fit_population(ruled, rows), rows), rows)
+    assert (found.rate.found, found.left_out) == (free.rate.found, free.left_out)
+    assert discrimination_rate(NETWORK, ruled, population=rows).found == found.rate.found
+
+
+def test_without_any_plausible_twin_nothing_is_said_of_pairs():
+    rows = tied(2000)
+    pairs = plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
+    assert plausible_pair_rate(NETWORK, pairs, rows[rows[:, 0] < 3]) is None
+    some = plausible_pair_rate(NETWORK, pairs, rows, samples=100)
+    assert some.rate.sampled + some.alone == 100
+    with pytest.raises(NeuronFairError, match="measured by plausible_pair_rate"):
+        discrimination_rate(NETWORK, replace(pairs, twinning=FLIPS), population="pairs")

@@ -87,11 +87,14 @@ def test_a_chain_knows_its_curves_and_matrices(raw):
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        (Skipping(), "is not an affine map of it alone"),
-        (Clamping(), "it is not a chain of layers"),
-        (nn.Sequential(nn.Linear(7, 3), nn.ReLU6(), nn.Linear(3, 2)), "ReLU6 is not known"),
-        (nn.Sequential(nn.Linear(7, 3), nn.Mish(), nn.Linear(3, 2)), "Mish is not known"),
-        (nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.LayerNorm(3), nn.Linear(3, 2)), "not an affine map"),
+        (Skipping(), "adds layer 0 and layer 1, which are not one after the other"),
+        (Clamping(), "its operator aten.clamp.default is not one that bounds are known for"),
+        (nn.Sequential(nn.Linear(7, 3), nn.ReLU6(), nn.Linear(3, 2)), "its operator aten.hardtanh"),
+        (nn.Sequential(nn.Linear(7, 3), nn.Mish(), nn.Linear(3, 2)), "its operator aten.mish"),
+        (
+            nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.LayerNorm(3), nn.Linear(3, 2)),
+            "its operator aten.native_layer_norm",
+        ),
     ],
 )
 def test_what_is_no_chain_is_refused(raw, module, why):
@@ -120,7 +123,7 @@ class Capped(nn.Module):
 
 
 def test_a_cap_that_no_row_reaches_is_seen(raw):
-    with pytest.raises(ModelError, match="what follows layer 1 is not an affine map"):
+    with pytest.raises(ModelError, match=r"aten\.clamp"):
         chain_of(Network(Capped(), raw), raw.sample(9, torch.Generator()))
 
 

@@ -412,3 +412,74 @@ def test_gradients_work_where_gradients_are_switched_off(network: Network) -> No
     assert rows.grad is None
     assert not network.scores(rows).requires_grad
     assert not network.activations(rows)["1"].requires_grad
+
+
+class Tokens(nn.Module):
+    """A token for each of 5 numbers, attention among them, and a head that reads their mean."""
+
+    def __init__(self, attention: nn.Module, *, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.randn(5, 8, generator=torch.manual_seed(i))) for i in (1, 2))
+        self.attention, self.head = attention, head or nn.Linear(8, 2)
+
+    def forward(self, x):
+        tokens = x.unsqueeze(-1) * self.weight + self.bias
+        if isinstance(self.attention, nn.MultiheadAttention):
+            tokens = self.attention(tokens, tokens, tokens)[0]
+        else:
+            tokens = self.attention(tokens)
+        return self.head(tokens.mean(1))
+
+
+def encoder_layer(**options) -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "neurons"),
+    [
+        (lambda: Tokens(nn.MultiheadAttention(8, 2, batch_first=True)), {"attention": 40}),
+        (lambda: Tokens(encoder_layer()), {"attention": 40}),
+        (lambda: Tokens(encoder_layer(activation="gelu", norm_first=True)), {"attention": 40}),
+        (
+            lambda: Tokens(nn.TransformerEncoder(encoder_layer(), 2)),
+            {"attention.layers.0": 40, "attention.layers.1": 40},
+        ),
+        (
+            lambda: Tokens(encoder_layer(), head=nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))),
+            {"attention": 40, "head.1": 4},
+        ),
+    ],
+)
+def test_attention_is_a_hidden_layer(make, neurons):
+    """The quicker way of a transformer's layer in eval mode skips what is inside of it, but not the layer."""
+    torch.manual_seed(0)
+    module, rows = make().eval(), torch.randint(0, 2, (6, 5))
+    network = Network(module, Given(torch.zeros(2, 5)))
+    assert network.neurons == neurons
+    with torch.no_grad():
+        assert torch.allclose(network.scores(rows), module(rows.float()), atol=1e-6)
+    name = next(iter(neurons))
+    active = network.activations(rows)[name]
+    assert active.shape == (6, 40)
+    slope = network.gradient(rows, lambda scores: scores[:, 1])
+    step = 1e-3 * torch.eye(5)[0]
+    with torch.no_grad():
+        change = (module(rows + step) - module(rows - step))[:, 1] / 2e-3
+    assert torch.allclose(slope[:, 0], change, atol=1e-2)
+    assert (slope != 0).any()
+    with network.ablated(name, range(40)):
+        assert (network.activations(rows)[name] == 0).all()
+        silenced = network.scores(rows)
+    assert torch.allclose(silenced, silenced[:1], atol=1e-6)  # nothing of the rows gets through
+    assert torch.allclose(network.activations(rows)[name], active)
+
+
+def test_attention_with_tokens_before_rows_is_not_read():
+    class Turned(Tokens):
+        def forward(self, x):
+            tokens = (x.unsqueeze(-1) * self.weight + self.bias).transpose(0, 1)
+            return self.head(self.attention(tokens, tokens, tokens)[0].mean(0))
+
+    with pytest.raises(ModelError, match="no hidden activation"):
+        Network(Turned(nn.MultiheadAttention(8, 2)), Given(torch.zeros(2, 5)))

@@ -101,7 +101,7 @@ def test_lines_are_searched_and_sorted(tmp_path):
         least_first = sorted(range(10), key=lambda i: i * 7 % 10)
         assert browser.eval(rows) == ["a", *(f"audit{i}" for i in least_first)]
         browser.eval(
-            "(() => { const input = document.querySelector('input'); input.value = 'm1.onnx discrim';"
+            "(() => { const input = document.querySelector('input'); input.value = 'm1.onnx depend';"
             "input.dispatchEvent(new Event('input')); })()"
         )
         assert browser.eval(rows) == [f"audit{i}" for i in least_first if i % 2]

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.render.junit import junit
-from neuronfair.verdict.report import Check, Gate
-from tests.reports import CORPUS, attribute, counterpart, fair, finding, report, search
+from neuronfair.verdict.rates import Rates
+from neuronfair.verdict.report import Check, FeedingReport, Gate
+from neuronfair.verdict.sentences import concluded
+from tests.reports import CORPUS, attribute, counterpart, fair, finding, report
 
 
 def read(audit) -> ElementTree.Element:
@@ -72,30 +74,38 @@ def test_a_limit_may_fire_without_a_pair_to_show():
     assert "Worst pair" not in failure.text
 
 
-def test_without_limits_every_search_is_a_test():
-    stopped = attribute("race", searches=(search("frontier", 0, None, stop="interrupted"),))
-    root = read(report(attribute("sex"), fair("age"), stopped))
+def test_without_thresholds_nothing_fails_whatever_was_found():
+    found = attribute("sex", counterpart=counterpart())
+    root = read(concluded(report(found, fair("age"), fair("race", rates=Rates(), searches=()))))
     assert [(s.get("name"), s.get("tests"), s.get("failures"), s.get("skipped")) for s in root] == [
-        ("sex", "2", "2", "0"),
-        ("age", "2", "0", "0"),
+        ("sex", "1", "0", "0"),
+        ("age", "1", "0", "0"),
         ("race", "1", "0", "1"),
     ]
     first = next(root.iter("testcase"))
     assert (first.get("name"), first.get("classname"), first.get("time")) == (
-        "search by frontier",
+        "no threshold set",
         "neuronfair.sex",
-        "1.500",
+        "3.000",
     )
-    assert first[0].get("message") == (
-        "The decision flips with sex alone for 4 % of 50 rows of the table and 3 % of 10,000 people drawn uniformly "
-        "from the domain; 80 people found"
-    )
+    told = first.find("system-out").text
+    assert told.startswith("Dependence found. Decisions depend on sex for 4 % of people (2 of 50).")
+    assert "Worst pair: A person with age 39" in told
+
+
+def test_thresholds_that_were_not_evaluated_are_an_error_and_no_failure():
+    wrong = FeedingReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
+    root = read(concluded(report(attribute(), feeding=wrong), thresholds_set=True))
+    assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "1", "1")
+    assert "The encoding is probably wrong." in next(root.iter("error")).get("message")
+    unset = read(concluded(report(attribute(), feeding=wrong)))
+    assert (unset.get("failures"), unset.get("errors"), unset.get("skipped")) == ("0", "1", "1")  # exit status 2
 
 
 @given(st.text(max_size=20))
 def test_any_name_gives_well_formed_xml(name):
-    audit = report(attribute(name), data=replace(report().data, name=name))
-    assert int(read(audit).get("failures")) == 2
+    audit = concluded(report(attribute(name), data=replace(report().data, name=name)))
+    assert int(read(audit).get("tests")) == 1
 
 
 def test_control_characters_are_written_out():
@@ -106,22 +116,3 @@ def test_control_characters_are_written_out():
     (failure,) = ElementTree.fromstring(text).iter("failure")
     assert f"with {shown} M instead of F" in failure.text.splitlines()[1]
     assert ElementTree.fromstring(text)[0].get("name") == shown
-
-
-def test_counterparts_fail_where_an_effect_is_claimed():
-    root = read(report(attribute(counterpart=counterpart()), fair("race", counterpart=counterpart(claimed=False))))
-    cases = [case for case in root.iter("testcase") if case.get("name") == "counterparts"]
-    failed, passed = cases
-    assert passed.find("failure") is None
-    told = failed.find("failure").text
-    assert "Had they been of the other group" in told
-    assert "Men as women lose" in told
-    assert "Worst pair" not in told  # it is one of flips
-
-
-def test_people_found_by_counterparts_alone_fail_no_search():
-    """With shuffled groups there would be such people, too: the effect is judged."""
-    found = attribute(counterpart=counterpart(), search_twins="counterpart")
-    cases = {case.get("name"): case.find("failure") for case in read(report(found)).iter("testcase")}
-    assert cases["search by frontier"] is None
-    assert "Worst pair" in cases["counterparts"].text

@@ -23,7 +23,7 @@ def cells(line: str) -> list[str]:
 
 def test_it_shows_verdict_figures_and_pairs():
     text = markdown(report(attribute("sex"), fair("race")))
-    assert text.startswith("## Fairness audit: discriminates\n\nThe decision flips for 3 % of people.\n")
+    assert text.startswith("## Fairness audit: dependence found\n\nThe decision flips for 3 % of people.\n")
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
     assert table[2] == [
         "sex",
@@ -53,7 +53,7 @@ def test_it_shows_what_is_proved():
 def test_it_shows_how_groups_fare():
     text = markdown(report(attribute("sex", groups=reports.GROUPS, disparity=reports.DISPARITY), fair("race")))
     (line,) = [cells(line) for line in text.splitlines() if line.startswith("| sex | yes")]
-    assert line == ["sex", "yes", "F 26 %", "M 65 %", "40 % (28.1–54.9)", "not known"]
+    assert line == ["sex", "yes", "F 26 %", "M 65 %", "0.40 (0.28–0.55)", "not known"]
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
     assert "Groups of the table" not in markdown(report())
 
@@ -135,10 +135,10 @@ def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
 
 def test_it_shows_counterparts():
     text = markdown(report(attribute(counterpart=reports.counterpart()), fair("race")))
-    assert "### Had they been of another group" in text
+    assert "### Counterfactual twins: proxy evidence" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19 %")]
     assert cells(line) == ["sex", "19 % (18.1–19.9)", "0.03 % (0–0.07)", "19 % (18.1–19.9)", "11 %", "5 %"]
     assert "81 % of the effect goes through relationship and marital status." in text
     assert "**Whom it hurts.** Men as women lose" in text
     assert "have too few people to say" in text
-    assert "another group" not in markdown(report())
+    assert "Counterfactual twins" not in markdown(report())

@@ -3,6 +3,8 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import pytest
+
 from neuronfair.domain.column import LeftOut
 from neuronfair.render import console, notebook
 from neuronfair.verdict.proved import Proved
@@ -57,10 +59,20 @@ def test_the_card_says_what_was_left_out():
     assert "50 rows, 2 attributes, 2 columns left out" in notebook.verdict_card(reports.report(data=data))
 
 
-def test_the_card_of_a_wrongly_fed_model_warns_as_the_page_does():
-    card = notebook.verdict_card(reports.report(verdict=Verdict("wrongly fed", "It is.")))
-    assert "#b3261e" in card
-    assert "▲ Wrongly fed" in card
+@pytest.mark.parametrize(
+    ("thresholds", "level", "colour", "sign"),
+    [
+        ("failed", "above the threshold", "#b3261e", "▲ Above the threshold"),
+        ("not evaluated", "not assessable", "#8a5a00", "◆ Not assessable"),
+        ("passed", "dependence found", "#1b6e3c", "● Dependence found"),
+        ("none set", "dependence found", "currentColor", "○ Dependence found"),
+    ],
+)
+def test_the_colour_of_the_card_follows_the_thresholds(thresholds, level, colour, sign):
+    card = notebook.verdict_card(reports.report(verdict=Verdict(level, "It is.", thresholds=thresholds)))
+    assert colour in card
+    assert sign in card
+    assert ("#b3261e" in card) is (thresholds == "failed")
 
 
 def test_the_card_has_the_populations_that_were_measured():

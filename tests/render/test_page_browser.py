@@ -60,7 +60,7 @@ def click(browser, selector):
 def test_it_is_rendered(show):
     browser = show(reports.adult())
     assert browser.eval("document.title") == "Fairness audit of adult by sex"
-    assert "Discriminates" in browser.eval("document.querySelector('.level').innerText")
+    assert "Above the threshold" in browser.eval("document.querySelector('.level').innerText")
     boxes = browser.eval(
         "[...document.querySelectorAll('svg.chart, .interval, .bar, .layer svg')]"
         ".map((svg) => { const box = svg.getBoundingClientRect(); return box.width * box.height; })"

@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 from torch import nn
 
@@ -23,6 +24,7 @@ from tests.planted.networks import domain
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))
 BEFORE = Standing(
     Rate(200, 10_000, "domain"),
+    Rate(50, 1_000, "table"),
     (Area("layer1", 0.2, 0.1, 0.3), Area("layer2", 0.75, 0.7, 0.8)),
     {"train": 0.87, "validation": 0.86, "test": 0.85},
     (Group((0,), 60, (0.7, 0.3), 0.8), Group((1,), 40, (0.4, 0.6), 0.9)),
@@ -30,6 +32,7 @@ BEFORE = Standing(
 )
 AFTER = Standing(
     Rate(20, 10_000, "domain"),
+    Rate(12, 1_000, "table"),
     (Area("layer1", 0.3, 0.2, 0.4), Area("layer2", 0.25, 0.2, 0.3)),
     {"train": 0.86, "validation": 0.86, "test": 0.845},
     (Group((0,), 60, (0.6, 0.4), 0.8), Group((1,), 40, (0.55, 0.45), 0.9)),
@@ -65,6 +68,7 @@ def test_before_and_after_in_a_table() -> None:
     shown = text(RETRAINING, "A note.")
     for words in (
         "only s changes",
+        "flip rate of the test rows │ 5 % (3.73–6.54)",
         "2 % (1.73–2.29)",  # Clopper and Pearson, 200 of 10,000
         "0.2 % (0.122–0.309)",
         "AUC of layer2 │ 0.750 (0.700 to 0.800) │ 0.250 (0.200 to 0.300)",  # the layer that was worst, before and after
@@ -78,10 +82,17 @@ def test_before_and_after_in_a_table() -> None:
 
 
 def test_the_sentence() -> None:
-    assert verdict(BEFORE, AFTER) == "The rate fell by 90 %; accuracy on the test rows loses 0.5 points."
-    assert verdict(AFTER, BEFORE) == "The rate did not fall; accuracy on the test rows gains 0.5 points."
+    """The test rows come first: of them the rate fell by 76 %, of uniform people, who are not real, by 90 %."""
+    assert verdict(BEFORE, AFTER) == (
+        "Of the 1,000 test rows, held-out records of the data set, the flip rate fell by 76 % (5 % to 1.2 %); of "
+        "people drawn uniformly from the domain it fell by 90 % (2 % to 0.2 %); accuracy on the test rows loses 0.5 "
+        "points."
+    )
+    assert "the flip rate did not fall (1.2 % before, 5 % after)" in verdict(AFTER, BEFORE)
     little = replace(BEFORE, rate=Rate(190, 10_000, "domain"))
-    assert "fell by 5 % (the intervals overlap)" in verdict(BEFORE, little)
+    assert "fell by 5 % (2 % to 1.9 %, the intervals overlap)" in verdict(BEFORE, little)
+    nobody = replace(BEFORE, test=Rate(0, 1_000, "table"))
+    assert "the flip rate was 0 % and is 1.2 %" in verdict(nobody, AFTER)
     assert "accuracy on the test rows stays." in verdict(BEFORE, little)
 
 
@@ -110,6 +121,8 @@ def test_turned_down_neurons_and_their_control() -> None:
 def test_all_figures_as_plain_values() -> None:
     values = json.loads(json.dumps(repair_json(RETRAINING, BEFORE, AFTER), allow_nan=False))
     assert values["rate_drop"] == 0.9
+    assert values["test_rate_drop"] == pytest.approx(0.76)
+    assert (values["after"]["test_rate"], values["after"]["test_rows"]) == (0.012, 1_000)
     assert round(values["accuracy_lost"], 9) == 0.005
     assert values["before"]["rate"] == 0.02
     assert values["before"]["auc"]["layer2"] == {"auc": 0.75, "interval": [0.7, 0.8]}

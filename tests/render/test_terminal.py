@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from neuronfair.domain.column import LeftOut
 from neuronfair.render.console import make_console
 from neuronfair.render.terminal import audit_report
@@ -24,7 +26,7 @@ def shown(report, width: int = 200) -> str:
 def test_the_verdict_comes_first_then_figures_and_the_worst():
     text = shown(reports.report(reports.attribute("sex"), reports.fair("race", rates=Rates(), searches=())))
     lines = text.splitlines()
-    assert lines[0] == "The decision flips for 3 % of people."
+    assert lines[0] == "Dependence found: The decision flips for 3 % of people."
     (sex,) = [line for line in lines if line.startswith(" sex ")]
     assert re.split(" {2,}", sex.strip()) == [
         "sex", "4 % (0.488–13.7)", "3 % (2.67–3.35)", "frontier", "80", "× 8",
@@ -40,9 +42,15 @@ def test_how_groups_fare_is_a_line_for_each_attribute():
     text = shown(made)
     (line,) = [line for line in text.splitlines() if "F 26 %" in line]
     assert [cell.strip() for cell in line.strip("│").split("│")] == [
-        "sex", "yes", "F 26 %", "M 65 %", "40 % (28.1–54.9)", "not known",
+        "sex", "yes", "F 26 %", "M 65 %", "0.40 (0.28–0.55)", "not known",
     ]  # fmt: skip
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
+
+
+def test_disparate_impact_without_a_favourable_outcome_asks_for_it():
+    unset = replace(reports.DISPARITY, disparate_impact=None, favourable=False)
+    text = shown(reports.report(reports.attribute("sex", groups=reports.GROUPS, disparity=unset)))
+    assert "│ set `favourable` │" in text
 
 
 def test_what_is_proved_is_a_strip_with_its_shares():
@@ -100,21 +108,44 @@ def test_columns_that_were_left_out_are_named():
 
 def test_a_name_gives_the_terminal_no_orders():
     name = "se\x1b[31mx"
-    text = shown(reports.report(reports.attribute(name), verdict=Verdict("suspicious", f"By {name}.")))
+    text = shown(reports.report(reports.attribute(name), verdict=Verdict("dependence found", f"By {name}.")))
     assert "\x1b" not in text
     assert text.count("se\\u001b[31mx") >= 3
 
 
-def test_a_search_that_was_not_guided_is_named_whatever_its_attribute():
-    mode, weak = (
+def test_every_note_is_shown_once_with_the_attributes_that_it_is_about():
+    mode, rare, weak = (
         Note("train-mode", "In train mode.", "Call eval()."),
+        Note("one-sensitive-value", "One value only.", "Check the column."),
         Note("weak-guidance", "adf, by race.", "Compare."),
     )
-    text = shown(
-        reports.report(reports.attribute("sex", health=(mode,)), reports.attribute("race", health=(mode, weak)))
+    sex, race = (
+        reports.attribute("sex", health=(mode,)),
+        reports.attribute("race", health=(mode, rare, weak)),
     )
-    assert text.count("Note: In train mode. Call eval().") == 1
-    assert "Note: adf, by race. Compare." in text
+    text = shown(reports.report(sex, race))
+    assert text.count("In train mode. Call eval().") == 1
+    assert "Note: In train mode." in text
+    assert "Note: (race) One value only. Check the column." in text
+    assert "Note: (race) adf, by race. Compare." in text
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "level", "style"),
+    [
+        ("failed", "above the threshold", "bold red"),
+        ("not evaluated", "not assessable", "bold yellow"),
+        ("passed", "dependence found", "bold green"),
+        ("none set", "dependence found", "bold"),
+        ("none set", "proxy evidence", "bold"),
+        ("none set", "no dependence found", "bold"),
+    ],
+)
+def test_the_colour_follows_the_thresholds_and_nothing_else(thresholds, level, style):
+    told = Verdict(level, "A fact.", thresholds=thresholds, threshold_text="About thresholds.")
+    lines = audit_report(reports.report(verdict=told)).renderables
+    assert (lines[0].plain, lines[0].style) == (f"{level.capitalize()}: A fact.", style)
+    assert lines[1] == "About thresholds."
 
 
 def test_columns_that_were_left_out_are_named_by_their_reason():
@@ -148,10 +179,10 @@ def test_plausible_people_are_told_first_and_how_usual_they_are():
         "• Nobody. Not plausible: less usual than everybody in the table.",
     ]
     assert [line for line in text.splitlines() if line.startswith("• ")][:3] == order
-    assert f"{told.text} Of the findings these are plausible: 12.5 % by frontier (sex). Plausible is who" in text
+    assert f"{told.text} Of the findings these are plausible: 12.5 % by frontier (sex). Plausible: at or above" in text
     every = reports.attribute(searches=(reports.search("frontier", plausible_share=1.0),) * 2)
     text = shown(replace(reports.report(every), data=replace(made.data, population=told)))
-    assert f"{told.text} All findings are plausible. Plausible is who is not less usual than 99 of 100" in text
+    assert f"{told.text} All findings are plausible. Plausible: at or above the 1st likelihood percentile" in text
 
 
 def test_counterparts_are_a_table_with_what_carries_them():
@@ -161,7 +192,7 @@ def test_counterparts_are_a_table_with_what_carries_them():
     assert re.split(" {2,}", line.strip()) == [
         "sex", "19 % (18.1–19.9)", "0.03 % (0–0.07)", "19 % (18.1–19.9)", "11 %", "5 %",
     ]  # fmt: skip
-    for words in ("Had they been of another group", "81 % of the effect goes", "AUC of 0.93", "Counterparts keep age"):
+    for words in ("Counterfactual twins: proxy evidence", "81 % of the effect goes", "AUC of 0.93", "Twins keep age"):
         assert words in text
     assert "Whom it hurts: Men as women lose '>50K' in 17.1 % of cases." in text
     assert max(map(len, shown(reports.report(one), 80).splitlines())) <= 80

@@ -77,7 +77,8 @@ def test_a_model_that_goes_by_a_proxy_forgets_it_and_the_control_does_not(repair
     )
     assert before.effect.rate == pytest.approx(0.3, abs=0.06)
     assert without.effect.rate == pytest.approx(before.effect.rate, abs=0.02)
-    assert after.rate.rate == 0
+    assert after.rate.rate < 0.02  # what is left is chance
+    assert not after.claimed
     assert not after.claimed
     assert before.of == len(parts.test)  # nobody whom the model has learned from
 

@@ -15,6 +15,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.open import open_model
 from neuronfair.repair import retrain as stage
+from neuronfair.repair.labels import from_training_rows
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import RepairSettings, Retraining, retrain, without_findings
 from neuronfair.search.outcome import Outcome as Search
@@ -92,6 +93,33 @@ def test_the_labels_of_the_seeds(case, monkeypatch) -> None:
     assert torch.equal(pairs[:, 0], found.rows)
     assert torch.equal(pairs[:, 1, :4], pairs[:, 0, :4])
     assert torch.equal(pairs[:, 1, 4], 1 - pairs[:, 0, 4])
+
+
+def test_nothing_is_learned_from_findings_that_were_reached_from_held_out_rows(case, monkeypatch) -> None:
+    module, data, search = case
+    parts = data.split(0)
+
+    def only(part: Data) -> torch.Tensor:
+        """The rows of one part that no other part has."""
+        others = [one.rows for one in parts if one is not part]
+        return torch.stack([row for row in part.rows if not any((row == rows).all(1).any() for rows in others)])
+
+    seeds = torch.cat([only(part)[:1] for part in parts])  # a training, a validation and a test row
+    found = search.findings[:8]
+    found = replace(found, origin=torch.tensor([0, 1, 2, -1, 0, 2, 1, 0]))
+    kept = from_training_rows(parts, found, seeds)
+    assert kept.origin.tolist() == [0, -1, 0, 0]
+    learned: list[torch.Tensor] = []
+    pairs = stage.labelled_pairs
+    monkeypatch.setattr(stage, "labelled_pairs", lambda *given, **how: learned.append(given[1]) or pairs(*given, **how))
+    settings = RepairSettings(1.0, "twins", repeats=1, max_loss=math.inf, training=QUICK)
+    retrain(open_model(module, data.domain, data.rows), parts, found, seeds, settings)
+    assert torch.equal(learned[0].packed, kept.packed)
+    with pytest.raises(NeuronFairError, match="every finding was reached from a validation or test row"):
+        from_training_rows(parts, replace(found, origin=found.origin * 0 + 2), seeds)
+    shared = torch.cat([parts.train.rows[:1]])  # a row that is in the training part may be in another, too
+    both = parts._replace(test=replace(parts.test, rows=torch.cat([shared, parts.test.rows[1:]])))
+    assert len(from_training_rows(both, replace(found, origin=found.origin * 0), shared)) == len(found)
 
 
 def test_what_each_repeat_learns_from() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import Decision, NeuronFairError, judge
+from neuronfair import BlackBox, Decision, NeuronFairError, TableDomain, judge
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.toml import parse_domain
 from neuronfair.search.shrink import shrink
 from tests.conftest import PEOPLE
@@ -43,6 +45,21 @@ def test_nothing_to_shrink_and_unequal_lengths():
     assert shrink(network, domain, nothing, nothing).shape == (0, 5)
     with pytest.raises(NeuronFairError, match="got 2 findings and 1 seeds"):
         shrink(network, domain, torch.ones(2, 5, dtype=torch.int64), torch.ones(1, 5, dtype=torch.int64))
+
+
+def test_a_wide_attribute_is_brought_near_in_a_few_steps():
+    """A million values: eight bisections bring it to a 256th of its range; to the last value it would take twenty."""
+    wide = TableDomain("wide", (Attribute("x", "ordinal", high=1_000_000), Attribute("s", "flag")), ("s",))
+    asked: list[int] = []
+
+    def ask(rows: torch.Tensor) -> np.ndarray:
+        asked.append(len(rows))
+        x, s = rows.numpy().T
+        return np.stack([np.full(len(x), 0.5), (x >= 123_456) * s], 1).astype(np.float64)
+
+    shrunk = shrink(BlackBox(ask, wide), wide, torch.tensor([[900_000, 1]]), torch.tensor([[0, 1]]))
+    assert 123_456 <= int(shrunk[0, 0]) <= 123_456 + 1_000_000 / 256
+    assert len(asked) < 30
 
 
 def test_a_score_with_a_tolerance():

@@ -81,12 +81,13 @@ def test_a_lock_leaves_the_folder_unused(tmp_path) -> None:
     assert not is_unused(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_keeps_nobody_out(tmp_path, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_keeps_nobody_out_and_says_so(tmp_path, monkeypatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(module.os, "open", refuse)
-    assert Lock.of(tmp_path) is None
+    with pytest.warns(match="cannot be locked .Permission denied., so a second process"):
+        assert Lock.of(tmp_path) is None
 
 
 def test_one_process_may_open_a_folder_twice(tmp_path) -> None:
@@ -104,12 +105,14 @@ def test_a_lock_that_nobody_uses_is_given_back(tmp_path) -> None:
     assert subprocess.run(hold, capture_output=True, text=True, check=True).stdout == "held\n"
 
 
-def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch) -> None:
+def test_a_file_system_without_locks_keeps_nobody_out_and_says_so(tmp_path, monkeypatch) -> None:
     def refuse(handle: int, *, blocking: bool) -> bool:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(module, "lock_descriptor", refuse)
-    assert Lock.of(tmp_path) is None
+    with pytest.warns(match="cannot be locked .No locks available., so a second process"):
+        assert Lock.of(tmp_path) is None
+    assert Lock.of(tmp_path) is None  # said once
 
 
 def test_a_folder_that_was_made_again_is_another_one(tmp_path) -> None:

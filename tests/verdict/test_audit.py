@@ -24,10 +24,11 @@ from neuronfair.verdict.entries import Condition
 from neuronfair.verdict.folder import check_audit_folder
 from neuronfair.verdict.report import DecisionReport, Report, Seconds
 from neuronfair.verdict.settings import AuditSettings
+from tests.conftest import FLIPS
 from tests.planted import networks
 from tests.scale.pools import Pickled
 
-SMALL = AuditSettings(seeds=20, steps=20, samples=5_000, repair=False)
+SMALL = AuditSettings(seeds=20, steps=20, samples=5_000, repair=False, **FLIPS)
 
 
 def table(domain: TableDomain, n: int = 300) -> Data:
@@ -47,7 +48,7 @@ def planted() -> Audit:
 def test_whom_it_hurts_is_counted_in_each_population_and_in_findings(planted):
     """Who has `s` needs a higher sum for the second class, so in every pair it is lost with `s` and got without."""
     (entry,) = planted.report.attributes
-    assert [one.population for one in entry.direction] == ["table", "plausible", "domain", "findings"]
+    assert [one.population for one in entry.direction] == ["pairs", "table", "plausible", "domain", "findings"]
     counts = (*(rate.discriminated for rate in entry.rates.measured), entry.people_found)
     for one, people in zip(entry.direction, counts, strict=True):
         assert one.people == people
@@ -121,8 +122,9 @@ def test_the_severity_is_that_of_different_people(planted):
 
 def test_the_verdict(planted):
     verdict = planted.report.verdict
-    assert verdict.level == "discriminates"
-    assert verdict.text.startswith("This model discriminates by s: the decision flips for ")
+    assert (verdict.level, verdict.tone) == ("dependence found", "neutral")
+    assert verdict.headline.startswith("Decisions depend on s for ")
+    assert planted.report.attributes[0].level == "dependence found"
     assert planted.verdict == verdict.text
     assert not planted.interrupted
 
@@ -138,9 +140,8 @@ def test_each_attribute_alone_and_all_together():
     whole = both.rates.domain.rate
     assert sex.rates.domain.rate == pytest.approx(whole / 5, rel=0.3)
     assert race.rates.domain.rate == pytest.approx(whole / 2, rel=0.3)
-    assert "by sex and race: " in report.verdict.text
-    assert " Among rows of the table also by sex (" in report.verdict.text
-    assert " Among people drawn uniformly from the domain also by sex (" in report.verdict.text
+    assert report.verdict.headline.startswith("Decisions depend on sex and race for ")
+    assert " Decisions also depend on sex (" in report.verdict.details
     chosen = audit(networks.one_biased_pair(), table(domain), sensitive=["race"], settings=SMALL).report
     assert [entry.name for entry in chosen.attributes] == ["race"]
     assert chosen.attributes[0].rates == race.rates
@@ -150,14 +151,14 @@ def test_a_blind_network():
     blind = networks.one_biased_neuron(weight=0.0)
     report = audit(blind, table(networks.domain()), settings=replace(SMALL, repair=True)).report
     (entry,) = report.attributes
-    assert report.verdict.level == "nothing found"
-    assert "none of 5,000 people drawn uniformly from the domain (so at most 0.0738 %)" in report.verdict.text
+    assert report.verdict.level == "no dependence found"
+    assert "0.0738 % of synthetic records drawn uniformly from the declared input space" in report.verdict.text
     assert (entry.worst, entry.findings, entry.subgroups, entry.severity) == ((), (), (), None)
     assert entry.interpretation.layers[0].biased == ()
     assert report.repair.kind == "none"
 
 
-def test_what_only_a_search_finds_is_suspicious():
+def test_what_only_a_search_finds_is_a_dependence_of_synthetic_records():
     """Who is decided by `s` has a sum of 61 or 62, of numbers that add up to 495 on average."""
     domain = networks.large_domain()
     module = networks.one_biased_neuron(11, 12, boundary=60.5)
@@ -165,7 +166,27 @@ def test_what_only_a_search_finds_is_suspicious():
     (entry,) = report.attributes
     assert (entry.rates.domain.discriminated, entry.rates.table.discriminated) == (0, 0)
     assert entry.searches[0].findings > 0
-    assert report.verdict.level == "suspicious"
+    assert (report.verdict.level, report.verdict.tone) == ("dependence found", "neutral")
+    assert report.verdict.headline.startswith("No decision in the data set depends on s; a search found ")
+
+
+def test_a_model_is_not_called_blind_where_only_people_outside_the_data_set_flip():
+    """The flag counts where a0 is 9, and no row of the table has that: no score of theirs moves."""
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.full(len(x), 0.5), 0.1 * (x[:, 1] > 4) + (x[:, 0] >= 9) * x[:, 4]], 1)
+
+    people = table(networks.domain())
+    people = replace(people, rows=people.rows.clamp(max=8))
+    report = audit(BlackBox.of_inputs(predict, networks.domain()), people, settings=SMALL).report
+    (entry,) = report.attributes
+    assert entry.rates.table.discriminated == 0
+    assert entry.rates.domain.discriminated > 0
+    assert (report.verdict.level, report.verdict.tone) == ("dependence found", "neutral")
+    assert report.verdict.headline.startswith("No decision in the data set depends on s; ")
+    assert entry.is_read
+    assert not {"not-read", "no-score-moves"} & {note.name for note in entry.health}
+    assert "No score" not in report.verdict.text
 
 
 def test_a_subgroup_is_told():
@@ -184,7 +205,7 @@ def test_a_subgroup_is_told():
     assert group.people == pytest.approx(float((table(domain).rows[:, 0] >= 8).double().mean()), abs=0.01)
     assert (group.rate.population, group.lift) == ("plausible", 1 / entry.rates.plausible.rate)
     assert group.sentence.startswith(
-        "Plausible people with a0 at least 8: the decision flips with s for 100 % of them, "
+        "Plausible people with a0 at least 8: the decision differs from that of a plausible twin by s for 100 % of "
     )
     # It is a black box: nothing to look into, searched without gradients, not retrained.
     assert entry.interpretation is entry.coverage is None
@@ -311,20 +332,20 @@ def test_ctrl_c_keeps_the_attributes_that_a_pool_has_finished(whole):
     assert found.report.attributes[0].rates == whole.attributes[0].rates
 
 
-@pytest.mark.parametrize("stage", ["Judging the rows", "frontier: local", "neuronfair: local"])
+@pytest.mark.parametrize("stage", ["Comparing people", "frontier: local", "neuronfair: local"])
 def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stage):
     module, data, folder = networks.one_biased_pair(), table(networks.sex_and_race()), tmp_path / "cut"
     stopped = audit(module, data, settings=TINY, folder=folder, progress=press(stage))
     assert stopped.interrupted
     report = stopped.report
     (entry,) = report.attributes  # sex; race was not begun
-    assert report.verdict.text.endswith("The audit was interrupted: this is what was seen until then.")
+    assert report.verdict.text.endswith("The audit was interrupted: this is what was measured until then.")
     if stage == "neuronfair: local":
         assert "interrupted" in entry.searches[1].stop
         assert entry.worst
-    if stage == "Judging the rows":
+    if stage == "Comparing people":
         assert entry.rates.measured == ()
-        assert report.verdict.level == "interrupted"
+        assert report.verdict.level == "not assessable"
     assert Report.from_json((folder / "audit.json").read_bytes()) == report
     again = audit(module, data, settings=TINY, folder=folder)
     assert not again.interrupted
@@ -436,7 +457,7 @@ def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch
             raise error
 
         monkeypatch.setattr(inquiry, "subgroups", subgroups)
-        small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False)
+        small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, **FLIPS)
         return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=small)
 
     (entry,) = failing(DomainError("too many combinations")).report.attributes
@@ -470,7 +491,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
 
 def test_every_search_that_random_directions_match_is_noted(monkeypatch):
     monkeypatch.setattr(campaign, "_blind", lambda *_: Count(1_000, 1_000, 1_000))
-    small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False)
+    small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, **FLIPS)
     (entry,) = audit(networks.one_biased_neuron(), table(networks.domain()), settings=small).report.attributes
     seen = [note.seen for note in entry.health if note.name == "weak-guidance"]
     assert [text.partition(" ")[0] for text in seen] == ["frontier", "neuronfair"]

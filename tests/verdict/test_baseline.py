@@ -131,3 +131,15 @@ def test_counterparts_are_compared_where_both_have_them():
     assert seen["sex.counterpart.rate"].text == "sex.counterpart.rate rose from 3.1 % (1.9–4.3) to 19 % (18.1–19.9)."
     assert seen["sex.counterpart.effect"].significant
     assert not any("counterpart" in figure for figure in changes(now, report()))
+
+
+def test_counterfactual_metrics_of_other_declarations_are_not_compared():
+    """Twins that keep age, or that follow a graph, are other people than twins that do not."""
+    then = report(attribute(counterpart=counterpart(fixed=("age", "race"))))
+    now = report(attribute(counterpart=counterpart(graph=("income <- sex",))))
+    result = compare_with(now, then)
+    assert not any("counterpart" in change.figure for change in result.changes)
+    assert (
+        "The counterfactual metrics of sex are not compared: the two audits declare other fixed and causes attributes."
+    ) in result.text
+    assert "sex.counterpart.rate" in changes(then, then)

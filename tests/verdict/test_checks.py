@@ -9,10 +9,11 @@ import pytest
 from neuronfair import AuditSettings, Checks, NeuronFairError, audit
 from neuronfair.domain.table import Target
 from neuronfair.verdict.checks import attribute_sets
+from tests.conftest import FLIPS
 from tests.planted import networks
 from tests.verdict.test_audit import table
 
-TINY = AuditSettings(seeds=8, steps=8, samples=1_000, repair=False)
+TINY = AuditSettings(seeds=8, steps=8, samples=1_000, repair=False, **FLIPS)
 MODULE, DATA = networks.one_biased_neuron(), table(networks.domain())
 
 
@@ -41,6 +42,28 @@ def test_what_cannot_be_judged_is_refused_before_any_work(tmp_path, checks, says
     with pytest.raises(NeuronFairError, match=says):
         audit(MODULE, DATA, settings=TINY, folder=tmp_path / "run", checks=checks)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("classes", "limit", "says"),
+    [
+        (("no", "yes"), "disparate_impact < 0.8", "Set --favourable, .* to one of 'no' and 'yes'; probably 'yes'"),
+        (("a", "b", "c"), "selection_rate.difference > 5%", "Set --favourable, .* to one of 'a', 'b' and 'c'$"),
+        ((), "disparate_impact < 0.8", "no target with classes"),
+    ],
+)
+def test_a_metric_that_needs_the_favourable_outcome_is_refused_without_it(classes, limit, says):
+    domain = replace(DATA.domain, target=Target("hired", classes) if classes else None)
+    with pytest.raises(NeuronFairError, match=says):
+        Checks([limit]).read(domain).refuse(domain.sensitive, ["neuronfair"])
+    if classes:
+        domain = replace(domain, favourable=classes[0])
+        Checks([limit]).read(domain).refuse(domain.sensitive, ["neuronfair"])
+
+
+def test_a_difference_of_two_classes_needs_no_favourable_outcome():
+    domain = replace(DATA.domain, target=Target("hired", ("no", "yes")))
+    Checks(["selection_rate.difference > 5%"]).read(domain).refuse(domain.sensitive, ["neuronfair"])
 
 
 def test_a_quantity_is_no_label():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 
 import pytest
 import torch
@@ -202,3 +204,44 @@ def test_a_file_that_would_take_too_much_memory_is_refused(path, domain, monkeyp
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "300000")
     with pytest.raises(TooLarge, match=path.name):
         read_corpus(path, domain)
+
+
+def _extend_often(path, first: int, start) -> None:
+    """Add twenty people, one after the other, as soon as everybody is ready."""
+    space = networks.domain()
+    corpus = read_corpus(path, space)
+    start.wait()
+    for i in range(20):
+        extend(corpus, audit(finding(first, i // 10, i % 10, 0)))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="forks")
+def test_two_audits_that_share_a_corpus_lose_no_counterexample(path, domain):
+    forks = multiprocessing.get_context("fork")
+    start = forks.Barrier(3)
+    workers = [forks.Process(target=_extend_often, args=(path, first, start)) for first in (1, 2, 3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    rows = {tuple(json.loads(line)["row"].values()) for line in path.read_text().splitlines()}
+    assert rows == {(first, i // 10, i % 10, 0, 0) for first in (1, 2, 3) for i in range(20)}
+    assert len(path.read_text().splitlines()) == 60
+    assert [one.name for one in path.parent.iterdir()] == [path.name]  # nothing is left beside it
+
+
+def test_somebody_whom_another_audit_has_added_meanwhile_is_not_added_again(path, domain):
+    mine, other = read_corpus(path, domain), read_corpus(path, domain)
+    assert extend(other, audit(finding(*WRONG))) == 1
+    assert extend(mine, audit(finding(*WRONG), finding(*FINE))) == 1
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_corpus_behind_a_link_is_written_where_it_lies(path, domain, tmp_path):
+    extend(read_corpus(path, domain), audit(finding(*WRONG)))
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    extend(read_corpus(link, domain), audit(finding(*FINE)))
+    assert link.is_symlink()
+    assert len(path.read_text().splitlines()) == 2

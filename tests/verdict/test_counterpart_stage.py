@@ -14,8 +14,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.counterparts import Thoroughness
-from neuronfair.verdict import choices, excess
 from neuronfair.verdict import counterpart_stage as stage
+from neuronfair.verdict import excess
 from neuronfair.verdict.fairness import CheckSettings, Fairness
 from neuronfair.verdict.settings import AuditSettings
 
@@ -65,7 +65,6 @@ def compared():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AuditSettings, "thorough", thorough)
-        patch.setattr(choices, "compare_counterparts", stage.compare_counterparts)
         yield
 
 
@@ -89,13 +88,12 @@ def test_a_copy_of_the_group_leads_with_counterparts(copied):
     assert min(gained["a"], lost["b"]) > 0.97
     assert one.rates.largest == 0
     assert one.leads_with_counterparts
-    assert copied.report.verdict.level == "discriminates"
-    assert copied.verdict.startswith(
-        "The model does not read group, so the flip test is empty. Had they been of the other group, "
-    )
+    assert (copied.report.verdict.level, copied.report.verdict.tone) == ("proxy evidence", "neutral")
+    assert "No score in the data set changes with group." in copied.verdict
+    assert "Counterfactual test (group): People at the same place of the other group's distribution " in copied.verdict
     assert "a as b lose 'yes' in 0 % of cases and gain it in " in copied.verdict
-    assert "All of the effect goes through copy" in copied.verdict
-    assert "evidence, no proof" in copied.verdict
+    assert "Holding copy fixed removes all of the excess." in copied.verdict
+    assert "causal assumptions that the data cannot test" in copied.verdict
     assert "4 shuffles only" in copied.verdict
     assert copied.report.seconds.counterparts > 0
 
@@ -120,8 +118,8 @@ def test_chance_claims_nothing(compared):
     (one,) = told.report.attributes
     assert not one.counterpart.claimed
     assert (one.counterpart.hurt, one.counterpart.carried) == ("", "")
-    assert told.report.verdict.level == "nothing found"
-    assert "no more than with shuffled groups" in told.verdict
+    assert told.report.verdict.level == "no dependence found"
+    assert "no excess is claimed" in told.verdict
 
 
 def test_a_model_that_reads_the_attribute_is_judged_by_both(compared, monkeypatch):
@@ -131,8 +129,8 @@ def test_a_model_that_reads_the_attribute_is_judged_by_both(compared, monkeypatc
     assert (one.search_twins, one.leads_with_counterparts) == ("flip", False)
     assert one.counterpart.claimed
     assert one.counterpart.draws == 3  # fewer than where they lead
-    assert told.verdict.startswith("This model discriminates by group: the decision flips for 100 %")
-    assert "Counterparts (group): Had they been" in told.verdict
+    assert told.verdict.startswith("Decisions depend on group for 100 % of people")
+    assert "Counterfactual test (group): People at the same place" in told.verdict
     monkeypatch.setattr(stage, "LEARNED", 100)
     (one,) = audit(reads(GROUP), people(), settings=replace(SMALL, twins="counterpart")).report.attributes
     assert one.search_twins == "counterpart"
@@ -159,8 +157,8 @@ def test_where_counterparts_are_impossible_an_audit_says_why_and_goes_on(compare
     (note,) = [note for note in one.health if note.name == "no-counterparts"]
     assert seen in note.seen
     assert (one.counterpart, one.search_twins) == (None, "flip")
-    assert told.report.verdict.level == "nothing found"
-    assert "does not read group, so its decision cannot flip with it: that says nothing" in told.verdict
+    assert told.report.verdict.level == "no dependence found"
+    assert "Without a counterfactual test nothing is known about proxies." in told.verdict
     with pytest.raises(DomainError, match=seen):
         audit(reads(COPY), data, settings=SMALL, twins="counterpart", folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -185,7 +183,7 @@ def test_a_test_judges_the_effect_of_counterparts(tmp_path, monkeypatch):
         fairness.check(reads(COPY), people(), settings=quick, twins="counterpart")
     told = str(failed.value)
     assert "Its upper end may be 1 at most." in told
-    assert "All of the effect goes through copy" in told
+    assert "Holding copy fixed removes" in told
     assert "their counterpart with group" in told
     assert "flips" not in told
     passed = fairness.check(reads(COPY), people(), max_rate=0.02, settings=quick)  # by flips

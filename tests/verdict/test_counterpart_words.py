@@ -11,8 +11,10 @@ from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.measure.carriers import Carrier
-from neuronfair.measure.counterparts import CounterpartEffect, Estimate
+from neuronfair.measure.counterparts import CounterpartEffect
+from neuronfair.measure.excess import Estimate
 from neuronfair.measure.moves import Move
+from neuronfair.measure.sensitivity import Sensitivity
 from neuronfair.verdict.counterpart_words import counterpart_report
 
 DOMAIN = TableDomain(
@@ -56,14 +58,72 @@ def with_attribute(name: str, **more) -> TableDomain:
     return replace(DOMAIN, attributes=tuple(replace(a, **more) if a.name == name else a for a in DOMAIN.attributes))
 
 
-def test_the_rate_stands_beside_the_placebo_and_the_effect():
-    assert told().sentence == (
-        "Had they been of the other group, 19.2 % of 48,842 people would be decided otherwise; with shuffled groups "
-        "0.1 %. The effect is 19.1 points (18.6 to 19.6)."
+UNTESTED = "This rests on causal assumptions that the data cannot test."
+
+
+def test_without_declared_causes_it_is_a_comparison_of_distributions():
+    report = told()
+    assert report.sentence == (
+        "People at the same place of the other group's distribution get a different decision in 19.2 % of cases "
+        "(48,842 people), versus 0.1 % with shuffled groups (permutation baseline). The excess is 19.1 percentage "
+        "points (95 % CI 18.6 to 19.6)."
     )
-    assert "0.1 % (5 shuffles only)." in told(placebos=5).sentence
+    assert report.assumptions == "none declared"
+    assert report.assumed == f"This compares the groups' distributions and names no cause. {UNTESTED}"
+    assert report.assumed in report.sentences
+    assert "(permutation baseline, 5 shuffles only)" in told(placebos=5).sentence
     three = with_attribute("sex", values=("m", "f", "x"))
-    assert told(three).sentence.startswith("Had they been of another group, ")
+    assert told(three).sentence.startswith("People at the same place of another group's distribution")
+
+
+@pytest.mark.parametrize(
+    ("domain", "declared", "by"),
+    [
+        (with_attribute("age", fixed=True), "held fixed", "with what is fixed held fixed"),
+        (with_attribute("hours", causes=("sex",)), "graph declared", "by the declared causal graph"),
+    ],
+)
+def test_a_causal_sentence_needs_declared_causes(domain, declared, by):
+    report = told(domain)
+    assert report.assumptions == declared
+    assert report.sentence.startswith(
+        f"Had they been of the other group, 19.2 % of 48,842 people would get a different decision, {by}, versus 0.1 %"
+    )
+    assert report.assumed.endswith(UNTESTED)
+
+
+def test_a_resolving_attribute_alone_declares_no_causes():
+    assert told(with_attribute("hours", legitimate=True)).assumptions == "none declared"
+
+
+def test_how_strong_a_hidden_confounder_must_be():
+    found = told(sensitivity=Sensitivity((0,), (1,), 1, 2.0, 3.41, 2.6)).sensitivity
+    assert (found.more, found.less, found.outcome, found.e_value) == ("m", "f", ">50K", 3.41)
+    assert found.sentence == (
+        "At the places of m people get '>50K' 2.00 times as often as at those of f. To explain that away, a hidden "
+        "confounder would have to make both the group and '>50K' at least 3.4 times as likely (E-value; 2.6 at the "
+        "lower end of the CI)."
+    )
+    assert told().sensitivity is None
+
+
+def test_a_graph_in_which_nothing_depends_on_the_group_is_said():
+    domain = with_attribute("hours", causes=("age",))
+    assert told(domain).unmoved == (
+        "By the declared causal graph no attribute that twins may change depends on sex, so twins differ in nothing "
+        "else and this test is empty."
+    )
+    assert told(domain).unmoved in told(domain).sentences
+    assert told(domain).graph == ("sex <-", "marital_status <-", "hours <- age", "age <-")
+    assert told(with_attribute("hours", causes=("sex",))).unmoved == ""
+    assert told().unmoved == ""
+
+
+def test_people_without_a_twin_are_said():
+    assert told(without=12).notes == (
+        "12 people have no counterfactual twin, since rules tie the group to attributes that twins keep; all metrics "
+        "here leave them out.",
+    )
 
 
 def test_nothing_is_claimed_that_shuffled_groups_reach():
@@ -72,8 +132,9 @@ def test_nothing_is_claimed_that_shuffled_groups_reach():
         rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
     )
     assert chance.sentence == (
-        "Had they been of the other group, 4.1 % of 48,842 people would be decided otherwise, not clearly more "
-        "than with shuffled groups (3.9 %): no effect is claimed. It is 0.2 points (−2 to 2.4)."
+        "People at the same place of the other group's distribution get a different decision in 4.1 % of cases "
+        "(48,842 people), not clearly more than 3.9 % with shuffled groups (permutation baseline): no excess is "
+        "claimed. It is 0.2 percentage points (95 % CI −2 to 2.4)."
     )
     assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
 
@@ -101,12 +162,9 @@ def test_without_a_favourable_class_nobody_loses():
 @pytest.mark.parametrize(
     ("carriers", "said"),
     [
-        (EFFECT.carriers, "Two thirds of the effect goes through marital status and hours: "),
-        (
-            EFFECT.carriers[:1],
-            "Half of the effect goes through marital status: so much is gone if counterparts keep that.",
-        ),
-        ((Carrier((1,), 1.0),), "All of the effect goes through marital status: "),
+        (EFFECT.carriers, "Holding marital status and hours fixed removes two thirds of the excess."),
+        (EFFECT.carriers[:1], "Holding marital status fixed removes half of the excess."),
+        ((Carrier((1,), 1.0),), "Holding marital status fixed removes all of the excess."),
         ((Carrier((1,), 0.0),), ""),
         ((), ""),
     ],
@@ -125,15 +183,18 @@ def test_how_well_the_group_is_told():
 def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
     """Hours: 50, 40 and 30 (one cell is empty) against 20 and 30; three of four m are married, and no f."""
     assert told().notes == ()
-    assert told(with_attribute("age", fixed=True)).notes == ("Counterparts keep age: nobody's group moves that.",)
+    assert told(with_attribute("age", fixed=True)).notes == ("Twins keep age: held fixed.",)
     hours = told(with_attribute("hours", legitimate=True))
     assert [one.attribute for one in hours.legitimate] == ["hours"]
-    assert hours.notes == ("Counterparts keep hours, since it is legitimate: on average it is 40 for m and 25 for f.",)
+    assert hours.notes == (
+        "Twins keep hours, which is declared as resolving (legitimate): on average it is 40 for m and 25 for f.",
+    )
     status = told(with_attribute("marital_status", legitimate=True))
     assert status.notes == (
-        "Counterparts keep marital status, since it is legitimate: it is married for 75 % of m and for 0 % of f.",
+        "Twins keep marital status, which is declared as resolving (legitimate): it is married for 75 % of m and "
+        "for 0 % of f.",
     )
     alone = told(with_attribute("hours", legitimate=True), left_out=((0,), (1,)))
-    assert alone.notes[0] == "Counterparts keep hours, since it is legitimate."
+    assert alone.notes[0] == "Twins keep hours, which is declared as resolving (legitimate)."
     assert alone.notes[1].startswith("m and f have too few people")
-    assert alone.sentences == (alone.sentence, alone.hurt, alone.carried, alone.told, *alone.notes)
+    assert alone.sentences == (alone.sentence, alone.assumed, alone.hurt, alone.carried, alone.told, *alone.notes)

@@ -19,15 +19,17 @@ from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page
 from neuronfair.verdict import feeding, other_feeds
 from neuronfair.verdict.fairness import CheckSettings, Fairness
-from neuronfair.verdict.feeding import check_feeding, headed
-from neuronfair.verdict.report import FeedingReport, Report, Verdict
+from neuronfair.verdict.feeding import check_feeding
+from neuronfair.verdict.report import FeedingReport, Report
+from neuronfair.verdict.sentences import concluded
+from tests.conftest import FLIPS
 
 N = 2_000
 HIGHS = (9, 9, 4, 30, 1)
 NAMES = ("d", "a", "c", "b", "s")
 WEIGHTS = np.array([0.8, -0.5, 0.9, -0.15, 0.6])
 BIAS = -1.1
-TINY = AuditSettings(seeds=5, steps=5, samples=500, repair=False)
+TINY = AuditSettings(seeds=5, steps=5, samples=500, repair=False, **FLIPS)
 
 
 def domain(**change) -> TableDomain:
@@ -186,8 +188,8 @@ def test_a_function_of_numbers_is_tried_with_others(people):
 def test_without_labels_only_the_scores_are_looked_at(people, right):
     bare = replace(people, labels=torch.full((N,), -1))
     found = check(planted(), bare)
-    assert (found.level, found.accuracy, found.auc) == ("ok", None, None)
-    assert "could not be checked" in found.text
+    assert (found.level, found.accuracy, found.auc) == ("not assessable", None, None)
+    assert "input encoding are not assessable: the table has no labels" in found.text
     assert found.decided == right.decided
     assert len(found.probabilities) == 5
     constant = check(planted(bias=1e3), bare)
@@ -199,7 +201,7 @@ def test_few_labels_and_tolerances_conclude_nothing(people):
     assert check(planted(), people.take(torch.arange(12))).accuracy is None
     opened = open_model(planted(), people.domain, people.rows, decision=Decision("tolerance", 0.1))
     found = check_feeding(opened, people)
-    assert (found.accuracy, found.decided, found.level) == (None, (), "ok")
+    assert (found.accuracy, found.decided, found.level) == (None, (), "not assessable")
 
 
 def test_a_constant_that_hardly_tells_people_apart_is_suspicious(people):
@@ -217,14 +219,15 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
         audit(planted(sign=-1.0), data, settings=TINY, checks=Checks(["rate > 99%"]), folder=tmp_path / "run")
     report = Report.from_json((tmp_path / "run" / "audit.json").read_text())
     assert report.gate is None
-    assert report.verdict.level == "wrongly fed"
-    assert report.verdict.text.startswith(report.feeding.text)
+    assert (report.verdict.level, report.verdict.thresholds) == ("not assessable", "not evaluated")
+    assert report.verdict.headline == f"The input encoding check failed. {report.feeding.text}"
     for shown in (markdown(report), audit_page(report), junit(report)):
         assert "the encoding is probably wrong" in shown
-    assert 'name="the model is fed what it was trained on"' in junit(report)
+    assert 'failures="0" errors="1"' in junit(report)
     trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).judge(report, None)
     assert failure is None
     assert trusted.gate.passed
+    assert concluded(trusted, thresholds_set=True).verdict.level == "dependence found"
 
 
 def test_a_better_feed_is_judged_by_the_threshold(people):
@@ -250,13 +253,6 @@ def test_the_fixture_prepares_tables_as_it_is_told(people, tmp_path):
 
     weights = CheckSettings(preprocess=negative)
     Fairness(tmp_path).check(planted(-WEIGHTS), people, max_rate=0.9, settings=weights)  # else wrongly fed
-
-
-def test_a_verdict_ends_with_what_is_suspicious(people, right):
-    doubt = check(planted(bias=BIAS - WEIGHTS.sum()), people)
-    own = Verdict("nothing found", "Nobody.")
-    assert headed(own, doubt) == Verdict("nothing found", f"Nobody. But: {doubt.text}")
-    assert headed(own, None) == headed(own, right) == own
 
 
 def test_columns_are_not_exchanged_where_there_are_many(people, monkeypatch):

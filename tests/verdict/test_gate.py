@@ -13,7 +13,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from neuronfair.verdict.baseline import compare_with
 from neuronfair.verdict.entries import NOT_READ, Disparity, Gap, Note
-from neuronfair.verdict.expressions import read_expressions
+from neuronfair.verdict.expressions import METRICS, OF_AN_ATTRIBUTE, OF_THE_AUDIT, read_expressions
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import RateOf, Rates
@@ -101,7 +101,7 @@ def test_what_is_not_proved_is_not_known():
     for expression in ("proved_fair < 90%", "open > 5%"):
         with pytest.raises(NeuronFairError, match="is not known: nothing can be proved: it shows nothing of itself"):
             check(report(attribute(proved=unprovable)), [expression])
-    with pytest.raises(NeuronFairError, match="is a share from 0 to 1"):
+    with pytest.raises(NeuronFairError, match="is a share between 0% and 100%"):
         check(report(attribute(proved=proved(900))), ["proved_fair < 90"])
 
 
@@ -225,7 +225,7 @@ def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
     gaps = replace(GROUPS, disparate_impact=between(0.85, 0.75, 0.9, left_out=small))
     (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
     assert one.text == (
-        "disparate_impact of sex: 85 % (between 75 % and 90 %); its lower end is below 80 %. The selection rate "
+        "disparate_impact of sex: 0.85 (between 0.75 and 0.9); its lower end is below 0.8. The selection rate "
         "('>50K') is largest for M and smallest for F, confidence 95 %. These are too few rows to exclude it. Groups "
         "left out, since they are too small: A (9 rows), B (9 rows), C (9 rows) and 2 more."
     )
@@ -401,14 +401,14 @@ def test_a_change_that_cannot_be_compared_is_an_error():
 
 
 def test_expressions_can_be_read_before_the_audit():
-    limits = read_expressions(["rate > 1%", "sex.lift.adf <= -2.5e1"], ["sex"], ["adf"])
+    limits = read_expressions(["rate > 1%", "sex.lift.adf <= 2.5e1"], ["sex"], ["adf"])
     assert [(x.attribute, x.figure, x.compare, x.number) for x in limits] == [
         (None, "rate", ">", 0.01),
-        ("sex", "lift.adf", "<=", -25.0),
+        ("sex", "lift.adf", "<=", 25.0),
     ]
 
 
-@given(st.text(max_size=30), st.sampled_from([">", ">=", "<", "<="]), st.floats(0, 1))
+@given(st.text(max_size=30), st.sampled_from([">", ">=", "<", "<="]), st.floats(0.001, 0.999))
 def test_any_column_name_can_be_named(name, compare, number):
     name = name.strip()
     limits = read_expressions([f"{name}.rate {compare} {number:.6f}"], [name], [])
@@ -424,12 +424,72 @@ def test_any_text_is_read_or_refused(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["rate > 5", "sex.rate.table >= 1.5", "gsr.frontier > 2", "accuracy < 70", "disparate_impact < 80"]
+    ("text", "says"),
+    [
+        (
+            "rate > 1",
+            "rate is a share between 0% and 100%, so this threshold can never be met. Did you mean 'rate > 1%'?",
+        ),
+        (
+            "rate >= 1",
+            "rate is a share between 0% and 100%, so this threshold is ambiguous. Did you mean 'rate >= 1%'?",
+        ),
+        ("rate > 5", "Did you mean 'rate > 5%'?"),
+        ("rate > 150%", "can never be met."),
+        ("rate > 100%", "can never be met."),
+        ("rate < 0", "can never be met."),
+        ("rate >= 0", "is always met."),
+        ("sex.rate.table >= 1.5", "Did you mean 'sex.rate.table >= 1.5%'?"),
+        ("gsr > 1", "gsr is a share between 0% and 100%"),
+        ("gsr.frontier > 2", "Did you mean 'gsr.frontier > 2%'?"),
+        ("accuracy < 0", "accuracy is a share between 0% and 100%, so this threshold can never be met."),
+        ("accuracy < 70", "is always met. Did you mean 'accuracy < 70%'?"),
+        ("disparate_impact > 1", "a ratio between 0 and 1, so this threshold can never be met. The smaller the ratio"),
+        ("disparate_impact < 80", "Did you mean 'disparate_impact < 0.8'?"),
+        ("error_rate.difference > 1", "a difference of shares between 0% and 100%"),
+        ("counterpart.effect < -1", "a difference of shares between -100% and 100%"),
+        ("rate.change > 2", "Did you mean 'rate.change > 2%'?"),
+        (
+            "worst_auc > 50",
+            "an area between 0 and 1, so this threshold can never be met. Did you mean 'worst_auc > 0.5'?",
+        ),
+        ("findings < 0", "findings is a count of at least 0, so this threshold can never be met."),
+        ("findings >= 0", "is always met."),
+        ("findings > 5%", "findings is a count of at least 0. Leave out the %"),
+        ("lift < 0", "a ratio of at least 0"),
+        ("severity.max >= 0", "a score gap of at least 0, so this threshold is always met."),
+        ("corpus.still_flips < 0", "a count of at least 0"),
+    ],
 )
-def test_a_share_above_one_is_a_percentage_without_its_sign(text):
-    with pytest.raises(NeuronFairError, match=r"is a share from 0 to 1\. Did you mean"):
+def test_a_threshold_that_cannot_fail_or_pass_is_refused_with_what_was_probably_meant(text, says):
+    with pytest.raises(NeuronFairError, match=re.escape(says)):
         read_expressions([text], ["sex"], ["frontier"])
-    assert read_expressions([f"{text}%"], ["sex"], ["frontier"])[0].is_share
+
+
+NUMBERS = (-1e9, -2, -1.000001, -1, -0.999, -1e-9, 0, 1e-9, 0.5, 0.999, 1, 1.000001, 2, 50, 100, 150, 1e9)
+
+
+@pytest.mark.parametrize(
+    "name", [*OF_AN_ATTRIBUTE, *OF_THE_AUDIT, "gsr.frontier", "findings.frontier", "lift.frontier"]
+)
+def test_a_threshold_is_taken_if_some_value_meets_it_and_some_does_not(name):
+    metric = METRICS.get(name) or METRICS[name.partition(".")[0]]
+    top = min(metric.high, 1e12)
+    compares = {">": lambda x, t: x > t, ">=": lambda x, t: x >= t, "<": lambda x, t: x < t, "<=": lambda x, t: x <= t}
+    for sign, compare in compares.items():
+        for number in NUMBERS:
+            values = (metric.low, top, *(min(max(number + step, metric.low), top) for step in (-1e-12, 0, 1e-12)))
+            possible = {compare(value, number) for value in values}
+            try:
+                read_expressions([f"{name} {sign} {number:.12f}"], [], ["frontier"])
+                taken = True
+            except NeuronFairError as error:
+                taken = "is ambiguous" in str(error)  # 1, which may be meant as 1 or 100 %
+            assert taken is (len(possible) == 2), (name, sign, number)
+
+
+def test_every_metric_has_a_range():
+    assert set(METRICS) == {*OF_AN_ATTRIBUTE, *OF_THE_AUDIT}
 
 
 @pytest.mark.parametrize(

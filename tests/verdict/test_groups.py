@@ -15,7 +15,7 @@ from neuronfair.verdict.entries import Gap, Group
 from neuronfair.verdict.groups import FEWEST, group_figures
 from tests.planted import networks
 
-DOMAIN = replace(networks.domain(), target=Target("hired", ("no", "yes")))
+DOMAIN = replace(networks.domain(), target=Target("hired", ("no", "yes")), favourable="yes")
 NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)  # yes to sums below 18.5, or 20.5 where s is 1
 
 
@@ -63,20 +63,40 @@ def test_the_favourable_class_is_the_one_that_is_counted():
     assert (disparity.disparate_impact.least, disparity.disparate_impact.most) == ("1", "0")
 
 
+@pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no")])
+def test_without_a_favourable_outcome_no_class_is_taken_for_it(classes):
+    """The ratio depends on the class: 0.26 / 0.65 of yes, 0.35 / 0.74 of no. The differences do not."""
+    unset = replace(DOMAIN, target=Target("hired", classes), favourable=None)
+    _, disparity = group_figures(NETWORK, people(*PARTS, domain=unset), Decision())
+    assert (disparity.selected, disparity.favourable) == (classes[-1], False)
+    assert disparity.disparate_impact is None
+    assert disparity.unknown["disparate_impact"] == (
+        "needs the favourable outcome. Set --favourable, or favourable in the domain file, to one of "
+        f"'{classes[0]}' and '{classes[1]}'; probably 'yes'"
+    )
+    assert disparity.selection_rate_difference.value == pytest.approx(0.39)
+    both = [replace(unset, favourable=name) for name in classes]
+    known = [group_figures(NETWORK, people(*PARTS, domain=domain), Decision())[1] for domain in both]
+    assert {round(one.error_rate_difference.value, 9) for one in known} == {
+        round(disparity.error_rate_difference.value, 9)
+    }
+    assert {round(one.selection_rate_difference.value, 9) for one in known} == {0.39}
+    assert len({round(one.disparate_impact.value, 3) for one in known}) == 2
+
+
 def test_without_labels_errors_are_not_known():
     data = people(*PARTS)
     for given in (
         replace(data, labels=torch.full((200,), UNKNOWN)),
         replace(data, domain=networks.domain()),
-        replace(data, domain=replace(DOMAIN, target=Target("hired", ("no", "perhaps", "yes")))),
+        replace(data, domain=replace(DOMAIN, target=Target("hired", ("no", "perhaps", "yes")), favourable="yes")),
     ):
         groups, disparity = group_figures(NETWORK, given, Decision())
         assert [(g.selection_rate, g.accuracy, g.true_positive_rate) for g in groups] == [
             (0.26, None, None), (0.65, None, None)
         ]  # fmt: skip
-        assert disparity.disparate_impact.value == pytest.approx(0.4)
+        assert disparity.selection_rate_difference.value == pytest.approx(0.39)
         assert disparity.error_rate_difference is None
-        assert list(disparity.unknown) == ["error_rate.difference"]
         assert "no labels" in disparity.unknown["error_rate.difference"]
     assert disparity.selected == "class 1"
 
@@ -87,7 +107,7 @@ def test_a_group_that_is_too_small_is_left_out_and_named():
     assert [group.rows for group in groups] == [100, few]  # its figures are shown
     assert disparity.disparate_impact is disparity.selection_rate_difference is None
     assert "fewer than two groups have 30 rows" in disparity.unknown["disparate_impact"]
-    domain = replace(networks.sex_and_race(), target=DOMAIN.target)
+    domain = replace(networks.sex_and_race(), target=DOMAIN.target, favourable="yes")
     rows = torch.tensor([[0, 0, 0, 0, 0, r] for r, n in ((0, 40), (1, 30), (2, 9)) for _ in range(n)])
     network = networks.network(networks.one_biased_pair(), domain)
     data = Data("people", domain.with_sensitive("race"), rows, torch.zeros(79).long())

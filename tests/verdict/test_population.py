@@ -17,8 +17,9 @@ from neuronfair.verdict import inquiry
 from neuronfair.verdict.population import usual_if_known, usual_or_nobody
 from neuronfair.verdict.report import Report
 from neuronfair.verdict.settings import AuditSettings
+from tests.conftest import FLIPS
 
-SMALL = AuditSettings(seeds=40, steps=20, samples=4_000, repair=False, prove=0)
+SMALL = AuditSettings(seeds=40, steps=20, samples=4_000, repair=False, **FLIPS)
 RICH, MOST = 50_000, 3_000  # from where on decisions flip for the young, and the largest gain of the table
 
 
@@ -94,16 +95,22 @@ def test_plausible_findings_come_before_rows_of_the_table_and_others_last():
     assert shares[0] > shares[1]
 
 
-def test_three_rates_beside_each_other(seen):
+def test_four_rates_beside_each_other(seen):
     """One in five is old; of the domain half is rich."""
     (entry,) = seen.report.attributes
-    table, plausible, drawn = entry.rates.measured
-    assert [rate.population for rate in entry.rates.measured] == ["table", "plausible", "domain"]
+    pairs, table, plausible, drawn = entry.rates.measured
+    assert [rate.population for rate in entry.rates.measured] == ["pairs", "table", "plausible", "domain"]
+    assert (pairs.rate, pairs.of, pairs.left_out, pairs.alone) == (
+        table.rate,
+        400,
+        0,
+        0,
+    )  # nothing is tied to s
     old = float((people().rows[:, 0] >= 40).double().mean())
     assert table.rate == old
-    assert plausible.low < old < plausible.high
+    assert plausible.low <= table.low < old < table.high <= plausible.high
     assert drawn.low < 1 - 0.8 * 500 / 1001 < drawn.high
-    assert "of plausible people (between " in seen.report.verdict.text
+    assert "of realistic synthetic records (95 % confidence interval " in seen.report.verdict.text
     assert Report.from_json(seen.report.to_json()) == seen.report
     about = seen.report.data.population
     assert (about.kind, about.rows) == ("table", 400)
@@ -191,3 +198,25 @@ def test_of_a_few_rows_nobody_is_called_plausible():
     assert entry.rates.plausible is None
     assert {finding.plausibility for finding in (*entry.worst, *entry.findings)} == {None}
     assert {group.rate.population for group in entry.subgroups} <= {"domain"}
+
+
+def test_an_impossible_twin_counts_second():
+    """Whoever is 60 or more gets another decision with another s; but all who are 65 or more have s."""
+    data = people(2000)
+    rows = data.rows.clone()
+    rows[:, 3] = torch.where(rows[:, 0] >= 45, 1, rows[:, 3])
+    report = audit(model(), replace(data, rows=rows), settings=SMALL).report
+    (entry,) = report.attributes
+    pairs, table = entry.rates.pairs, entry.rates.table
+    assert pairs.left_out + pairs.discriminated == table.discriminated
+    assert pairs.left_out > 20
+    assert pairs.alone + pairs.of == 2000
+    assert entry.rates.measured[0] is pairs
+    assert f"{pairs.left_out} flips were left out because the twin is not plausible." in pairs.omission
+    order = [finding.is_plausible for finding in entry.worst]
+    assert order == sorted(order, reverse=True)
+    for finding in entry.worst:
+        if finding.is_plausible:
+            assert 60 <= finding.row["age"] < 65
+            assert finding.twin_is_plausible
+    assert Report.from_json(report.to_json()) == report

@@ -20,9 +20,10 @@ from neuronfair.verdict import proposal
 from neuronfair.verdict.about import Origin
 from neuronfair.verdict.audit import run
 from neuronfair.verdict.settings import AuditSettings
+from tests.conftest import FLIPS
 from tests.planted import networks
 
-SETTINGS = AuditSettings(seeds=20, steps=20, samples=2_000)
+SETTINGS = AuditSettings(seeds=20, steps=20, samples=2_000, **FLIPS)
 
 
 def loans(n: int = 1500) -> Data:
@@ -56,18 +57,19 @@ def test_retraining_helps(trained, tmp_path):
     assert [group.values for group in after.groups] == ["0", "1"]
     assert 0 <= after.auc < 1
     assert repair.command == f"neuronfair repair {tmp_path}/run/s/frontier --data 'my loans.csv' --out fair.safetensors"
-    assert "the decision flips with s for" in repair.text
+    rows = len(data.split(card.seed).test)
+    assert (before.test.of, after.test.of, repair.without_findings.test.of) == (rows, rows, rows)
+    assert f"of {rows:,} test rows, held-out records of the data set, decisions depend on s for" in repair.text
     # What was measured before is what the audit itself says, on other people and rows.
     measured = report.attributes[0].rates.domain
     assert measured.low < before.rate.rate < measured.high
     assert before.accuracy == pytest.approx(report.model.accuracy["test"])
 
 
-@pytest.mark.usefixtures("counterparts")
 def test_a_network_that_reads_a_proxy_only_is_trained_with_counterparts(tmp_path, monkeypatch):
     """It is not given the flag, but a copy of it; no flip is found, and the command names the run by counterparts."""
     monkeypatch.setattr(proposal, "LOSS", 0.5)
-    monkeypatch.setattr(proposal, "PLACEBOS", 2)
+    monkeypatch.setattr(proposal, "PLACEBOS", 6)
     data = loans(600)
     flag, copy = Attribute("s", "flag", encode="none"), Attribute("copy", "flag")
     domain = replace(data.domain, attributes=(*data.domain.attributes[:3], copy, flag))
@@ -77,7 +79,7 @@ def test_a_network_that_reads_a_proxy_only_is_trained_with_counterparts(tmp_path
     module, card = fit(data, hidden=(8,), settings=TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01))
     save(tmp_path / "loans.safetensors", module, card)
     opened = open_model(tmp_path / "loans.safetensors", domain, rows)
-    quick = replace(SETTINGS, seeds=5, steps=5, samples=500, placebos=2)
+    quick = replace(SETTINGS, seeds=5, steps=5, samples=500, twins=None, placebos=6)
     origin = Origin(card=card, table="loans.csv")
     repair = run(opened, data, settings=quick, origin=origin, folder=tmp_path / "run").report.repair
     assert repair.kind == "retraining"

@@ -18,7 +18,7 @@ def test_a_report_comes_back_as_it_was(made):
     text = made.to_json()
     assert Report.from_json(text) == made
     assert text.isascii()
-    assert json.loads(text)["schema"] == 2
+    assert json.loads(text)["schema"] == 3
 
 
 def test_a_report_from_before_there_were_proofs_is_read():
@@ -74,8 +74,8 @@ def test_an_undecodable_path_can_be_written():
         (b"[" * 100_000, "not an audit.json"),
         (b"[]", "not an audit.json"),
         (b"{}", "not an audit.json"),
-        (b'{"schema": 1}', "written in form 1, but this version reads form 2"),
-        (b'{"schema": 2}', "not an audit.json"),
+        (b'{"schema": 1}', "written in form 1, but this version reads form 3"),
+        (b'{"schema": 3}', "not an audit.json"),
     ],
 )
 def test_other_files_are_refused(content, says):

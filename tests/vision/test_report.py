@@ -22,7 +22,7 @@ def test_entries_of_the_file():
     assert json.loads(REPORT.to_json())["improvement"] is None
 
 
-@pytest.mark.parametrize("text", ["{}", "[", '{"schema": 2, "pictures": "many"}'])
+@pytest.mark.parametrize("text", ["{}", "[", '{"schema": 3, "pictures": "many"}'])
 def test_what_is_damaged_is_refused(text):
     with pytest.raises(DataError, match=r"x: not a figures\.json that can be read"):
         PictureReport.from_json(text, "x")

@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 from neuronfair.atomic import replacing
-from neuronfair.certify.certificate import Certificate, Places, fingerprint, write
+from neuronfair.certify.certificate import Certificate, Places, known_by, write
+from neuronfair.certify.contradictions import Seen, check_against_model
+from neuronfair.certify.leaves import check_state
 from neuronfair.certify.proof import Proof
 from neuronfair.certify.prove import Progress, prove
 from neuronfair.certify.regions import regions
@@ -24,8 +26,6 @@ from neuronfair.certify.subject import Subject, subject_of
 from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.model.chain import chain_of
-from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import writing
@@ -82,14 +82,27 @@ def answer(
         last[:] = [state]
         return None if run is None else run.keep(state)
 
+    before = None if run is None else run.state(subject.device)
+    if before is not None and run is not None:
+        check_state(subject, before, run.folder)
     proof = (prove if pool is None else partial(prove_together, pool=pool))(
         subject,
         seconds=effort.seconds,
-        state=None if run is None else run.state(subject.device),
+        state=before,
         progress=lambda told: show("Proving", round(told.seconds), round(effort.seconds), _said(told)),
         keep=keep,
     )
+    show("Checking against the model", 0, None, "")
+    check_against_model(subject, proof, opened, [Seen("a row of the table", data.rows)])
     interrupted = last[0].left > 0 and last[0].seconds < effort.seconds
+    rows: RowsReport | None = None
+    found: tuple[RegionReport, ...] = ()
+    if not interrupted:
+        try:
+            rows = _rows(subject, opened, data, effort, show)
+            found = _regions(subject, proof, effort)
+        except KeyboardInterrupt:  # the proof stands; the same command goes on with what comes behind it
+            interrupted = True
     report = ProofReport(
         data=data.name,
         model=opened.fingerprint,
@@ -105,8 +118,8 @@ def answer(
         complete=proof.complete,
         method=subject.method,
         interrupted=interrupted,
-        rows=None if interrupted else _rows(subject, opened, data, effort, show),
-        regions=() if interrupted else _regions(subject, proof, effort),
+        rows=rows,
+        regions=found,
     )
     if run is not None:
         _leave(run, subject, opened, proof, report)
@@ -135,6 +148,8 @@ def _rows(subject: Subject, opened: Opened, data: Data, effort: Effort, show: Sh
         progress=lambda changed, done, total: show("Looking at rows", done, total, f"with {changed} changed"),
         subject=None if subject.where else subject,
     )
+    if found.interrupted:
+        raise KeyboardInterrupt
     late = int((~found.looked_one | ~found.looked_two).sum())
     return RowsReport(found.certified_1, found.certified_2, found.of, late)
 
@@ -148,19 +163,10 @@ def _leave(run: ProofRun, subject: Subject, opened: Opened, proof: Proof, report
     """Write the certificate and the figures, which the last state could give again."""
     names = subject.domain.names
     axes = tuple(Places.of(axis, names[axis.column]) for axis in subject.space.axes)
-    whole = Certificate(subject.domain, subject.decision, subject.where, _numbers(subject, opened), axes, proof)
+    whole = Certificate(
+        subject.domain, subject.decision, subject.where, known_by(opened.fingerprint, opened.module), axes, proof
+    )
     with writing(run.folder):
         write(run.folder / CERTIFICATE, whole)
         with replacing(run.folder / FIGURES) as temporary:
             temporary.write_bytes(seal(asdict(report)))
-
-
-def _numbers(subject: Subject, opened: Opened) -> str:
-    """Return the digest of all numbers that the model computes with; of one that shows none, that of its file."""
-    if subject.bounder is None:
-        return opened.fingerprint
-    if isinstance(opened.model, Network):
-        rows = subject.domain.sample(64, torch.Generator().manual_seed(0))
-        return fingerprint(chain_of(opened.model, rows.to(opened.model.device)))
-    assert opened.trees is not None
-    return fingerprint(opened.trees())

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+from torch import nn
 
 from neuronfair import __version__
 from neuronfair.certify.proof import Leaves, Proof
@@ -21,16 +22,16 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, parse_domain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
 from neuronfair.limits import TREE, check_size
-from neuronfair.model.chain import Chain
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.model.forest import Forest
 from neuronfair.store.columns import Texts, read_columns, write_columns
 from neuronfair.store.seal import Json
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
     from neuronfair.certify.space import Axis
 
-FORMAT = 1
+_KNOWN = {"torch", "neuronfair", "builtins"}  # whose classes hold no code of the user's
+FORMAT = 2
+OLD = 1  # the format whose fingerprints were of computed numbers
 DIGITS = 4000  # of a number of people: Python reads no longer ones
 _NUMBER = re.compile(rf"0|[1-9][0-9]{{0,{DIGITS - 1}}}")
 Run = tuple[int, int]  # codes from one to another, both included
@@ -73,35 +74,34 @@ class Certificate:
     domain: TableDomain
     decision: Decision
     where: str
-    fingerprint: str  # of the model's numbers
+    fingerprint: str  # of the stored numbers and of the code that is not torch's (`known_by`); nothing computed
     axes: tuple[Places, ...]
     proof: Proof
     version: str = __version__
 
 
-def fingerprint(model: Chain | Forest) -> str:
-    """Return a digest of all numbers that a model computes with."""
-    digest = hashlib.sha256()
-    for part in _parts(model):
-        if isinstance(part, Tensor):
-            array = part.detach().cpu().double().contiguous().numpy()
-            digest.update(f"{array.shape}".encode() + array.astype("<f8").tobytes())
-        else:
-            digest.update(f"{part!r};".encode())
-    return digest.hexdigest()
+def known_by(stored: str, module: nn.Module | None) -> str:
+    """Return what a certificate knows a model by: the digest of its stored numbers, and of its own Python code.
+
+    The same weights in a class with another forward() are another model. Classes of torch and of this package have no
+    code of the user's.
+    """
+    code = {_source(function) for part in (module.modules() if module is not None else ()) for function in _own(part)}
+    return hashlib.sha256("\0".join([stored, *sorted(code)]).encode()).hexdigest() if code else stored
 
 
-def _parts(model: Chain | Forest) -> Iterator[object]:
-    if isinstance(model, Forest):
-        for field in fields(model):
-            value = getattr(model, field.name)
-            yield from value if isinstance(value, tuple) else (value,)
-        return
-    for affine in model.affines:
-        yield from (affine.weight, affine.bias)
-    for curve in model.curves:
-        yield from (curve.name, curve.leak)
-    yield model.end
+def _own(part: nn.Module) -> list[Any]:
+    """Return the classes and functions of a part of a network that are not torch's."""
+    replaced = [value for value in vars(part).values() if inspect.isroutine(value)]
+    kinds = [kind for kind in type(part).__mro__ if kind.__module__.partition(".")[0] not in _KNOWN]
+    return [*kinds, *replaced]
+
+
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (TypeError, OSError):  # typed in, or compiled: known by its name only
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
 
 
 def write(path: Path, certificate: Certificate) -> None:
@@ -136,6 +136,8 @@ def read(path: Path) -> Certificate:
         columns, text = read_columns(path)
         check_size(len(text), path, times=TREE)
         note = json.loads(text) if text else None
+        if isinstance(note, dict) and note.get("format") == OLD:
+            raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")
         if not isinstance(note, dict) or note.get("format") != FORMAT:
             raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
         return _certificate(columns, note)
@@ -149,8 +151,8 @@ def read(path: Path) -> Certificate:
 def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) -> Certificate:
     domain = parse_domain(_text(note, "domain"))
     said = note["decision"]
-    decision = Decision(said["kind"], float(said["value"]))
-    if decision.kind not in get_args(DecisionKind) or not math.isfinite(decision.value):
+    decision = Decision(said["kind"], _number(said["value"], "the value of its decision"))
+    if decision.kind not in get_args(DecisionKind):
         raise ValueError(f"the decision {said} is unknown")
     axes = tuple(_places(domain, entry) for entry in _list(note, "axes"))
     found = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
@@ -166,7 +168,10 @@ def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) 
         raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
     leaves = Leaves(low, high, _numbers(fair), _numbers(discriminatory))
     people, alike, not_alike = (_whole(_text(note, name)) for name in ("people", "fair", "discriminatory"))
-    proof = Proof(people, alike, not_alike, int(note["boxes"]), float(note["seconds"]), leaves)
+    boxes, seconds = note["boxes"], _number(note["seconds"], "its seconds")
+    if type(boxes) is not int or min(boxes, seconds) < 0:
+        raise ValueError("its boxes or seconds are no numbers from 0 on")
+    proof = Proof(people, alike, not_alike, boxes, seconds, leaves)
     where, print_, version = (_text(note, name) for name in ("where", "fingerprint", "version"))
     return Certificate(domain, decision, where, print_, axes, proof, version)
 
@@ -202,6 +207,12 @@ def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"'{text[:40]}' is no number of people")
     return int(text)
+
+
+def _number(number: Any, what: str) -> float:
+    if type(number) not in (int, float) or not math.isfinite(number):
+        raise ValueError(f"{what} must be a finite number, is {str(number)[:40]!r}")
+    return float(number)
 
 
 def _text(note: Json, name: str) -> str:

@@ -60,7 +60,7 @@ def crown_of(
     first = affines[0]
     start = first(inputs) + sum((r.first for r in read), torch.zeros(len(first.bias), dtype=torch.float64))
     largest = sum((r.size for r in read), inputs.abs().amax(0))
-    # Weights that were found by asking are off by a rounding of the bias, too, for each input.
+    # Weights may be off by a rounding of the bias, too, for each input: see rounding.
     unread = not bool(((inputs - inputs[:1]).abs().amax(0) @ first.weight.abs().T).any())
     size = largest @ first.weight.abs().T + first.bias.abs() * (1 + largest.sum())
     affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from neuronfair.certify.check_ground import Bools, Floats, Ints
+from neuronfair.certify.check_conditions import Bools
+from neuronfair.certify.check_ground import Floats, Ints
 from neuronfair.certify.check_shares import Bounds, bounded
 
 FEW = 64  # combinations of places up to which everybody is asked at once
 SMALL = 4096  # and up to which everybody is asked before a box is cut
-POINTS = 1 << 17  # people, with all their twins, who are asked together
-MOST_PARTS = 1 << 16  # into which a box is cut before its claim is refused
+NUMBERS = 1 << 21  # that are computed together, in each thread
+MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
 LEVELS = 80  # of cuts
-PIECES = 1 << 12  # boxes that are looked at together
+DRAWN = 4  # cuts after which it is asked whether a claim can be true at all
+CHOSEN, DRAWS = 16, 2048  # boxes of which that is asked, and people drawn from each
+PIECES = 1 << 11  # boxes that are looked at together, at most
+GROUP = 1 << 10  # boxes that are cut together, at most
+TOGETHER = 1 << 17  # and their parts, unless it is one box
+THREADS = min(4, os.cpu_count() or 1)  # each with pieces of its own; numpy computes in all of them at once
 
 
 @dataclass(frozen=True)
@@ -59,19 +68,74 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
     most = ground.combinations(low, high).astype(object) * len(ground.values) + 1
     claims = [np.minimum(np.asarray(claim, dtype=object), most) for claim in (fair, discriminatory)]
     parts = _looked_at(bounds, low, high, np.arange(n), claims, first=True)
-    for _ in range(LEVELS):
+    people, sums = parts.people.astype(object), [parts.fair.astype(object), parts.discriminatory.astype(object)]
+    left = np.flatnonzero(_short(parts, claims, sums, n))
+    waiting = [left[i : i + GROUP] for i in range(0, len(left), GROUP)][::-1]
+    while waiting:
+        some = waiting.pop()
+        found = _cut(bounds, parts[some], [claim[some] for claim in claims])
+        if found is None:  # too many parts together, which a single box is refused for before
+            few = max(1, len(some) // 16)
+            waiting += [some[i : i + few] for i in range(0, len(some), few)][::-1]
+            continue
+        people[some], sums[0][some], sums[1][some], failed = found
+        if failed.any():
+            return Found(people, sums[0], sums[1], int(some[failed.argmax()]))
+    return Found(people, sums[0], sums[1], None)
+
+
+def _short(parts: Parts, claims: list[Any], sums: list[Any], n: int) -> Bools:
+    """Return of which boxes less is proved than is claimed, or which a rule still cuts: (n,)."""
+    unsure = np.bincount(parts.box[((parts.people == 0) & (parts.axis >= 0)).astype(bool)], minlength=n) > 0
+    return np.asarray(unsure | ((sums[0] < claims[0]) | (sums[1] < claims[1])).astype(bool))
+
+
+def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any, Bools] | None:
+    """Cut boxes until what is claimed is proved: the people, both sums, and which failed; None if parts are too many.
+
+    A box that is cut into too many parts has failed.
+    """
+    n = len(parts)
+    parts = replace(parts, box=np.arange(n))
+    for level in range(LEVELS + 1):
         sums = [_sums(parts.box, column, n) for column in (parts.fair, parts.discriminatory)]
-        unsure = _sums(parts.box, (parts.people == 0) & (parts.axis >= 0), n) > 0  # a rule cuts them
-        missing = ((sums[0] < claims[0]) | (sums[1] < claims[1])).astype(bool)
-        wanted = (missing | unsure.astype(bool))[parts.box] & (parts.axis >= 0)
-        crowded = np.bincount(parts.box, minlength=n) > MOST_PARTS
-        if not wanted.any() or (crowded & missing).any():
+        short = _short(parts, claims, sums, n)
+        wanted = short[parts.box] & (parts.axis >= 0)
+        crowded = bool((np.bincount(parts.box, minlength=n) > MOST_PARTS).any())
+        if not wanted.any() or crowded or level == LEVELS:
             break
+        if len(parts) > TOGETHER and n > 1:
+            return None
+        if level == DRAWN and (untrue := _untrue(bounds, parts, claims, short)).any():
+            return _sums(parts.box, parts.people, n), *sums, untrue
         cut = _largest(parts, wanted, [claim - sum_ for claim, sum_ in zip(claims, sums, strict=True)])
         parts = parts[~cut] + _halves(bounds, parts[cut], claims)
-    people = _sums(parts.box, parts.people, n)
-    failed = np.flatnonzero(missing | unsure.astype(bool))
-    return Found(people, sums[0], sums[1], int(failed[0]) if len(failed) else None)
+    return _sums(parts.box, parts.people, n), sums[0], sums[1], short
+
+
+def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bools:
+    """Return which of some boxes that are hard to prove claim what cannot be true, by people drawn from their parts.
+
+    Of a box that claims everybody, one person who is decided otherwise says so. Otherwise it takes more people than
+    chance allows once in 10¹² certificates (Hoeffding's inequality).
+    """
+    ground, draw = bounds.frame.ground, np.random.default_rng()
+    untrue = np.zeros(len(short), bool)
+    for number in np.flatnonzero(short)[:CHOSEN]:
+        mine = parts[(parts.box == number) & (parts.people > 0).astype(bool)]
+        people = mine.people.astype(object)
+        if not len(mine) or (parts.people[parts.box == number] == 0).any():
+            continue
+        share = (people / sum(people)).astype(np.float64)
+        part = draw.choice(len(mine), DRAWS, p=share / share.sum())
+        places = ground.drawn(mine.low[part], mine.high[part], draw)
+        valid, _ = ground.valid(places, places)
+        alike, flips = bounds.rows.decided(bounds.points(places), valid)
+        for claim, other in zip(claims, (flips, alike), strict=True):
+            rest = 1 - float(claim[number] / sum(people))
+            chance = math.sqrt(math.log(1e12) / (2 * DRAWS))
+            untrue[number] |= bool(other.mean() > (rest + chance if claim[number] < sum(people) else 0))
+    return untrue
 
 
 def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
@@ -107,8 +171,13 @@ def _halves(bounds: Bounds, parts: Parts, claims: list[Any]) -> Parts:
 
 
 def _looked_at(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
-    pieces = [slice(i, i + PIECES) for i in range(0, len(low), PIECES)]
-    parts = [_piece(bounds, low[p], high[p], box[p], [c[box[p]] for c in claims], first) for p in pieces]
+    step = max(1, min(PIECES, NUMBERS // bounds.numbers))
+
+    def piece(p: slice) -> Parts:
+        return _piece(bounds, low[p], high[p], box[p], [c[box[p]] for c in claims], first)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        parts = list(threads.map(piece, (slice(i, i + step) for i in range(0, len(low), step))))
     return Parts(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Parts)))
 
 
@@ -152,14 +221,14 @@ def _everybody(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any
     """Ask everybody in small boxes: how many people are surely decided alike, and how many surely not."""
     ground = bounds.frame.ground
     sizes = high - low + 1
-    counts = sizes.prod(1)
+    ends = np.cumsum(sizes.prod(1))
     found: list[Any] = [np.zeros(len(low), dtype=ground.exact) for _ in range(2)]
-    step = max(1, POINTS // (len(ground.values) * int(counts.max(initial=1))))
+    step = max(1, NUMBERS // (len(ground.values) * bounds.width))
     members = (valid & ground.counted).sum(1).astype(ground.exact)
-    for start in range(0, len(low), step):
-        some = np.arange(start, min(start + step, len(low)))
-        owner = some.repeat(counts[some])
-        rest = np.arange(len(owner)) - np.repeat(np.cumsum(counts[some]) - counts[some], counts[some])
+    for start in range(0, int(ends[-1]) if len(ends) else 0, step):
+        number = np.arange(start, min(start + step, ends[-1]))
+        owner = np.searchsorted(ends, number, side="right")
+        rest = number - np.where(owner > 0, ends[owner - 1], 0)
         places = np.empty((len(owner), low.shape[1]), dtype=np.int64)
         weight = members[owner]
         for axis in range(low.shape[1]):

@@ -15,10 +15,17 @@ from scipy import special
 from neuronfair.certify.certificate import CertificateError
 from neuronfair.certify.check_decision import EPS
 from neuronfair.certify.check_ground import Floats
-from neuronfair.model.chain import Curve
 
 POINTS = 33  # of the grid
 _TINY = 1e-9  # an interval narrower than this has no slope of its own
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An activation function by its name; a leaky ReLU by its slope below 0."""
+
+    name: str
+    leak: float = 0.0
 
 
 @dataclass(frozen=True)

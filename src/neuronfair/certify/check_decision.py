@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronfair.certify.certificate import CertificateError
-from neuronfair.certify.check_ground import Bools, Floats
+from neuronfair.certify.check_conditions import Bools
+from neuronfair.certify.check_ground import Floats
 from neuronfair.model.decision import Decision
 
 EPS = float(np.finfo(np.float64).eps)

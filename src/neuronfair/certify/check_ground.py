@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.certify.certificate import Certificate, CertificateError, Places
-from neuronfair.certify.where import allowed_codes
-from neuronfair.domain.rules import RuleBook
+from neuronfair.certify.check_conditions import Bools, region, rule_tables
 from neuronfair.domain.table import TableDomain
+from neuronfair.limits import check_size
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_VALUES = 10_000_000  # of one attribute
+MOST_COMBINATIONS = 4096  # of sensitive values
+MOST_PLACES = 1 << 20  # of all axes that are not linear
 PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
 REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
 ROWS = 1 << 14  # boxes that are looked at together
@@ -55,6 +56,7 @@ class Ground:
     domain: TableDomain
     axes: tuple[Places, ...]
     columns: tuple[int, ...]  # of the domain, one for each axis
+    sensitive: tuple[int, ...]  # of the domain
     place_of: tuple[Ints, ...]  # per axis: where each code stands, -1 outside the region
     values: Ints  # (values, sensitive columns) all combinations of sensitive codes
     counted: Bools  # (values,) whose people are counted; all are twins
@@ -128,6 +130,25 @@ class Ground:
                 return False
         return True
 
+    def drawn(self, low: Ints, high: Ints, draw: np.random.Generator) -> Ints:
+        """Return one place of each box, drawn so that all its combinations of codes are equally likely: (n, axes)."""
+        places = np.empty_like(low)
+        for axis, before in enumerate(self._before):
+            code = draw.integers(before[low[:, axis]], before[high[:, axis] + 1])
+            places[:, axis] = np.searchsorted(before, code, side="right") - 1
+        return places
+
+    def rows(self, places: Ints, draw: np.random.Generator) -> Ints:
+        """Return people at places, with every sensitive value, as rows of codes: (n, values, attributes)."""
+        rows = np.zeros((len(places), len(self.values), len(self.domain.attributes)), dtype=np.int64)
+        rows[..., self.sensitive] = self.values
+        for axis, (column, place) in enumerate(zip(self.columns, self.place_of, strict=True)):
+            codes = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
+            first = np.cumsum(self.counts[axis]) - self.counts[axis]
+            some = places[:, axis]
+            rows[..., column] = codes[first[some] + draw.integers(0, self.counts[axis][some])][:, None]
+        return rows
+
     def in_words(self, low: Ints, high: Ints) -> str:
         """Return a box in words: the attributes of which it does not hold everything."""
         parts = []
@@ -159,17 +180,26 @@ def _all(conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[i
 def ground_of(certificate: Certificate) -> Ground:
     """Return what a certificate speaks of; axes that are not those of its domain and region are refused."""
     domain = certificate.domain
-    allowed = [marks.numpy() for marks in allowed_codes(domain, certificate.where)]
+    for attribute in domain.attributes:
+        if attribute.size > MOST_VALUES:
+            raise CertificateError(
+                f"'{attribute.name}' has {attribute.size:,} values; {MOST_VALUES:,} at most can be checked"
+            )
+    check_size(sum(attribute.size for attribute in domain.attributes), "the values of its attributes", times=64)
+    allowed = region(domain, certificate.where)
     names = [axis.column for axis in certificate.axes]
     free = [name for name in domain.names if name not in domain.sensitive]
     if sorted(names) != sorted(free):
         raise CertificateError(f"its axes are {', '.join(names)}, and must be {', '.join(free)}, each once")
-    columns = tuple(domain.column(name) for name in names)
+    if sum(1 if axis.linear else len(axis) for axis in certificate.axes) > MOST_PLACES:
+        raise CertificateError(
+            f"its axes have more than {MOST_PLACES:,} places that are no numbers, too many to be checked"
+        )
+    columns = tuple(domain.names.index(name) for name in names)
+    sensitive = tuple(domain.names.index(name) for name in domain.sensitive)
     places = []
     for axis, column in zip(certificate.axes, columns, strict=True):
         size = domain.attributes[column].size
-        if size > MOST_VALUES:
-            raise CertificateError(f"'{axis.column}' has {size:,} values; {MOST_VALUES:,} at most can be checked")
         place = np.full(size, -1)
         if axis.linear:
             first, last = axis.runs[0][0]
@@ -181,22 +211,42 @@ def ground_of(certificate: Certificate) -> Ground:
         if not np.array_equal(place >= 0, allowed[column]):
             raise CertificateError(f"the places of '{axis.column}' do not hold just the values of the region")
         places.append(place)
-    values = domain.sensitive_values.cpu().numpy()
+    if domain.has_bands:
+        raise CertificateError("a sensitive attribute is in bands, about which nothing can be certified")
+    values = _combinations([domain.attributes[column].size for column in sensitive])
     counted = np.ones(len(values), bool)
-    for j, column in enumerate(domain.sensitive_columns):
+    for j, column in enumerate(sensitive):
         counted &= allowed[column][values[:, j]]
     rules = []
-    for parts in RuleBook(domain.attributes, domain.rules).conditions:
-        when, then = ([_condition(domain, columns, places, values, c, m.numpy()) for c, m in part] for part in parts)
+    for rule in domain.rules:
+        parts = rule_tables(domain, rule)
+        when, then = (
+            [
+                _condition(domain, columns, places, values[:, sensitive.index(c)] if c in sensitive else None, c, m)
+                for c, m in part
+            ]
+            for part in parts
+        )
         rules.append((when, then))
-    return Ground(domain, certificate.axes, columns, tuple(places), values, counted, tuple(rules))
+    return Ground(domain, certificate.axes, columns, sensitive, tuple(places), values, counted, tuple(rules))
+
+
+def _combinations(sizes: Sequence[int]) -> Ints:
+    """Return all combinations of sensitive codes: (values, columns)."""
+    count = math.prod(sizes)
+    if count > MOST_COMBINATIONS:
+        raise CertificateError(
+            f"it has {count:,} combinations of sensitive values; {MOST_COMBINATIONS:,} at most are checked"
+        )
+    return np.stack([part.ravel() for part in np.indices(sizes)], 1)
 
 
 def _condition(
-    domain: TableDomain, columns: Sequence[int], places: Sequence[Ints], values: Ints, column: int, met: Bools
+    domain: TableDomain, columns: Sequence[int], places: Sequence[Ints], values: Ints | None, column: int, met: Bools
 ) -> _Condition:
-    if column not in columns:
-        return _Condition(None, met[values[:, domain.sensitive_columns.index(column)]])
+    """Return a condition on an axis, or on the sensitive codes `values` of its attribute."""
+    if values is not None:
+        return _Condition(None, met[values])
     axis = columns.index(column)
     place = places[axis]
     inside = place >= 0

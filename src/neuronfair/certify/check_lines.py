@@ -2,25 +2,38 @@
 
 A line is a number for every feature and a constant. A linear axis has one feature, what one place more adds; another
 axis has one for each place.
+
+People above 0 are counted by waves. Over a box a line is T - need, where T is a sum of independent terms, one for each
+axis, all at least 0. With y = (T - need) / P, where P is so large that |y| < 1,
+
+    [T > need] = y + 1/2 + ψ(-y),    ψ(y) = y - floor(y) - 1/2,
+
+and Vaaler's polynomial of M - 1 waves is nowhere farther from ψ than Fejér's kernel divided by 2M (H. L. Montgomery,
+Ten Lectures, 1994, chapter 1, theorem 6). All waves are computed, each as the product of what it is for every axis;
+nothing is left out or estimated.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtr
 
+from neuronfair.certify.check_conditions import Bools
 from neuronfair.certify.check_decision import EPS
-from neuronfair.certify.check_ground import Bools, Floats, Ground, Ints
+from neuronfair.certify.check_ground import Floats, Ground, Ints
 
-BINS = 512  # of the grid on which the terms of a line are added
+WAVES = 256  # M
 NUMBERS = 1 << 19  # that are handled together
-FFT = 1e-11  # more than the rounding of products of Fourier transforms of shares
+ROUNDING = 1e-8  # more than what rounding can do to a sum of waves, for each axis
+APART = 0.01  # of a period, by which its end lies beyond all sums: there a wave jumps, too
+STILL = 1e-3  # of codes · sin a: below this it is a whole turn
 WORTH = 0.005  # a share that is likely smaller is not counted
-ON_GRID = 1e-9  # of a bin: what lies so close below a point of the grid is taken for it
 
 
 @dataclass(frozen=True)
@@ -91,11 +104,13 @@ class Frame:
 
     def guess(self, low: Ints, high: Ints, slopes: Floats, at: Floats) -> Floats:
         """Return about the share of each box where lines (n, lines, features) are above 0: (n, lines)."""
-        variance = self.reach(low, high, slopes) ** 2 / 12
-        ahead = self.mean(low, high, slopes) + at
-        return np.asarray(ndtr(ahead / np.sqrt(variance.sum(-1) + 1e-300)))
+        return np.asarray(ndtr((self.mean(low, high, slopes) + at) / self.spread(low, high, slopes)))
 
-    def share_above(self, low: Ints, high: Ints, slopes: Floats, at: Floats, bins: int = BINS) -> Floats:
+    def spread(self, low: Ints, high: Ints, slopes: Floats) -> Floats:
+        """Return about the standard deviation of lines (n, lines, features) over each box: (n, lines)."""
+        return np.asarray(np.sqrt((self.reach(low, high, slopes) ** 2 / 12).sum(-1) + 1e-300))
+
+    def share_above(self, low: Ints, high: Ints, slopes: Floats, at: Floats, waves: int = WAVES) -> Floats:
         """Return at least the share of each box's combinations of codes where lines (n, features) are above 0: (n,).
 
         It is 1 only where the whole box lies above, and 0 where counting is not worth it.
@@ -108,47 +123,73 @@ class Frame:
         asked = np.flatnonzero((least <= 0) & (least + reach.sum(1) > 0))
         likely = self.guess(low[asked], high[asked], slopes[asked, None], at[asked, None])[:, 0]
         asked = asked[likely > WORTH]
-        step = max(1, NUMBERS // bins)
+        step = max(1, NUMBERS // (waves * max(1, len(self.linear))))
         for start in range(0, len(asked), step):
             some = asked[start : start + step]
-            result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some], bins)
+            result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some], waves)
         return result
 
-    def _counted(self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats, bins: int) -> Floats:
-        """Return at least the share where terms that are at least 0, rounded down to a grid, exceed `need`.
-
-        The distribution of the sum is the convolution of those of the terms, one for each axis.
-        """
-        n, axes = len(low), len(self.ground.axes)
-        size = reach.sum(1) / (bins - axes - 4)  # of a bin
-        steep = np.abs(slopes[:, self.starts[self.linear]]) * (high > low)[:, self.linear]
-        steepest = steep.max(1, initial=0.0)  # such an axis gets a grid on which its terms lie exactly
-        size = np.where(steepest > size, steepest / np.maximum(1, np.floor(steepest / size)), size)
-        transform = np.ones((n, bins // 2 + 1), dtype=np.complex128)
-        terms, places = steep / size[:, None], (high - low + 1.0)[:, self.linear]
-        # The axes by their reach: few bins are needed for most of them.
-        order = np.argsort(-terms * (places - 1), axis=1)
-        terms, places = np.take_along_axis(terms, order, 1), np.take_along_axis(places, order, 1)
-        for term, count in zip(terms.T, places.T, strict=True):
-            some = np.flatnonzero(term * (count - 1) > ON_GRID)
-            if not len(some):
-                break
-            term, count = term[some, None], count[some, None]
-            edges = np.arange(int((term * (count - 1)).max()) + 3) - ON_GRID
-            below = np.minimum(np.ceil(edges / term), count)  # how many places lie below each edge
-            below[:, 0] = 0
-            transform[some] *= np.fft.rfft(np.diff(below, axis=1) / count, bins)
+    def _counted(self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats, waves: int) -> Floats:
+        """Return at least the share where terms that are at least 0 exceed `need`, which is at least 0."""
+        most = reach.sum(1)
+        need = need + 8 * EPS * (len(self.ground.axes) + 4) * (need + most)
+        codes = (high - low + 1.0)[:, self.linear]
+        steep = np.where(codes > 1, np.abs(slopes[:, self.starts[self.linear]]), 0.0)
+        period = np.maximum(np.maximum(need, most - need), 1e-280) * (1 + APART)
+        # A wave of an axis with the terms 0, s, 2s, … is sin(codes · a) / (codes · sin a), a = π s k / period.
+        flat = steep == 0
+        codes = np.where(flat, 1.0, codes)
+        angle = np.where(flat, 1.0, math.pi * steep / period[:, None])  # of one code it is 1 whatever the angle
+        below = codes[..., None] * _sines(angle, waves)
+        above = _sines(angle * codes, waves)
+        still = np.nonzero(np.abs(below) < STILL)  # whole turns, where a series is exact and the quotient is not
+        turns = (angle[still[:2]] * (still[2] + 1), codes[still[:2]], below[still])
+        below[still] = 1.0
+        above /= below
+        above[still] = np.sign(np.cos(turns[0]) * np.cos(turns[0] * turns[1])) * (
+            1 - turns[2] ** 2 * (1 - turns[1] ** -2.0) / 6
+        )
+        wave = above.prod(1)
+        middle = (steep * (codes - 1)).sum(1) / 2 - need
+        turned = wave * _powers(2 * math.pi * middle / period, waves)
+        mean = middle
         for axis, features in self.tables():
-            some = np.flatnonzero(reach[:, axis] > size * ON_GRID)
-            if len(some):
-                out = self.outside(low[some], high[some], axis)
-                own = np.where(out, np.inf, slopes[some, features])
-                term = np.where(out, 0, own - own.min(1, keepdims=True)) / size[some, None]
-                place = np.floor(term + ON_GRID).astype(np.int64) + bins * np.arange(len(some))[:, None]
-                share = self._shares(low[some], high[some], axis)
-                filled = np.bincount(place.ravel(), share.ravel(), bins * len(some)).reshape(-1, bins)
-                transform[some] *= np.fft.rfft(filled)
-        # Sums up to this bin may be too small.
-        last = np.floor(need / size * (1 + 8 * EPS) + 2 * axes * ON_GRID).astype(np.int64)
-        below = np.cumsum(np.fft.irfft(transform, bins), axis=1)[np.arange(n), np.minimum(last, bins - 1)]
-        return np.asarray(np.clip(np.where(last >= bins, 0, 1 - below - FFT), 0, 1 - FFT))
+            out = self.outside(low, high, axis)
+            own = np.where(out, np.inf, slopes[:, features])
+            term = np.where(out, 0, own - own.min(1, keepdims=True))
+            share = self._shares(low, high, axis)
+            angle, step = 2 * math.pi * term / period[:, None], max(1, NUMBERS // (waves * len(low)))
+            parts = (slice(i, i + step) for i in range(0, term.shape[1], step))
+            turned *= sum((share[:, part, None] * _powers(angle[:, part], waves)).sum(1) for part in parts)
+            mean = mean + (share * term).sum(1)
+        sines, cosines = _weights(waves)
+        rounding = ROUNDING * (len(self.ground.axes) + 10)
+        found = mean / period + 0.5 + turned.imag @ sines - turned.real @ cosines - 0.5 / waves - rounding
+        found[~np.isfinite(found)] = 0.0
+        return np.asarray(np.clip(found, 0, 1 - rounding))
+
+
+def _weights(waves: int) -> tuple[Floats, Floats]:
+    """Return by what sines and cosines of the waves k = 1, …, M - 1 are multiplied."""
+    k = np.arange(1, waves)
+    part = k / waves
+    vaaler = (math.pi * part * (1 - part) / np.tan(math.pi * part) + part) / (math.pi * k)
+    return vaaler, (1 - part) / waves
+
+
+def _sines(angle: Floats, waves: int) -> Floats:
+    """Return sin(k angle) for k = 1, …, M - 1: (…, M - 1)."""
+    side = math.isqrt(waves - 1) + 1
+    near, far = (angle[..., None] * np.arange(*ends) for ends in ((side,), (0, waves, side)))
+    whole = np.sin(far)[..., :, None] * np.cos(near)[..., None, :]
+    whole += np.cos(far)[..., :, None] * np.sin(near)[..., None, :]
+    return np.asarray(whole.reshape(*angle.shape, far.shape[-1] * side)[..., 1:waves])
+
+
+def _powers(angle: Floats, waves: int) -> npt.NDArray[np.complex128]:
+    """Return exp(i k angle) for k = 1, …, M - 1: (…, M - 1)."""
+    side = math.isqrt(waves - 1) + 1
+    near = np.exp(1j * angle[..., None] * np.arange(side))
+    far = np.exp(1j * angle[..., None] * np.arange(0, waves, side))
+    whole = far[..., :, None] * near[..., None, :]
+    return np.asarray(whole.reshape(*angle.shape, whole.shape[-2] * side)[..., 1:waves])

@@ -14,12 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from neuronfair.certify.certificate import CertificateError
-from neuronfair.certify.check_curves import Between, between, extent, inexact, largest, steepest, value
+from neuronfair.certify.check_conditions import Bools
+from neuronfair.certify.check_curves import Between, Curve, between, extent, inexact, largest, steepest, value
 from neuronfair.certify.check_decision import EPS, Signed
-from neuronfair.certify.check_ground import Bools, Floats, Ground, Ints
+from neuronfair.certify.check_ground import Floats, Ground, Ints
 from neuronfair.certify.check_lines import Frame
-from neuronfair.model.chain import Chain, Curve
-from neuronfair.model.encoding import Encoding, TableEncoding, middle_of
+from neuronfair.certify.check_reader import Layer, ReadNetwork
+from neuronfair.domain.attribute import Attribute
+from neuronfair.limits import check_size
 
 MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
 NUMBERS = 1 << 20  # of the largest array of a pass
@@ -54,17 +56,33 @@ class Layers:
     first: Floats  # (features, neurons) what each feature adds to the first layer
     start: Floats  # (values, neurons) what the sensitive values and all else add
     size: Floats  # (neurons,) how large the numbers are that are added there
-    weights: tuple[Floats, ...]  # of the layers after the first; the last gives the signed margins
-    biases: tuple[Floats, ...]
+    after: tuple[Layer, ...]  # the layers after the first; the last gives the signed margins
     curves: tuple[Curve, ...]
+    rounding: float  # how much of the sizes of numbers a sum of their products may be off
 
     def lines(self, low: Ints, high: Ints, joint: bool) -> Lines:
         """Return lines below the signed margins over boxes; joint ones have the same slopes for all values."""
         copies = 1 if joint else len(self.start)
-        widest = max(w.size for w in (*self.weights, self.first))
-        step = max(1, NUMBERS // (2 * widest * copies))
+        widest = max(w.size * copies + len(w) * len(self.start) for w in self._matrices)
+        step = max(1, NUMBERS // (2 * widest))
         parts = [self._lines(low[i : i + step], high[i : i + step], copies) for i in range(0, len(low), step)]
         return Lines.joined(parts)
+
+    @property
+    def _matrices(self) -> list[Floats]:
+        return [self.first.T, *(layer.weight for layer in self.after)]
+
+    @property
+    def width(self) -> int:
+        """How many numbers one person with one sensitive value takes, at most."""
+        return max(len(weight) for weight in self._matrices)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the lines of a box take."""
+        values = len(self.start)
+        copies = values if self.single else 1
+        return len(self.rows.matrix) * (copies * self.frame.features + 2 * values)
 
     @property
     def single(self) -> bool:
@@ -73,9 +91,9 @@ class Layers:
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where all valid sensitive values surely lead to the same numbers."""
-        alike = (self.start[None] == self.start[:, None]).all(-1)  # (values, values)
-        first = valid.argmax(1)
-        return np.asarray((alike[first] | ~valid).all(1))
+        _, kind = np.unique(self.start, axis=0, return_inverse=True)  # values that add the same are of one kind
+        mine = kind.reshape(-1)[valid.argmax(1)]
+        return np.asarray(((kind.reshape(1, -1) == mine[:, None]) | ~valid).all(1))
 
     def points(self, places: Ints) -> Floats:
         """Return signed margins of people at places, rounded down: (n, values, rows)."""
@@ -84,49 +102,46 @@ class Layers:
             linear = self.frame.ground.axes[axis].linear
             x += places[:, axis, None] * self.first[start] if linear else self.first[start + places[:, axis]]
         x = x[:, None] + self.start
-        off = np.broadcast_to(self._rounding * self.size, x.shape)
-        for curve, weight, bias in zip(self.curves, self.weights, self.biases, strict=True):
+        off = np.broadcast_to(self.rounding * self.size, x.shape)
+        for curve, layer in zip(self.curves, self.after, strict=True):
             y = value(curve, x)
-            off = (steepest(curve) * off + inexact(curve) + 16 * EPS * np.abs(y)) @ np.abs(weight.T)
-            off = off + self._rounding * (np.abs(y) @ np.abs(weight.T) + np.abs(bias))
-            x = y @ weight.T + bias
+            off = (steepest(curve) * off + inexact(curve) + 16 * EPS * np.abs(y)) @ np.abs(layer.weight.T)
+            off = off + self.rounding * (np.abs(y) @ layer.weight_size.T + layer.bias_size)
+            x = y @ layer.weight.T + layer.bias
         return np.asarray(x - off * (1 + 1e-6))
-
-    @property
-    def _rounding(self) -> float:
-        """How much of the sizes of numbers a sum of their products may be off."""
-        widest = max(self.first.shape[0], *(w.shape[1] for w in (*self.weights, self.first.T)))
-        return 2 * EPS * float(widest + 16)
 
     def _lines(self, low: Ints, high: Ints, copies: int) -> Lines:
         n = len(low)
         if not self.curves:
             slopes = np.broadcast_to(self.first.T, (n, 1, *self.first.T.shape))
-            at = np.broadcast_to(self.start - self._rounding * self.size, (n, *self.start.shape))
+            at = np.broadcast_to(self.start - self.rounding * self.size, (n, *self.start.shape))
             return Lines(slopes, at, self.frame.least(low, high, slopes[:, 0])[:, None] + at)
         repeated = low.repeat(copies, 0), high.repeat(copies, 0)
         ways: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
         both = np.concatenate([self.first.T, -self.first.T])
         least = self.frame.least(low, high, np.broadcast_to(both, (n, *both.shape)))
         half = len(self.size)
-        error = self._rounding * self.size
+        error = self.rounding * self.size
         ends = (self.start, self.start) if copies > 1 else (self.start.min(0), self.start.max(0))
         lowest = (least[:, None, :half] + ends[0] - error).reshape(n * copies, -1)
         highest = (-least[:, None, half:] + ends[1] + error).reshape(n * copies, -1)
         sizes = [np.broadcast_to(self.size, lowest.shape)]
         found: list[tuple[Floats, Floats]] = []
         for number, curve in enumerate(self.curves):
-            weight, bias = self.weights[number], self.biases[number]
-            sizes.append(largest(curve, lowest, highest) @ np.abs(weight.T) + np.abs(bias))
+            weight, bias, weight_size, bias_size = self.after[number]
+            sizes.append(largest(curve, lowest, highest) @ weight_size.T + bias_size)
             last = number == len(self.curves) - 1
-            asked, added = (weight, bias) if last else (np.concatenate([weight, -weight]), np.append(bias, -bias))
+            asked, added, size = weight, bias, sizes[-1]
+            if not last:
+                asked, added = np.concatenate([weight, -weight]), np.append(bias, -bias)
+                size = np.concatenate([size, size], 1)
             found = []
             for flat, relaxed in enumerate(ways):
                 relaxed.append(between(curve, lowest, highest, bool(flat)))
-                found.append(self._carried(relaxed, asked, added, sizes, copies == 1))
+                found.append(self._carried(relaxed, asked, added, size, sizes, copies == 1))
             # The better of both ways, and of what the activations themselves allow.
             least = np.max([self.frame.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
-            least = np.maximum(least, self._plain(curve, lowest, highest, asked, added)[..., None])
+            least = np.maximum(least, self._plain(curve, lowest, highest, asked, added, size)[..., None])
             if not last:
                 bounds, half = least.min(-1), len(weight)
                 lowest, highest = bounds[:, :half], np.maximum(-bounds[:, half:], bounds[:, :half])
@@ -138,24 +153,28 @@ class Layers:
         at, least = (a.transpose(0, 2, 1) if copies == 1 else a.reshape(n, copies, -1) for a in (at, least))
         return Lines(slopes.reshape(n, copies, *slopes.shape[1:]), at, least)
 
-    def _plain(self, curve: Curve, low: Floats, high: Floats, asked: Floats, added: Floats) -> Floats:
-        """Return the least that combinations of activations can be, by the range of each: (n, lines)."""
+    def _plain(self, curve: Curve, low: Floats, high: Floats, asked: Floats, added: Floats, size: Floats) -> Floats:
+        """Return the least that combinations of activations of such a size can be, by the range of each: (n, lines)."""
         first, last = extent(curve, low, high)
         up, down = np.maximum(asked, 0).T, np.minimum(asked, 0).T
-        error = np.maximum(np.abs(first), np.abs(last)) @ np.abs(asked.T) + np.abs(added)
-        return np.asarray(first @ up + last @ down + added - self._rounding * error)
+        return np.asarray(first @ up + last @ down + added - self.rounding * size)
 
     def _carried(
-        self, relaxed: Sequence[Between], asked: Floats, added: Floats, sizes: Sequence[Floats], joint: bool
+        self,
+        relaxed: Sequence[Between],
+        asked: Floats,
+        added: Floats,
+        size: Floats,
+        sizes: Sequence[Floats],
+        joint: bool,
     ) -> tuple[Floats, Floats]:
         """Return lines below combinations of the last layer's activations (lines, neurons), plus what is added.
 
-        There is a constant for every value, or for the one of each copy. `sizes` says for each layer how large the
-        numbers are that its neurons add up.
+        There is a constant for every value, or for the one of each copy. `size` says how large the numbers are that
+        the lines add up, and `sizes` for each layer those that its neurons do.
         """
-        n = len(sizes[-1])
+        n, error = len(size), size
         at = np.broadcast_to(added, (n, len(asked)))
-        error = np.abs(at)
         slopes = np.broadcast_to(asked, (n, *asked.shape))
         for number in reversed(range(len(relaxed))):
             r = relaxed[number]
@@ -165,37 +184,39 @@ class Layers:
             slopes = up * r.low[:, None] + down * r.high[:, None]
             error = error + _dot(np.abs(slopes), sizes[number])
             if number:
-                at = at + slopes @ self.biases[number - 1]
-                slopes = slopes @ self.weights[number - 1]
+                at = at + slopes @ self.after[number - 1].bias
+                slopes = slopes @ self.after[number - 1].weight
         if joint:
             started = slopes @ self.start.T
         else:
             started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(
                 *at.shape, 1
             )
-        return slopes @ self.first.T, at[..., None] + started - self._rounding * error[..., None]
+        return slopes @ self.first.T, at[..., None] + started - self.rounding * error[..., None]
 
 
 def _dot(rows: Floats, numbers: Floats) -> Floats:
     return np.asarray((rows @ numbers[..., None])[..., 0])
 
 
-def layers_of(chain: Chain, encoding: Encoding, ground: Ground, rows: Signed) -> Layers:
-    """Return a chain over the places of a certificate; places that it tells apart are refused."""
-    if not isinstance(encoding, TableEncoding):
-        raise CertificateError("the network does not read rows of a table")
-    affines = [(a.weight.detach().cpu().numpy(), a.bias.detach().cpu().numpy()) for a in chain.affines]
-    curves = list(chain.curves)
-    weight, bias = affines.pop()
+def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: Ground, rows: Signed) -> Layers:
+    """Return a network over the places of a certificate; places that it tells apart are refused.
+
+    `attributes` say how a row of codes becomes the numbers that the network takes.
+    """
+    *layers, end = network.layers
+    curves = list(network.curves)
     matrix, offset = (rows.matrix[:1], np.zeros(1)) if rows.squash else (rows.matrix, rows.offset)
-    slack = 4 * EPS * (np.abs(matrix) @ np.abs(bias) + np.abs(offset))
-    affines.append((matrix @ weight, matrix @ bias + offset - slack))
+    size = np.abs(matrix) @ end.weight_size, np.abs(matrix) @ end.bias_size + np.abs(offset)
+    layers.append(Layer(matrix @ end.weight, matrix @ end.bias + offset - 4 * EPS * size[1], *size))
     if rows.squash:
         curves.append(Curve("sigmoid"))
-        affines.append((np.array([[1.0], [-1.0]]), np.zeros(2)))
-    read = _Read(encoding, affines[0][0])
+        signs, nothing = np.array([[1.0], [-1.0]]), np.zeros(2)
+        layers.append(Layer(signs, nothing, np.abs(signs), nothing))
     frame = Frame(ground)
-    start, size, features = affines[0][1], np.abs(affines[0][1]), list[Floats]()
+    check_size(frame.features * len(layers[0].bias), "the places of its axes", times=64)
+    read = _Inputs(tuple(attributes), layers[0])
+    start, size_at, features = layers[0].bias, layers[0].bias_size, list[Floats]()
     for axis, column, place in zip(ground.axes, ground.columns, ground.place_of, strict=True):
         codes = np.flatnonzero(place >= 0)
         if axis.linear:
@@ -205,54 +226,84 @@ def layers_of(chain: Chain, encoding: Encoding, ground: Ground, rows: Signed) ->
         else:
             table, large = read.table(column, codes, place[codes])
             features.append(table)
-        size = size + large
+        size_at = size_at + large
     values = np.broadcast_to(start, (len(ground.values), len(start)))
-    for j, column in enumerate(ground.domain.sensitive_columns):
+    for j, column in enumerate(ground.sensitive):
         codes = np.arange(ground.domain.attributes[column].size)
         table, large = read.table(column, codes, codes)
-        values, size = values + table[ground.values[:, j]], size + large
-    weights, biases = zip(*affines[1:], strict=True) if len(affines) > 1 else ((), ())
-    return Layers(frame, rows, np.concatenate(features), values, size, weights, biases, tuple(curves))
+        values, size_at = values + table[ground.values[:, j]], size_at + large
+    widths = [network.widest, *(layer.weight.shape[1] for layer in layers)]
+    rounding = EPS * max(2, network.steps) * float(max(frame.features, *widths) + 16)
+    return Layers(frame, rows, np.concatenate(features), values, size_at, tuple(layers[1:]), tuple(curves), rounding)
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Inputs:
     """How the codes of an attribute become numbers, and what those add to the first layer."""
 
-    encoding: TableEncoding
-    weight: Floats  # (neurons, width)
+    attributes: tuple[Attribute, ...]
+    layer: Layer
+
+    def _own(self, column: int) -> tuple[Floats, Floats]:
+        """Return what the layer multiplies an attribute's numbers by, and how large that is: (neurons, numbers)."""
+        start = sum(map(numbers_of, self.attributes[:column]))
+        mine = slice(start, start + numbers_of(self.attributes[column]))
+        return self.layer.weight[:, mine], self.layer.weight_size[:, mine]
+
+    def _straight(self, column: int) -> tuple[Floats, Floats, float, float]:
+        """Return weights and their size for an attribute of one number, and what a code and none make of it."""
+        attribute = self.attributes[column]
+        own, large = self._own(column)
+        if not attribute.given:
+            nothing = np.zeros(len(self.layer.bias))
+            return nothing, nothing, 0.0, 0.0
+        low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
+        if attribute.encode == "scaled":
+            return own[:, 0], large[:, 0], step / attribute.scale, (low - attribute.center) / attribute.scale
+        return own[:, 0], large[:, 0], step, low
 
     def line(self, column: int, codes: Ints) -> tuple[Floats, Floats, Floats]:
         """Return what one place more adds, what the first place does, and how large it all is: (neurons,) each."""
-        attribute = self.encoding.attributes[column]
+        attribute = self.attributes[column]
         if len(codes) == 2:  # which always lie on a line
             added, large = self.table(column, codes, np.arange(2))
             return added[1] - added[0], added[0], large
-        if bool(self.encoding.is_block[column]) or attribute.empty in (codes[0], codes[-1]):
+        if attribute.encode == "onehot" or attribute.empty in (codes[0], codes[-1]):
             raise CertificateError(f"the network does not read '{attribute.name}' as a number, as the certificate says")
-        own = self.weight[:, int(self.encoding.offset[column])]
-        factor, shift = self.encoding.lines[column]
-        return own * factor, own * (factor * codes[0] + shift), np.abs(own) * (abs(factor) * codes[-1] + abs(shift))
+        own, large, factor, shift = self._straight(column)
+        return own * factor, own * (factor * codes[0] + shift), large * (abs(factor) * codes[-1] + abs(shift))
 
     def table(self, column: int, codes: Ints, place: Ints) -> tuple[Floats, Floats]:
         """Return what each place adds, (places, neurons), and how large it is; its codes must add the same."""
         order = np.argsort(place, kind="stable")
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
-        offset, attribute = int(self.encoding.offset[column]), self.encoding.attributes[column]
-        if bool(self.encoding.is_block[column]):
-            added = self.weight.T[offset + codes[order]]
+        attribute = self.attributes[column]
+        if attribute.encode == "onehot":
+            block, size = self._own(column)
+            added = block.T[codes[order]]
             low, high = np.minimum.reduceat(added, starts), np.maximum.reduceat(added, starts)
-            large = np.abs(added).max(0)
+            large = size.max(1)
         else:
-            factor, shift = self.encoding.lines[column]
+            own, size, factor, shift = self._straight(column)
             spot = codes[order].astype(np.float64)
             if attribute.empty is not None:
-                spot = np.where(spot == attribute.empty, middle_of(attribute), spot)
-            numbers, own = factor * spot + shift, self.weight[:, offset]
+                spot = np.where(spot == attribute.empty, _middle(attribute), spot)
+            numbers = factor * spot + shift
             low, high = (f.reduceat(numbers, starts)[:, None] * np.abs(own) for f in (np.minimum, np.maximum))
-            large = np.abs(own) * (abs(factor) * np.abs(spot).max() + abs(shift))
+            large = size * (abs(factor) * np.abs(spot).max() + abs(shift))
         if ((high - low) > 8 * EPS * large).any():
             raise CertificateError(f"a place of '{attribute.name}' holds values that the network tells apart")
-        if not bool(self.encoding.is_block[column]):
+        if attribute.encode != "onehot":
             low = low * np.sign(own)
         return low, large
+
+
+def numbers_of(attribute: Attribute) -> int:
+    """Return how many numbers a network is given for an attribute."""
+    return attribute.size if attribute.encode == "onehot" else int(attribute.encode != "none")
+
+
+def _middle(attribute: Attribute) -> float:
+    """Return the place among an attribute's numbers at which a network sees an empty cell."""
+    center = (attribute.center - attribute.low) / attribute.step
+    return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2

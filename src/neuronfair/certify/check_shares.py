@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from scipy.special import ndtr
 
+from neuronfair.certify.check_conditions import Bools
 from neuronfair.certify.check_decision import Signed
-from neuronfair.certify.check_ground import Bools, Floats, Ints
+from neuronfair.certify.check_ground import Floats, Ints
 from neuronfair.certify.check_lines import WORTH, Frame
 from neuronfair.certify.check_network import Lines
 
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
-BINS, FINE = 256, 1024  # of the grids on which shares are counted, at first and then
+FEW, MANY = 128, 512  # waves by which shares are counted, at first and then
 
 
 class Bounds(Protocol):
@@ -27,6 +29,14 @@ class Bounds(Protocol):
     @property
     def rows(self) -> Signed:
         """What is asked of it."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers one person with one sensitive value takes, at most."""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the lines of a box take."""
 
     @property
     def single(self) -> bool:
@@ -48,7 +58,7 @@ def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Fl
     Where less than is needed is proved, it is tried with more effort.
     """
     joint = bounds.lines(low, high, True)
-    shares = _shares(bounds, low, high, valid, needed, joint, BINS)
+    shares = _shares(bounds, low, high, valid, needed, joint, FEW)
     axis = _axis(bounds.frame, low, high, valid, joint)
     for single in (False, True):
         short = np.flatnonzero(((shares[0] < needed[0]) | (shares[1] < needed[1])) & (shares.max(0) < 1))
@@ -56,7 +66,7 @@ def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Fl
             break
         box = low[short], high[short], valid[short]
         lines = bounds.lines(*box[:2], False) if single else joint.chosen(short)
-        again = _shares(bounds, *box, [need[short] for need in needed], lines, FINE)
+        again = _shares(bounds, *box, [need[short] for need in needed], lines, MANY)
         shares[:, short] = np.maximum(shares[:, short], again)
     return shares[0], shares[1], axis
 
@@ -71,7 +81,7 @@ def _axis(frame: Frame, low: Ints, high: Ints, valid: Bools, lines: Lines) -> In
 
 
 def _shares(
-    bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: Lines, bins: int
+    bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: Lines, waves: int
 ) -> Floats:
     """Return at least the shares of boxes that are decided alike and not, by some lines: (2, n)."""
     frame, rows = bounds.frame, bounds.rows
@@ -80,7 +90,7 @@ def _shares(
     for share, need, counted in zip(shares, needed, (_alike, _flips), strict=True):
         some = np.flatnonzero(~(whole[0] | whole[1]) & (need > 0))
         if len(some):
-            box = _Box(frame, low[some], high[some], valid[some], bins)
+            box = _Box(frame, low[some], high[some], valid[some], waves)
             share[some] = counted(box, rows, lines.chosen(some))
     return shares
 
@@ -93,17 +103,17 @@ def _over(what: Callable[[Ints, Ints, Floats], Floats], low: Ints, high: Ints, l
 
 @dataclass(frozen=True)
 class _Box:
-    """Boxes whose shares are counted on a grid of so many bins."""
+    """Boxes whose shares are counted by so many waves."""
 
     frame: Frame
     low: Ints
     high: Ints
     valid: Bools
-    bins: int
+    waves: int
 
     def above(self, slopes: Floats, at: Floats, some: Ints | slice = slice(None)) -> Floats:
         """Return at least the share of some boxes where lines are above 0."""
-        return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.bins)
+        return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.waves)
 
 
 def _alike(box: _Box, rows: Signed, lines: Lines) -> Floats:
@@ -132,6 +142,13 @@ def _common(box: _Box, lines: Lines, row: int, matter: Bools) -> tuple[Floats, F
     return mean, np.where(matter, rest, np.inf).min(1)
 
 
+def _likely(frame: Frame, box: _Box, lines: Lines) -> Floats:
+    """Return about the share of boxes where each line is above 0: (n, values, rows)."""
+    n, k, r, features = lines.slopes.shape
+    spread = frame.spread(box.low, box.high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r)
+    return np.asarray(ndtr(_over(frame.mean, box.low, box.high, lines) / spread))
+
+
 def _flips(box: _Box, rows: Signed, lines: Lines) -> Floats:
     """Return at least the share of boxes where one value surely has a class and another surely has not."""
     n, frame, exists = len(box.low), box.frame, box.valid[..., None]
@@ -144,8 +161,7 @@ def _flips(box: _Box, rows: Signed, lines: Lines) -> Floats:
     if not rows.classes:
         (slopes, at), (others, other) = (line(every, mean[..., row].argmax(1), row) for row in (0, 1))
         return box.above(slopes + others, at + other - rows.tolerance)
-    slopes = np.broadcast_to(lines.slopes, (*lines.at.shape, frame.features)).reshape(n, -1, frame.features)
-    likely = frame.guess(box.low, box.high, slopes, lines.at.reshape(n, -1)).reshape(lines.at.shape)
+    likely = _likely(frame, box, lines)
     best = np.zeros(n)
     for own, against in zip(rows.classes, rows.against, strict=True):
         v = mean[..., own].min(-1).argmax(1)

@@ -6,16 +6,20 @@ an attribute lies above a line: the least value on one side for some of its plac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+from torch import Tensor
 
 from neuronfair.certify.certificate import CertificateError
+from neuronfair.certify.check_conditions import Bools
 from neuronfair.certify.check_decision import EPS, Signed
-from neuronfair.certify.check_ground import Bools, Floats, Ground, Ints
+from neuronfair.certify.check_ground import Floats, Ground, Ints
 from neuronfair.certify.check_lines import Frame
 from neuronfair.certify.check_network import Lines
+from neuronfair.limits import check_size
 from neuronfair.model.forest import Forest
 
 NUMBERS = 1 << 22  # of the largest array of a pass
@@ -58,9 +62,26 @@ class Trees:
         """Return lines below the signed margins over boxes."""
         k = len(self.frame.ground.values)
         widest = max(len(self.axis) * len(self.base), len(self.roots) * self.frame.features)
-        step = max(1, NUMBERS // (k * widest))
-        parts = [self._lines(low[i : i + step], high[i : i + step]) for i in range(0, len(low), step)]
-        return Lines.joined(parts)
+        step, values = max(1, NUMBERS // (k * widest)), max(1, NUMBERS // widest)
+        some = [slice(i, i + values) for i in range(0, k, values)]
+        return Lines.joined(
+            [self._of_all(low[i : i + step], high[i : i + step], some) for i in range(0, len(low), step)]
+        )
+
+    def _of_all(self, low: Ints, high: Ints, some: list[slice]) -> Lines:
+        """Return the lines of all sensitive values, some at a time."""
+        parts = [self._lines(low, high, values) for values in some]
+        return Lines(*(np.concatenate(part, 1) for part in zip(*parts, strict=True)))
+
+    @property
+    def width(self) -> int:
+        """How many numbers one person with one sensitive value takes, at most."""
+        return len(self.roots) * max(4, len(self.base))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the lines of a box take."""
+        return len(self.frame.ground.values) * len(self.base) * (self.frame.features + 2)
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where no tree can tell the valid sensitive values apart."""
@@ -105,11 +126,12 @@ class Trees:
             goes[0][:, mine], goes[1][:, mine] = count > 0, count < (last - first + 1)[:, None]
         return goes
 
-    def _lines(self, low: Ints, high: Ints) -> Lines:
-        n, k, rows = len(low), len(self.frame.ground.values), len(self.base)
+    def _lines(self, low: Ints, high: Ints, values: slice) -> Lines:
+        by_value = self.by_value[:, values]
+        n, k, rows = len(low), by_value.shape[1], len(self.base)
         goes_left, goes_right = (side[:, None].repeat(k, 1) for side in self._goes(low, high))  # (n, values, nodes)
         cuts = self.axis == -2
-        goes_left[..., cuts], goes_right[..., cuts] = self.by_value[cuts].T, ~self.by_value[cuts].T
+        goes_left[..., cuts], goes_right[..., cuts] = by_value[cuts].T, ~by_value[cuts].T
         least = np.broadcast_to(self.value.T, (n, k, *self.value.T.shape)).copy()  # (n, values, rows, nodes)
         for level in self._levels:
             one = np.where(goes_left[:, :, None, level], least[..., self.left[level]], np.inf)
@@ -127,9 +149,20 @@ class Trees:
         return Lines(slopes, at, lowest)
 
 
+def fingerprint_of_trees(forest: Forest) -> str:
+    """Return a digest of all numbers that trees hold, for trees that come from no file."""
+    digest = hashlib.sha256()
+    for field in fields(forest):
+        value = getattr(forest, field.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            digest.update(part.numpy().tobytes() if isinstance(part, Tensor) else f"{part!r};".encode())
+    return digest.hexdigest()
+
+
 def trees_of(forest: Forest, ground: Ground, rows: Signed) -> Trees:
     """Return a forest over the places of a certificate; places that a tree tells apart are refused."""
     frame = Frame(ground)
+    check_size(len(forest.attribute) * (frame.features + len(ground.values)), "the places of its axes", times=4)
     attribute, side = forest.attribute.numpy(), forest.side.numpy()
     axis = np.full(len(attribute), -1)
     by_place = np.zeros((len(attribute), frame.features), bool)
@@ -147,7 +180,7 @@ def trees_of(forest: Forest, ground: Ground, rows: Signed) -> Trees:
         mine = inner & (attribute == column)
         axis[mine] = number
         by_place[mine, frame.starts[number] : frame.starts[number + 1]] = side[mine][:, held]
-    for j, column in enumerate(ground.domain.sensitive_columns):
+    for j, column in enumerate(ground.sensitive):
         mine = inner & (attribute == column)
         axis[mine] = -2
         by_value[mine] = side[mine][:, forest.cells[column].numpy()[ground.values[:, j]]]

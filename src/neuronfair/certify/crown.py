@@ -36,6 +36,8 @@ class Way(NamedTuple):
 POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
 _SHARED = ((True, True), (True, False), (False, False))
 WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
+MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
+ASKED = 1 << 24  # numbers of people who are asked at once
 OTHER = 3e5  # multiplications that take as long as all else that is done for a box
 Between = tuple[Tensor, Tensor]
 
@@ -54,7 +56,12 @@ class Crown:
     @property
     def ways(self) -> int:
         """How many ways there are: one layer is its own line."""
-        return len(WAYS) if self.curves else 1
+        return len(self._ways) if self.curves else 1
+
+    @cached_property
+    def _ways(self) -> tuple[Way, ...]:
+        """The ways that can be taken: with many sensitive values those in which they share everything."""
+        return WAYS if len(self.start) <= MOST_SINGLE else tuple(way for way in WAYS if way.inner and way.last)
 
     def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines for all margins over boxes."""
@@ -63,10 +70,12 @@ class Crown:
         return replace(lines, same=same)
 
     def _of_all(self, boxes: Boxes, known: Tensor | None, way: int) -> Lines:
-        if len(boxes) <= self._rows:
-            return self._lines(boxes, known, WAYS[way])
-        pieces = [slice(i, i + self._rows) for i in range(0, len(boxes), self._rows)]
-        parts = [self._lines(boxes[p], None if known is None else known[p], WAYS[way]) for p in pieces]
+        taken = self._ways[way]
+        rows = self._rows(taken)
+        if len(boxes) <= rows:
+            return self._lines(boxes, known, taken)
+        pieces = [slice(i, i + rows) for i in range(0, len(boxes), rows)]
+        parts = [self._lines(boxes[p], None if known is None else known[p], taken) for p in pieces]
         low, low_at, high, high_at, inner = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("low", "low_at", "high", "high_at", "inner")
         )
@@ -74,7 +83,7 @@ class Crown:
 
     def cost(self, way: int) -> float:
         """Return about how long a step takes in some way, compared with others."""
-        inner, last, policies = WAYS[way]
+        inner, last, policies = self._ways[way]
         values = len(self.start)
         *before, end = self._multiplications or [0]  # a linear model has one layer
         work = sum(before) * len(policies) * (1 if inner else values) + len(POLICIES) * end * (1 if last else values)
@@ -93,6 +102,11 @@ class Crown:
 
     def margins(self, places: Tensor) -> Tensor:
         """Return the margins of people at places, with every sensitive value."""
+        widest = max(len(affine.bias) for affine in self.affines)
+        step = max(1, ASKED // (len(self.start) * widest))
+        return torch.cat([self._margins(part) for part in torch.split(places, step)])
+
+    def _margins(self, places: Tensor) -> Tensor:
         first, space = self.affines[0].weight, self.space
         x = places[:, space.linear].to(first.dtype) @ first[:, space.slopes].T
         for axis, begin, _ in space.tables:
@@ -102,11 +116,14 @@ class Crown:
             x = affine(curve(x))
         return x
 
-    @cached_property
-    def _rows(self) -> int:
-        """How many boxes go through at once."""
-        shapes = [(2 * len(a.bias), a.weight.shape[1]) for a in self.affines[1:]]
-        return max(16, NUMBERS[self.start.device.type] // max(lines * neurons for lines, neurons in shapes))
+    def _rows(self, way: Way) -> int:
+        """How many boxes go through at once: those whose lines, for all sensitive values, are few enough numbers."""
+        values, first = len(self.start), self.affines[0].weight.shape[1]
+        copies = 1 if way.inner and way.last else values
+        shared = first + values if copies == 1 else first  # joint lines have a constant for every value
+        widest = max(2 * len(a.bias) * max(a.weight.shape[1], shared) for a in self.affines[1:])
+        most = NUMBERS[self.start.device.type] // (widest * copies)
+        return max(16 if values <= MOST_SINGLE else 1, most)
 
     def _of_one_layer(self, boxes: Boxes) -> Lines:
         n, k = len(boxes), len(self.start)

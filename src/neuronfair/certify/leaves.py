@@ -13,11 +13,15 @@ from torch import Tensor
 from neuronfair.certify.asking import varied
 from neuronfair.certify.proof import Leaves
 from neuronfair.certify.space import Boxes
+from neuronfair.certify.state import State
 from neuronfair.certify.subject import Subject
+from neuronfair.errors import RunError
 
 BITS = 30  # of a share that are counted: people · floor(share · 2^30) / 2^30
 _SMALL = 1 << 62  # people up to which int64 is enough
 Columns = Mapping[str, Tensor]
+_NAMES = ("low", "high", "pattern", "fair", "flips", "fair_count", "flips_count")
+NEAR = 1e-6  # how far sums of shares may be off
 
 
 def decided(boxes: Boxes, pattern: Tensor, fair: Tensor) -> dict[str, Tensor]:
@@ -39,9 +43,7 @@ def undecided(boxes: Boxes, pattern: Tensor, fair: Tensor, flips: Tensor) -> dic
 
 
 def _columns(boxes: Boxes, pattern: Tensor, *proved: Tensor) -> dict[str, Tensor]:
-    names = ("fair", "flips", "fair_count", "flips_count")
-    place = {"low": boxes.low.int(), "high": boxes.high.int(), "pattern": pattern.int()}
-    return place | dict(zip(names, proved, strict=True))
+    return dict(zip(_NAMES, (boxes.low.int(), boxes.high.int(), pattern.int(), *proved), strict=True))
 
 
 def shares(subject: Subject, columns: Columns) -> Tensor:
@@ -53,10 +55,7 @@ def shares(subject: Subject, columns: Columns) -> Tensor:
 
 def leaves_of(subject: Subject, parts: Sequence[Columns]) -> Leaves:
     """Return boxes with the whole numbers of people that are proved in each."""
-    low, high, pattern, *proved = (
-        torch.cat([part[name].cpu() for part in parts])
-        for name in ("low", "high", "pattern", "fair", "flips", "fair_count", "flips_count")
-    )
+    low, high, pattern, *proved = (torch.cat([part[name].cpu() for part in parts]) for name in _NAMES)
     boxes = Boxes(low.long().to(subject.device), high.long().to(subject.device))
     sizes = subject.space.sizes(boxes).cpu()
     members = subject.people.inside.sum(1).cpu()[pattern.long()]
@@ -69,6 +68,36 @@ def leaves_of(subject: Subject, parts: Sequence[Columns]) -> Leaves:
         for share, count in zip(proved[:2], proved[2:], strict=True)
     )
     return Leaves(low.numpy(), high.numpy(), fair.tolist(), flips.tolist())
+
+
+def check_state(subject: Subject, state: State, what: object) -> None:
+    """Refuse a state that no proof about this region can have: a folder may be a stranger's.
+
+    Its boxes must lie within the region and make it up, and no box may have more proved than it holds.
+    """
+    columns = (state.open, state.done)
+    if any(set(_NAMES) - {*kind} for kind in columns) or {"axis", "last"} - {*state.open} or not state.sound:
+        raise RunError(f"{what}: is no state of such a proof")
+    highest = subject.space.everything().high.cpu()
+    total = torch.zeros((), dtype=torch.float64)
+    for kind in columns:
+        low, high, pattern = (kind[name].cpu().long() for name in ("low", "high", "pattern"))
+        inside = low.shape == high.shape == (len(pattern), highest.shape[1]) and bool(
+            ((low >= 0) & (low <= high) & (high <= highest)).all()
+            & ((pattern >= 0) & (pattern < len(subject.people.valid))).all()
+        )
+        proved = [kind[name].cpu().double() for name in ("fair", "flips")]
+        counts = [kind[name].cpu().double() for name in ("fair_count", "flips_count")]
+        if not inside or not bool(((proved[0] >= 0) & (proved[1] >= 0) & (sum(proved) <= 1 + NEAR)).all()):
+            raise RunError(f"{what}: its boxes do not lie within the region, or prove more people than they hold")
+        boxes = Boxes(low.to(subject.device), high.to(subject.device))
+        codes = varied(subject.space, boxes).cpu()
+        if not bool(((counts[0] >= -1) & (counts[1] >= -1) & (sum(counts) <= codes)).all()):
+            raise RunError(f"{what}: its boxes prove more people than they hold")
+        total += subject.people.share(subject.space, boxes, pattern.to(subject.device)).sum().cpu()
+    axis = state.open["axis"].cpu()
+    if not bool(((axis >= -1) & (axis < highest.shape[1])).all()) or abs(float(total / subject.whole.cpu()) - 1) > NEAR:
+        raise RunError(f"{what}: its boxes are not those of the whole region")
 
 
 def _product(sizes: Tensor, members: Tensor, kind: Any) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ BATCH, FIRST = (
     {"cpu": 4_096, "cuda": 1 << 17},
     256,
 )  # boxes that are cut at once, and before it is known how long it takes
+LINES = {"cpu": 1 << 22, "cuda": 1 << 29}  # numbers of the lines of all boxes that are cut at once
 SMALL = 512  # combinations of places up to which everybody in a box is asked
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
@@ -35,7 +37,8 @@ COSTLY = 0.1  # by which power of the time the open people go down, about
 TRIAL, TRIED, EVERY = 128, 4, 16  # boxes on which the ways to bound are compared, in which step, and in which again
 TOLD = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of open boxes
 SHORT = 0.2  # seconds that a step may always take
-KEEP = 10.0  # seconds between two states that are kept
+KEEP = 10.0  # seconds between two states that are kept, at least
+SELDOM = 20  # times as long as it took to keep one lie between two: a twentieth of the time is spent on it at most
 Keep = Callable[[State], Path | None]  # keeps a state, and may return a folder for pieces of it
 
 
@@ -65,8 +68,8 @@ def prove(
 ) -> Proof:
     """Prove as much as can be proved about a region in so many seconds.
 
-    `keep` is given the state every few seconds, and `state` goes on from one; its seconds count. Ctrl-C ends the proof
-    with what is there.
+    `keep` is given the state every few seconds, more seldom the longer that takes, and `state` goes on from one; its
+    seconds count. Ctrl-C ends the proof with what is there.
     """
     with threads(subject.device) as workers:
         search = Search(subject, state, workers)
@@ -93,7 +96,7 @@ def advance(
     No step shall take longer than `longest`, or a small part of the seconds.
     """
     begun = time.perf_counter() - search.seconds
-    kept = search.seconds
+    kept, took = search.seconds, 0.0
     while 0 < search.left < most and search.seconds < seconds and not stop.asked:
         before = search.seconds
         search.step()
@@ -101,9 +104,11 @@ def advance(
         search.pace(search.seconds - before, longest or seconds / 20)
         if progress:
             progress(search.progress())
-        if keep and search.seconds - kept > KEEP:
-            kept = search.seconds
+        if keep and search.seconds - kept > max(KEEP, SELDOM * took):
+            start = monotonic()
             keep(search.state())
+            took = monotonic() - start
+            kept = search.seconds + took
 
 
 def proof_of(subject: Subject, state: State, *, interrupted: bool) -> Proof:
@@ -119,7 +124,9 @@ class Search:
     def __init__(self, subject: Subject, state: State | None, workers: Threads) -> None:
         self._threads = workers
         self.subject, self._space, self._people = subject, subject.space, subject.people
-        self._batch = min(FIRST, BATCH[subject.device.type])
+        numbers = len(subject.domain.sensitive_values) * (subject.space.features + len(subject.space.axes))
+        self._most = max(1, min(BATCH[subject.device.type], LINES[subject.device.type] // numbers))
+        self._batch = min(FIRST, self._most)
         self._steps, self._way, self._tells = 0 if state is None else TRIED, 0, True
         if state is None:
             state = self._beginning()
@@ -167,8 +174,9 @@ class Search:
         """Take fewer boxes at once if a step took longer than is wanted, or more; not if it compared ways."""
         if self._steps % EVERY == TRIED + 1:
             return
-        most, wanted = BATCH[self.subject.device.type], max(SHORT, wanted)
-        self._batch = max(16, self._batch // 2) if step > wanted else min(most, self._batch * (1 + (step < wanted / 3)))
+        wanted = max(SHORT, wanted)
+        more = min(self._most, self._batch * (1 + (step < wanted / 3)))
+        self._batch = max(min(16, self._most), self._batch // 2) if step > wanted else more
 
     def progress(self) -> Progress:
         """Return how far the proof is."""

@@ -28,6 +28,7 @@ Verdict = Literal["fair", "discriminatory"]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.integer]
 ASKED = 300_000  # people, sensitive values apart, who are asked again to see where a box is cut
+PART = 1 << 18  # people, with every sensitive value, who are asked at once
 SEEDS = 40  # boxes that are widened, the largest first
 SHORT = 4  # attributes that a rule names; longer ones are said only where there are no others
 SHARED = 0.75  # of the smaller of two regions: from here on they say the same
@@ -45,10 +46,11 @@ class Region:
 def regions(subject: Subject, proof: Proof, *, most: int = 5, seconds: float = 5.0) -> list[Region]:
     """Return the largest regions of each kind that a proof shows, and that do not say the same: `most` of each."""
     found = list[Region]()
+    begun = time.perf_counter()
     world = _World(subject)
-    boxes = world.decided(proof.leaves)
+    boxes = world.decided(proof.leaves, begun + seconds / 3)
     for number, verdict in enumerate(get_args(Verdict)):
-        end = time.perf_counter() + seconds / 2
+        end = begun + seconds * (number + 2) / 3
         grown = sorted(world.widened(boxes, boxes.whole[number], end), key=lambda wide: -world.share(wide))
         short = [wide for wide in grown if sum(not mask.all() for mask in wide) <= SHORT]
         kept = list[_Wide]()
@@ -98,8 +100,8 @@ class _World:
         """Which codes of each attribute belong to the region that the proof is about."""
         return allowed_codes(self.subject.domain, self.subject.where)
 
-    def decided(self, leaves: Leaves) -> _Decided:
-        """Return the boxes of a proof; some of those in which everybody was asked are cut into single places."""
+    def decided(self, leaves: Leaves, end: float) -> _Decided:
+        """Return the boxes of a proof; where everybody was asked they are cut into single places, if time allows."""
         low, high = torch.from_numpy(leaves.low).long(), torch.from_numpy(leaves.high).long()
         people = self._people(low, high)
         fair, unfair = (np.array(part, dtype=object) for part in (leaves.fair, leaves.discriminatory))
@@ -108,12 +110,20 @@ class _World:
         mixed = np.flatnonzero(known)
         mixed = mixed[np.argsort(-people[mixed].astype(float), kind="stable")]
         again = torch.from_numpy(mixed)[sizes[torch.from_numpy(mixed)].cumsum(0) <= ASKED]
-        _, places = members(Boxes(low[again], high[again]))
-        alike = [torch.zeros(0, dtype=torch.bool)]
-        for part in self._parts(places):
-            margins = self.subject.margins(part.to(self.subject.device)).cpu()
-            alike.append(self.subject.question.asked(margins, self.subject.slack.cpu(), self._valid(part))[0])
-        each = torch.cat(alike).numpy()
+        cut, alike = [low[:0]], [torch.zeros(0, dtype=torch.bool)]
+        step = 1 + PART // len(self.subject.domain.sensitive_values)
+        groups: list[int] = torch.bincount((sizes[again].cumsum(0) / step).long()).tolist() if len(again) else []
+        done = 0
+        for part in torch.split(again, groups):
+            if time.perf_counter() > end:
+                break
+            _, places = members(Boxes(low[part], high[part]))
+            for some in self._parts(places):
+                margins = self.subject.margins(some.to(self.subject.device)).cpu()
+                alike.append(self.subject.question.asked(margins, self.subject.slack.cpu(), self._valid(some))[0])
+            cut.append(places)
+            done += len(part)
+        again, places, each = again[:done], torch.cat(cut), torch.cat(alike).numpy()
         rest = np.ones(len(low), dtype=bool)
         rest[again.numpy()] = False
         kept = (people > 0).astype(bool)
@@ -142,7 +152,7 @@ class _World:
 
     def _parts(self, places: Tensor) -> tuple[Tensor, ...]:
         """Return places in parts whose people, with every sensitive value, fit into memory."""
-        return torch.split(places, 1 + (1 << 18) // len(self.subject.domain.sensitive_values)) if len(places) else ()
+        return torch.split(places, 1 + PART // len(self.subject.domain.sensitive_values)) if len(places) else ()
 
     def _valid(self, places: Tensor) -> Tensor:
         """Return which sensitive values exist at places: bool, (n, values)."""

@@ -8,8 +8,9 @@ it is taken. Of each layer two sizes are carried forward, neuron by neuron, from
   layer lie between -R and R, too. Carrying a line back takes the sums of all layers one after the other, so it is off
   by at most γ_N R, with N all their lengths together.
 - E, how far the layer's numbers, computed in float64, may lie outside exact lines: what the layer before passes on
-  (S E), what its function is off by, the sum of its own products, and what the weights themselves are off by. These
-  were found by asking the network for the images of units and of 0: each by a few u of itself and of the bias.
+  (S E), what its function is off by, the sum of its own products, and what the weights themselves are off by: those of
+  one layer are the network's own, those of several layers in a row are multiplied out and rounded once. The network
+  itself computes these one after the other; a few u of each weight and of the bias are allowed for that.
 
 The bound is twice E + γ_N R: the terms in u² that are left out are far smaller.
 """
@@ -23,7 +24,7 @@ from torch import Tensor
 from neuronfair.model.chain import Affine, Curve
 
 U = 2.0**-53
-ASKED = 16 * U  # of weight and bias: by how much a weight found by asking may be off
+READ = 16 * U  # of weight and bias: by how much a weight that was read may be off
 MORE = 8  # sums beside the products of a layer: bias, constants, ends
 STEEPEST = {"sigmoid": 0.251, "tanh": 1.001, "gelu": 1.13, "silu": 1.101, "elu": 1.001, "softplus": 1.001}
 
@@ -34,7 +35,7 @@ def errors_of(affines: Sequence[Affine], curves: Sequence[Curve], size: Tensor) 
     `size` (neurons of the first layer) is the size of all that meets there, |W| |x| + |b| (1 + Σ|x|) at most.
     """
     length = affines[0].weight.shape[1] + MORE
-    reach, error = size, (_gamma(length) + ASKED) * size
+    reach, error = size, (_gamma(length) + READ) * size
     errors = [2 * (error + _gamma(length) * reach)]
     for curve, affine in zip(curves, affines[1:], strict=True):
         weight, bias = affine.weight.abs(), affine.bias.abs()
@@ -42,7 +43,7 @@ def errors_of(affines: Sequence[Affine], curves: Sequence[Curve], size: Tensor) 
         terms = affine.weight.shape[1] + MORE
         length += terms
         error = weight @ (steepest * error + off) + _gamma(terms) * (weight @ value + bias)
-        error = error + ASKED * (weight @ value + bias * (1 + value.sum()))
+        error = error + READ * (weight @ value + bias * (1 + value.sum()))
         reach = weight @ (steepest * reach + constant) + bias
         errors.append(2 * (error + _gamma(length) * reach))
     return errors

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -74,6 +73,7 @@ class Certified:
     looked_one: Tensor  # (n,) False: there was no time, so nothing is known
     looked_two: Tensor
     outside: Tensor  # (n,) not a person of the domain: nothing is proved
+    interrupted: bool = False  # by Ctrl-C, so that there was no time for all
 
     @property
     def of(self) -> int:
@@ -110,8 +110,8 @@ def certified(
 
     The neighbours are the valid people who differ from it in one, or in two attributes that are not sensitive, whatever
     their values; a flip is a valid twin who is decided otherwise. Rows for which time runs out are not certified, and
-    said to be so; Ctrl-C ends it like the time. `subject` is the model as a prover takes it, where that is known,
-    over all of the domain.
+    said to be so; Ctrl-C ends it like the time, and is said. `subject` is the model as a prover takes it, where that is
+    known, over all of the domain.
     """
     check_rows(domain, rows, "certified")
     end = time.perf_counter() + seconds
@@ -130,23 +130,16 @@ def certified(
     people = _People(asked, distinct[:, :-1], distinct[:, -1])
     first = torch.full((len(distinct),), len(rows)).scatter_reduce(0, back, torch.arange(len(back)), "amin")
     order = first.argsort()  # as in the table, if time runs out
-    with suppress(KeyboardInterrupt), one_thread(space.device.type == "cpu"):  # batches are small: threads would wait
-        for changed in (1, 2):
-            todo = order if changed == 1 else order[free[0][order]]
-            looked[changed - 1] = looked[0] & ~free[0]  # who is not safe with one attribute is not with two
-            if changed == 2 and asked.bounder is None and people.neighbours > MOST:
-                break
-            for part in torch.split(todo, TOGETHER[changed]):
-                safe, known = people.safe(part, changed, lambda: time.perf_counter() >= end)
-                free[changed - 1, part], looked[changed - 1, part] = safe & known, known
-                if not bool(known.all()):
-                    break
-                if progress is not None:
-                    progress(changed, int(looked[changed - 1].sum()), len(distinct))
+    interrupted = False
+    try:
+        with one_thread(space.device.type == "cpu"):  # batches are small: threads would wait
+            people.look(order, free, looked, end, progress)
+    except KeyboardInterrupt:
+        interrupted = True
     flags = torch.zeros(4, len(rows), dtype=torch.bool)
     flags[:, inside] = torch.cat([free, looked])[:, back]
     flags[2:, ~inside] = True
-    return Certified(flags[0], flags[1], flags[2], flags[3], ~inside)
+    return Certified(flags[0], flags[1], flags[2], flags[3], ~inside, interrupted)
 
 
 def answering(model: Opened | Model, domain: TableDomain, decision: Decision | None = None) -> Answering:
@@ -191,6 +184,21 @@ class _People:
     def neighbours(self) -> int:
         """How many neighbours each has who differ in two attributes."""
         return sum(len(a) * len(b) for a, b in combinations(self.asked.space.axes, 2))
+
+    def look(self, order: Tensor, free: Tensor, looked: Tensor, end: float, progress: Progress | None) -> None:
+        """Look at the neighbours of all, in order, until time is over: `free` and `looked` say what is known so far."""
+        for changed in (1, 2):
+            todo = order if changed == 1 else order[free[0][order]]
+            looked[changed - 1] = looked[0] & ~free[0]  # who is not safe with one attribute is not with two
+            if changed == 2 and self.asked.bounder is None and self.neighbours > MOST:
+                break
+            for part in torch.split(todo, TOGETHER[changed]):
+                safe, known = self.safe(part, changed, lambda: time.perf_counter() >= end)
+                free[changed - 1, part], looked[changed - 1, part] = safe & known, known
+                if not bool(known.all()):
+                    break
+                if progress is not None:
+                    progress(changed, int(looked[changed - 1].sum()), len(order))
 
     def safe(self, who: Tensor, changed: int, late: Callable[[], bool]) -> tuple[Tensor, Tensor]:
         """Return who has no neighbour who flips, and of whom this is known: bool, both."""

@@ -11,6 +11,7 @@ import torch
 
 from neuronfair.certify.state import State, recovered
 from neuronfair.domain.data import Data
+from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
 from neuronfair.store.files import load_state, save_state
 from neuronfair.store.journal import PROOF
@@ -61,7 +62,9 @@ class ProofRun:
         if not parts:
             return None
         last = parts[-1]
-        tensors = load_state(self.ledger.path(last["state"]), device)
+        path = self.ledger.path(last["state"])
+        check_size(path.stat().st_size, path, times=2)
+        tensors = load_state(path, device)
         return recovered(State.of(tensors, last["boxes"], last["seconds"]), self._pieces)
 
     def keep(self, state: State) -> Path:

@@ -131,7 +131,7 @@ class Rest:
     def of(subject: Subject, leaves: Leaves) -> Rest:
         """Return the boxes that are left, of all boxes of a proof."""
         boxes = Boxes(torch.from_numpy(leaves.low).long(), torch.from_numpy(leaves.high).long())
-        valid = _valid(subject, boxes)
+        valid = valid_values(subject, boxes)
         inside = valid & subject.people.inside.any(0).cpu()
         space = subject.space
         small = exact_count(space.axes) * valid.shape[1] < 2**62
@@ -163,22 +163,32 @@ class Rest:
         """Return what draws so many people uniformly and independently: the number of their box, and rows of codes."""
         choose, draw = random.Random(seed), np.random.default_rng(seed)
         ends = list(accumulate(self.count))
-        domain, axes = self.subject.domain, self.subject.space.axes
-        columns = [_Column.of(axis) for axis in axes]
+        drawing = Drawing(self.subject)
 
-        def people(n: int) -> tuple[Tensor, Tensor]:
+        def drawn(n: int) -> tuple[Tensor, Tensor]:
             chosen = torch.tensor([bisect_right(ends, choose.randrange(ends[-1])) for _ in range(n)])
-            low, high, inside = self.boxes.low[chosen], self.boxes.high[chosen], self.inside[chosen]
-            result = torch.empty(n, len(domain.attributes), dtype=torch.int64)
-            for number, (axis, column) in enumerate(zip(axes, columns, strict=True)):
-                first, last = column.before[low[:, number]], column.before[high[:, number] + 1]
-                result[:, axis.column] = column.codes[torch.from_numpy(draw.integers(first, last))]
-            which = torch.from_numpy(draw.integers(0, inside.sum(1).numpy()))
-            value = (inside.cumsum(1) > which[:, None]).int().argmax(1)  # the first that has so many before it
-            result[:, list(domain.sensitive_columns)] = domain.sensitive_values.cpu()[value]
-            return chosen, result
+            return chosen, drawing.people(self.boxes[chosen], self.inside[chosen], draw)
 
-        return people
+        return drawn
+
+
+class Drawing:
+    """Draws people of boxes."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._domain, self._axes = subject.domain, subject.space.axes
+        self._columns = [_Column.of(axis) for axis in self._axes]
+
+    def people(self, boxes: Boxes, inside: Tensor, draw: np.random.Generator) -> Tensor:
+        """Return one person of each box, uniformly; `inside` says which sensitive values it may have, (n, values)."""
+        result = torch.empty(len(boxes), len(self._domain.attributes), dtype=torch.int64)
+        for number, (axis, column) in enumerate(zip(self._axes, self._columns, strict=True)):
+            first, last = column.before[boxes.low[:, number]], column.before[boxes.high[:, number] + 1]
+            result[:, axis.column] = column.codes[torch.from_numpy(draw.integers(first, last))]
+        which = torch.from_numpy(draw.integers(0, inside.sum(1).numpy()))
+        value = (inside.cumsum(1) > which[:, None]).int().argmax(1)  # the first that has so many before it
+        result[:, list(self._domain.sensitive_columns)] = self._domain.sensitive_values.cpu()[value]
+        return result
 
 
 @dataclass(frozen=True)
@@ -196,7 +206,7 @@ class _Column:
         return _Column(inside, np.concatenate([[0], counts.cumsum()]))
 
 
-def _valid(subject: Subject, boxes: Boxes) -> Tensor:
+def valid_values(subject: Subject, boxes: Boxes) -> Tensor:
     """Return which sensitive values there are in each box: those of one person, since all are alike."""
     domain, values = subject.domain, len(subject.domain.sensitive_values)
     if not domain.rules:

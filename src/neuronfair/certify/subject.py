@@ -81,6 +81,8 @@ def subject_of(
     wide = next((a.name for a in domain.attributes if a.size > MOST_VALUES), None)
     if wide is not None:
         raise Unprovable(f"attribute '{wide}' has more than {MOST_VALUES:,} values. Use a larger step")
+    if domain.has_bands:
+        raise Unprovable("a sensitive attribute is in bands, which are for the attribute-flip test only")
     if len(domain.sensitive) == len(domain.attributes):
         raise Unprovable("all attributes are sensitive, so everybody is a twin of everybody. Ask the model about all")
     allowed = allowed_codes(domain, where)
@@ -93,18 +95,27 @@ def subject_of(
             chain = chain_of(asked, rows)
             question = question_of(decision, asked.outputs, chain.end)
             crown = crown_of(chain, asked.encoding, domain, classes, question, place)
-            people = people_of(domain, Space(crown.space.axes), allowed).to(place)
+            people = _compared(domain, Space(crown.space.axes), allowed).to(place)
             return whole(crown.space, people, question, crown.margins, crown.slack, crown, "bounds of a network")
         if opened is not None and opened.trees is not None:
             forest = opened.trees()
             question = question_of(decision, asked.outputs, forest.link)
             trees = trees_of(forest, domain, classes, question, place)
-            people = people_of(domain, Space(trees.space.axes), allowed).to(place)
+            people = _compared(domain, Space(trees.space.axes), allowed).to(place)
             return whole(trees.space, people, question, trees.margins, trees.slack, trees, "bounds of trees")
         why = "it shows nothing of itself"
     except ModelError as error:
         why = one_line(error)
     return _everybody(whole, asked, domain, allowed, classes, decision, why)
+
+
+def _compared(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> People:
+    """Return the people of a region; rules that leave nobody a twin are refused: no flip would then say nothing."""
+    people = people_of(domain, space, allowed)
+    if bool(people.valid.any()) and not bool((people.valid.sum(1) > 1).any()):
+        names = ", ".join(domain.sensitive)
+        raise Unprovable(f"the rules leave nobody another value of {names}, so there is nobody to compare with")
+    return people
 
 
 def unread(domain: TableDomain) -> bool:
@@ -123,7 +134,7 @@ def _everybody(
 ) -> Subject:
     """Return a model of which everybody is asked, or refuse it."""
     space = Space(tuple(_axis(column, classes[column]) for column in _free(domain)))
-    people = people_of(domain, space, allowed)
+    people = _compared(domain, space, allowed)
     question, margins, slack = answers(model, domain, decision, space)
     method = "asking nobody" if unread(domain) else "asking everybody"
     subject = whole(space, people, question, margins, slack, None, method)

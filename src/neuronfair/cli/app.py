@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 
 from neuronfair import __version__
 from neuronfair.cli.cluster import Commands
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import DEBUG, NeuronFairError, internal
 from neuronfair.shown import visible
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from neuronfair.domain.data import Data
     from neuronfair.model.open import Opened
+
+INTERNAL = 3  # the exit status of an error that nobody expected
 
 app = typer.Typer(
     cls=Commands,
@@ -35,17 +38,17 @@ app.add_typer(domain_app, name="domain")
 
 
 def main() -> None:
-    """Run the command line; every expected error becomes one line and exit status 2."""
+    """Run the command line; an expected error becomes one line and exit status 2, any other one line and 3."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
     warnings.showwarning = _warn
     try:
-        status = app(prog_name="neuronfair", standalone_mode=False)
+        status = _run()
         if sys.stdout is not None:  # as after >&-
             sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
         sys.exit(status)
     except NeuronFairError as error:
-        _fail(str(error))
+        _fail(str(error), error.status)
     except _UsageError as error:
         _explain(error)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
@@ -53,6 +56,26 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror or error}")
+    except Exception as error:
+        _fail_inside(error)
+
+
+def _run() -> Any:
+    """Run the command; return its exit status."""
+    try:
+        return app(prog_name="neuronfair", standalone_mode=False)
+    except SystemExit as error:  # not of ours
+        if error.code not in (None, 0, 1):  # which would be taken for a verdict
+            raise
+        raise RuntimeError(f"the code of the model or a package ended the program with status {error.code}") from error
+
+
+def _fail_inside(error: Exception) -> None:
+    """Say in one line that an error was not expected: with status 1 it would be taken for a failed gate."""
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    complain(internal(error))
+    sys.exit(INTERNAL)
 
 
 # The parent of what typer raises for wrong options; typer has no public name for it.
@@ -77,13 +100,13 @@ def warn_of_feeding(opened: Opened, data: Data, console: Console) -> None:
     from neuronfair.verdict.feeding import check_feeding
 
     feeding = check_feeding(opened, data)
-    if feeding.level != "ok":
+    if feeding.level not in ("ok", "not assessable"):
         console.print(visible(feeding.text), style="bold yellow")
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, status: int = 2) -> None:
     complain(f"error: {message}")
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -101,5 +124,7 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
 ) -> None:
-    pass
+    if debug:
+        os.environ[DEBUG] = "1"

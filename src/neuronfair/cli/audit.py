@@ -28,6 +28,8 @@ def audit(
     decision: options.DecisionOption = None,
     domain: options.DomainOption = None,
     target: options.TargetOption = None,
+    favourable: options.FavourableOption = None,
+    columns: options.ColumnsOption = None,
     attributes_file: tables.AttributesFileOption = None,
     key: tables.KeyOption = None,
     sensitive: options.SensitiveOption = None,
@@ -85,7 +87,7 @@ def audit(
         typer.Option(metavar="EXPR", help="Exit with status 1 if this holds, such as 'rate > 0.01'; may be repeated."),
     ] = None,
     trust_feeding: Annotated[
-        bool, typer.Option("--trust-feeding", help="Judge the limits even if the model seems to be wrongly fed.")
+        bool, typer.Option("--trust-feeding", help="Give a verdict even if the model fails the input encoding check.")
     ] = False,
     corpus: Annotated[
         Path | None, typer.Option(help="File of past counterexamples: replayed first, and the worst findings added.")
@@ -104,7 +106,8 @@ def audit(
     Without arguments: Adult, sex, and a classifier trained on the spot. Several sensitive attributes are audited each
     alone and all together. People are compared with themselves in another group, and with their counterparts: who they
     would be there, also by what other attributes say of it. The folder holds the page, audit.json and every finding;
-    after Ctrl-C the same command goes on. Exit status: 0, 1 if a --fail-if holds, 2 for an error, 130 after Ctrl-C.
+    after Ctrl-C the same command goes on. Exit status: 0, 1 if a --fail-if holds, 2 for an error, 3 for an
+    internal error, 130 after Ctrl-C.
 
     Examples:
 
@@ -127,6 +130,8 @@ def audit(
         decision=decision,
         domain=domain,
         target=target,
+        favourable=favourable,
+        columns=columns,
         attributes_file=attributes_file,
         key=key,
         sensitive=sensitive,

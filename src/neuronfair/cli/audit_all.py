@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuronfair.cli import options
-from neuronfair.cli.app import app, complain
+from neuronfair.cli.app import INTERNAL, app, complain
 from neuronfair.cli.audit import FIRED, INTERRUPTED
 from neuronfair.cli.cluster import RayOption, pool_of
 from neuronfair.errors import DataError, NeuronFairError
@@ -43,7 +43,8 @@ def audit_all(
     In each [[audit]] of the file, lists of data, model and sensitive multiply out: two tables, three models and two
     attributes are twelve audits. Paths are relative to the file. All that is wrong with it is said before any work is
     done; an audit that fails does not end the others. The same command goes on after Ctrl-C, and does again what has
-    changed only. Exit status: 0, 1 if a limit holds in any audit, 2 if one ended in an error, 130 after Ctrl-C.
+    changed only. Exit status: 0, 1 if a limit holds in any audit, 2 if one ended in an error, 3 after an
+    internal error, 130 after Ctrl-C.
 
     Examples:
 
@@ -103,6 +104,8 @@ def audit_all(
                 complain(f"{line.name}: {why}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+    if many.internal:
+        raise typer.Exit(INTERNAL)
     if index.count("error", "not finished"):
         raise typer.Exit(FAILED)
     if index.count("failed"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +19,7 @@ from neuronfair.words import listed, plural
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from neuronfair.model.decision import Decision
     from neuronfair.store.seal import Json
     from neuronfair.verdict.given import Given
 
@@ -197,6 +197,11 @@ def _load(
     return given(people, model=source.speaking, sensitive=options.names(sensitive), trust_pickle=source.trust_pickle)
 
 
+def _in_words(decision: Decision) -> str:
+    """Return a decision as --decision takes it."""
+    return decision.kind if decision.kind == "argmax" else f"{decision.kind}={decision.value!r}"
+
+
 def _check(path: Path, source: options.Source, asked: Given | None, console: Console) -> Json:
     """Check a certificate; what is wrong with it is said, and exit status 1."""
     from neuronfair.certify.certificate import CertificateError, read
@@ -208,19 +213,27 @@ def _check(path: Path, source: options.Source, asked: Given | None, console: Con
         raise NeuronFairError(f"--check {path}: there is no such file")
     try:
         certificate = read(path)
-        own = certificate.decision
-        said = own.kind if own.kind == "argmax" else f"{own.kind}={own.value!r}"
-        opened = replace(source, decision=source.decision or said).open(drawn_from(certificate.domain))
+        opened = source.open(drawn_from(certificate.domain))
+        if opened.decision != certificate.decision:
+            raise CertificateError(
+                f"{path}: it is about another decision, {_in_words(certificate.decision)}, not "
+                f"{_in_words(opened.decision)}. Name it to check it: --decision {_in_words(certificate.decision)}"
+            )
         with progress_bar("Checking", quiet=console.quiet) as bar:
             found = check(path, opened, domain=None if asked is None else asked.data.domain, progress=bar)
     except CertificateError as error:
         complain(f"refused: {error}")
         raise typer.Exit(REFUSED) from None
     console.print(
-        f"Verified: {plural(found.leaves, 'box', 'boxes')} hold for this model. Of {found.people:,} people "
+        f"Verified: {plural(found.leaves, 'box', 'boxes')} hold for this model and the decision "
+        f"{_in_words(certificate.decision)}. Of {found.people:,} people "
         f"{'' if not certificate.where else f'where {certificate.where} '}it is true that the decision does not flip "
         f"with {listed(certificate.domain.sensitive)} for {found.fair:,} at least, and that it does for "
         f"{found.discriminatory:,} at least."
     )
+    if asked is None:
+        console.print(
+            "The people are those of the input schema in the certificate. Name your table or domain file to compare it."
+        )
     counts = {"people": found.people, "proved_fair": found.fair, "proved_discriminatory": found.discriminatory}
     return {"verified": True, **{name: str(count) for name, count in counts.items()}, "boxes": found.leaves}

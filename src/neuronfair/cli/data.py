@@ -9,6 +9,7 @@ import typer
 
 from neuronfair.cli.app import data_app, domain_app
 from neuronfair.cli.options import (
+    FavourableOption,
     NameArgument,
     QuietOption,
     TakeRulesOption,
@@ -75,6 +76,7 @@ def domain_infer(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or Feather file with a header.")],
     sensitive: Annotated[str, typer.Option(help="Sensitive attribute, or several: sex,race.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
+    favourable: FavourableOption = None,
     attributes_file: AttributesFileOption = None,
     key: KeyOption = None,
     take_rules: TakeRulesOption = "none",
@@ -84,6 +86,7 @@ def domain_infer(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a first draft of a domain file, read off a table, for you to correct."""
+    from neuronfair.domain.favourable import with_favourable
     from neuronfair.domain.infer import draft_domain
     from neuronfair.domain.toml import parse_domain
 
@@ -94,7 +97,7 @@ def domain_infer(
     chosen, beside = names(sensitive) or [], Beside.of(attributes_file, key)
     table = file if beside is None else beside.joined(file, chosen)
     draft = draft_domain(table, sensitive=chosen, target=target, take_rules=take_rules)
-    text = draft.text
+    text = draft.text if favourable is None else with_favourable(draft.text, favourable)
     parse_domain(text)
     if is_stdout(out):
         print(visible(text, keep="\n"), end="")  # its strings keep their meaning

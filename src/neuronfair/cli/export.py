@@ -33,7 +33,7 @@ def export(
 
     `neuronfair export run --out card.md`
     """
-    from neuronfair.limits import read_bytes
+    from neuronfair.limits import TREE, read_bytes
     from neuronfair.render.card import model_card
     from neuronfair.render.console import make_console
     from neuronfair.render.export import FORMATS, export_findings
@@ -49,5 +49,5 @@ def export(
     figures = folder / FIGURES
     if not figures.is_file():
         raise RunError(f"{folder}: has no {FIGURES}. A model card is made of an audit that has ended")
-    options.write_file(out, model_card(Report.from_json(read_bytes(figures), figures)))
+    options.write_file(out, model_card(Report.from_json(read_bytes(figures, times=TREE), figures)))
     make_console().print(f"Model card: {out}", soft_wrap=True)

@@ -16,7 +16,8 @@ from neuronfair.atomic import write_text
 from neuronfair.cli.options import write_file
 from neuronfair.cli.order import Order, Outputs, carry_out
 from neuronfair.cli.orders import Named
-from neuronfair.errors import NeuronFairError, RunError, one_line
+from neuronfair.errors import NeuronFairError, OtherRunError, RunError, internal
+from neuronfair.limits import read_text
 from neuronfair.render.console import make_console
 from neuronfair.render.page import index_page
 from neuronfair.scale.pool import Note, Pool, Progress
@@ -38,6 +39,7 @@ class Ended:
     error: str | None = None
     reported: bool = True  # whether it has left a report
     interrupted: bool = False
+    internal: bool = False  # whether the error was not expected
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Place:
         """Return the report of an audit that was done to the end, as it is told now; else None."""
         place = self.out / audit.name
         try:
-            if self.force or (place / DONE).read_text(encoding="utf-8") != _stamp(place, audit.digest):
+            if self.force or read_text(place / DONE) != _stamp(place, audit.digest):
                 return None
             return read_baseline(place / FIGURES)
         except (OSError, UnicodeDecodeError, NeuronFairError):
@@ -94,8 +96,8 @@ def audit_one(place: Place, audit: Named, note: Note) -> Ended:
             console = make_console(quiet=True)
             try:
                 done = carry_out(audit.order, outputs, console, command=command)
-            except RunError as error:
-                if "was begun" not in str(error) or not (out / DONE).is_file():
+            except OtherRunError:
+                if not (out / DONE).is_file():
                     raise
                 done = carry_out(audit.order, outputs, console, command=command, force=True)  # finished, so replaced
             interrupted = done.report.reproduction.interrupted
@@ -105,7 +107,7 @@ def audit_one(place: Place, audit: Named, note: Note) -> Ended:
     except NeuronFairError as error:
         return Ended(str(error), reported=False)
     except Exception as error:  # of one model among many; the others are worth their time
-        return Ended(f"{type(error).__name__}: {one_line(error)}", reported=False)
+        return Ended(internal(error), reported=False, internal=True)
     finally:
         note(1, 1, 0)
 
@@ -138,6 +140,7 @@ class Many:
     place: Place
     lines: dict[str, AuditLine] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    internal: bool = False  # whether one of them ended in an error that nobody expected
     begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -185,6 +188,7 @@ class Many:
 
     def _end(self, audit: Named, ended: Ended) -> None:
         line, error, report = self.lines[audit.name], ended.error, None
+        self.internal |= ended.internal
         if ended.reported:
             try:
                 report = read_baseline(self.place.out / audit.name / FIGURES)

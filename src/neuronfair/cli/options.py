@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from neuronfair.model.weights import Card
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="adult, german, bank, compas, meps, or a table: CSV, Parquet, Feather.")
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="adult, german, bank, compas, meps, or a table: CSV, Parquet, Feather, Excel, SQLite, JSON lines.",
+    ),
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 EncodingOption = Annotated[
@@ -44,7 +48,20 @@ DomainOption = Annotated[
     typer.Option("--domain", help="Domain file (TOML) for a table of your own; see 'neuronfair domain infer'."),
 ]
 TargetOption = Annotated[
-    str | None, typer.Option(help="For a table of your own without a domain file: the column to predict.")
+    str | None,
+    typer.Option(
+        help="For a table of your own without a domain file: the column to predict. Without it accuracy is unknown."
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…", help="The model's inputs in their order, where it has no names for them: age,sex,income."
+    ),
+]
+FavourableOption = Annotated[
+    str | None,
+    typer.Option(metavar="CLASS", help="The favourable outcome, a class of the target: needed for disparate impact."),
 ]
 TakeRulesOption = Annotated[
     Literal["none", "free", "all"],
@@ -54,7 +71,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         metavar="SOURCE",
-        help="A model file (.safetensors, .onnx, .pt2, .keras, .skops, .ubj, .txt, .cbm, …), or package.module:name. "
+        help="A model file (.safetensors, .onnx, .keras, .skops, .ubj, .txt, .cbm, …), or package.module:name. "
         "Default: train one now.",
     ),
 ]
@@ -149,6 +166,7 @@ class Source:
     decision: str | None = None
     device: str = "cpu"
     preprocess: str | None = None
+    columns: str | None = None  # its inputs in their order, where it has no names for them
 
     @property
     def speaking(self) -> str | None:
@@ -174,7 +192,7 @@ class Source:
 
         said: dict[str, Any] = {"weights": self.weights, "trust_pickle": self.trust_pickle, "device": self.device}
         said |= {"decision": read_decision(self.decision), "preprocess": self.preprocess}
-        return open_model(self.model or "", data.domain, data.rows, **said)
+        return open_model(self.model or "", data.domain, data, **said)
 
     def train(
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None

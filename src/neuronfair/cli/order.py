@@ -41,6 +41,8 @@ class Order:
     decision: str | None = None
     domain: Path | None = None
     target: str | None = None
+    favourable: str | None = None
+    columns: str | None = None
     attributes_file: Path | None = None
     key: str | None = None
     sensitive: str | None = None
@@ -68,7 +70,8 @@ class Order:
     @property
     def source(self) -> options.Source:
         """The model; one that no reader takes is refused."""
-        return options.Source(self.model, self.weights, self.trust_pickle, self.decision, self.device, self.preprocess)
+        said = (self.weights, self.trust_pickle, self.decision, self.device, self.preprocess, self.columns)
+        return options.Source(self.model, *said)
 
     @property
     def settings(self) -> AuditSettings:
@@ -82,7 +85,10 @@ class Order:
     @property
     def reads(self) -> tuple[Path, ...]:
         """The files that it reads and may not write: a corpus is read and added to, a baseline may be replaced."""
-        named = (self.data, self.model, self.weights, self.domain, self.attributes_file, self.population)
+        from neuronfair.domain.files import table_file
+
+        data = table_file(self.data)[0] if self.data else None
+        named = (data, self.model, self.weights, self.domain, self.attributes_file, self.population)
         return tuple(Path(name) for name in (*named, None if self.corpus_add else self.corpus) if name is not None)
 
 
@@ -120,6 +126,7 @@ def carry_out(
     beside = tables.Beside.of(order.attributes_file, order.key)
     described = (order.encoding, order.domain, order.sensitive, order.target)
     found = tables.load_data(order.data, *described, source, order.take_rules, beside)
+    found = found.with_favourable(order.favourable)
     table = found.data
     people = None if order.population is None else read_people(order.population, table.domain)
     for remark in found.remarks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import tomllib
 from collections import Counter
@@ -194,8 +195,9 @@ class Orders:
 
     def _refuse_shared(self) -> None:
         """Refuse a corpus that several audits would write at the same time."""
-        written = Counter(audit.order.corpus for audit in self.audits if audit.order.corpus_add)
-        for path in (path for path, times in written.items() if path is not None and times > 1):
+        written = [audit.order.corpus for audit in self.audits if audit.order.corpus_add and audit.order.corpus]
+        files = Counter(map(_file, written))
+        for path in dict.fromkeys(path for path in written if files[_file(path)] > 1):
             self.problems.append(
                 f"corpus {path}: several audits add to it. Say corpus_add = false, or name a file each"
             )
@@ -251,6 +253,19 @@ def _path(kind: Any, value: Any) -> Any:
     if kind is not Path or not isinstance(value, str):
         raise TypeError(f"Expected str, got {type(value).__name__}")
     return Path(value)
+
+
+def _file(path: Path) -> tuple[object, ...]:
+    """Return which file a path names, however it is spelt: by links, through other folders, or in other letters.
+
+    Of files that are not there yet, those whose names differ in case only count as one, as on some disks.
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        known = real.stat()
+    except OSError:
+        return (os.path.realpath(real.parent), real.name.casefold())
+    return (known.st_dev, known.st_ino)
 
 
 def _parts(values: Sequence[str | None]) -> list[str]:

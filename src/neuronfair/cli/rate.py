@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from neuronfair.domain.data import Data
-    from neuronfair.measure.rate import Rate
     from neuronfair.model.open import Opened
     from neuronfair.verdict.counterpart import CounterpartReport
+    from neuronfair.verdict.rates import RateOf
 
 
 class _Population(StrEnum):
+    pairs = "pairs"
     table = "table"
     plausible = "plausible"
     domain = "domain"
@@ -48,8 +49,8 @@ def rate(
     population: Annotated[
         _Population | None,
         typer.Option(
-            help="Whom to judge: the table's rows, plausible people, people of the domain, or all combinations of "
-            "values. Default: each of the first three."
+            help="Whom to judge: the table's rows with plausible twins only (pairs), its rows, plausible people, "
+            "people of the domain, or all combinations of values. Default: each of the first four."
         ),
     ] = None,
     twins: TwinsOption = Twins.flip,
@@ -64,8 +65,9 @@ def rate(
     """Estimate for how many people the decision flips when only the sensitive attribute changes (Themis).
 
     People are drawn and judged until the error bound holds at the confidence asked for. A rate speaks of the people it
-    was drawn from: the rows of the table, plausible people (drawn from a model of the table), or all whom the domain
-    allows. With --population it is measured for one of these only.
+    was drawn from: the rows of the table that have a plausible twin (compared with plausible twins only), all rows of
+    the table, plausible people (drawn from a model of the table), or all whom the domain allows. With --population it
+    is measured for one of these only.
 
     With --twins counterpart the people of the table are compared with who they would be in another group, beside the
     same with shuffled groups; the options about populations, errors and samples play no part then.
@@ -77,11 +79,12 @@ def rate(
     `neuronfair rate adult --sensitive sex --model adult.safetensors --twins counterpart`
     """
     source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.measure.rate import Until, discrimination_rate
+    from neuronfair.domain.plausible import plausible_twins
+    from neuronfair.measure.rate import Until, discrimination_rate, plausible_pair_rate
     from neuronfair.render.console import make_console, progress_bar
     from neuronfair.verdict.population import who_is_usual
-    from neuronfair.verdict.rates import AUDITED
-    from neuronfair.verdict.words import rate_of
+    from neuronfair.verdict.rates import AUDITED, covering
+    from neuronfair.verdict.words import pair_rate_of, rate_of
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
@@ -105,32 +108,41 @@ def rate(
             options.write_json(json_file, about | {"counterpart": asdict(report)})
         return
     people = AUDITED if population is None else (population.value,)
-    rates: dict[str, Rate] = {}
-    for name in people:
+    usual = None
+    if {"pairs", "plausible"} & {*people}:
         try:
-            whom = table.rows if name == "table" else who_is_usual(table, None, seed) if name == "plausible" else name
+            usual = who_is_usual(table, None, seed)
         except NeuronFairError as why:
             if population is not None:
                 raise
             console.print(f"Nothing is said of plausible people. {why}")
-            continue
+    asked: dict[str, Any] = {"confidence": confidence, "decision": opened.decision, "seed": seed}
+    rates: dict[str, RateOf] = {}
+    errors: dict[str, float] = {}
+    for name in people:
         with progress_bar(f"Judging {POPULATIONS[name]}", quiet=console.quiet) as show:
-            rates[name] = discrimination_rate(
-                opened.model,
-                table.domain,
-                population=whom,
-                samples=Until(error, samples),
-                confidence=confidence,
-                decision=opened.decision,
-                seed=seed,
-                progress=show,
-            )
+            if name == "pairs":
+                if usual is not None:
+                    fits = plausible_twins(table.domain, usual, table.rows)
+                    found = plausible_pair_rate(opened, fits, table, samples=samples, progress=show, **asked)
+                    if found is not None:
+                        rates[name], errors[name] = pair_rate_of(found), found.rate.error
+                continue
+            whom = table if name == "table" else usual if name == "plausible" else name
+            if whom is not None:
+                one = discrimination_rate(
+                    opened, table.domain, population=whom, samples=Until(error, samples), progress=show, **asked
+                )
+                rates[name], errors[name] = rate_of(one), one.error
+    if "table" in rates and "plausible" in rates:
+        rates["plausible"] = covering(rates["plausible"], rates["table"])
     for measured in rates.values():
-        _say(console, table, measured, error)
+        _say(console, table, measured, errors[measured.population], error)
     if json_file is not None:
-        entries = {name: {**asdict(rate_of(one)), "error": one.error} for name, one in rates.items()}
+        entries = {one.population: {**asdict(one), "error": errors[one.population]} for one in rates.values()}
         result = about | {"rates": {name: entries.get(name) for name in people}}
-        options.write_json(json_file, result | (_alone(rates[population.value]) if population is not None else {}))
+        alone = None if population is None else rates.get(population.value)
+        options.write_json(json_file, result | ({} if alone is None else _alone(alone, errors[alone.population])))
 
 
 def _counterparts(opened: Opened, table: Data, confidence: float, seed: int, console: Console) -> CounterpartReport:
@@ -155,19 +167,19 @@ def _counterparts(opened: Opened, table: Data, confidence: float, seed: int, con
     return report
 
 
-def _say(console: Console, table: Data, rate: Rate, error: float) -> None:
-    low, high = rate.interval
+def _say(console: Console, table: Data, rate: RateOf, error: float, allowed: float) -> None:
     console.print(
-        f"The decision flips with {listed(table.domain.sensitive)} for {rate.found:,} of {rate.sampled:,} "
-        f"{POPULATIONS[rate.population]}: {percent(rate.rate)}, between {percent(low)} and "
-        f"{percent(high)} with {percent(rate.confidence)} confidence."
+        f"The decision flips with {listed(table.domain.sensitive)} for {rate.discriminated:,} of {rate.of:,} "
+        f"{POPULATIONS[rate.population]}: {percent(rate.rate)}, between {percent(rate.low)} and "
+        f"{percent(rate.high)} with {percent(rate.confidence)} confidence. {rate.omission}".rstrip()
     )
-    if rate.error > error:
-        why = "nobody was left to judge" if rate.population == "table" else "more people than --samples are needed"
-        console.print(f"The error of {percent(rate.error)} is above the {percent(error)} asked for: {why}.")
+    if error > allowed:
+        whole = rate.population in ("pairs", "table")
+        why = "nobody was left to judge" if whole else "more people than --samples are needed"
+        console.print(f"The error of {percent(error)} is above the {percent(allowed)} asked for: {why}.")
 
 
-def _alone(rate: Rate) -> dict[str, Any]:
+def _alone(rate: RateOf, error: float) -> dict[str, Any]:
     """Return the figures of the only population that was asked for, as they were called when there was always one."""
-    figures = {"population": rate.population, "rate": rate.rate, "interval": list(rate.interval)}
-    return {**figures, "error": rate.error, "found": rate.found, "sampled": rate.sampled}
+    figures = {"population": rate.population, "rate": rate.rate, "interval": [rate.low, rate.high]}
+    return {**figures, "error": error, "found": rate.discriminated, "sampled": rate.of}

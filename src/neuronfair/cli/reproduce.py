@@ -15,6 +15,7 @@ from neuronfair.cli.app import app
 from neuronfair.cli.cluster import RayOption, pool_of
 from neuronfair.cli.options import QuietOption
 from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.words import exact
 
 INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
 
@@ -107,7 +108,7 @@ def reproduce(
     pictures = {name: lab.write_report(report, name, out) for name, report in reports.items()}
     given = " --quick" if quick else ""
     given += f" --repeats {repeats}" if repeats is not None else ""
-    given += f" --seconds {seconds:g}" if seconds is not None else ""
+    given += f" --seconds {exact(seconds)}" if seconds is not None else ""
     made = {name: lab.made(some, cache) for name, some in work.items()}
 
     def sections(folder: str) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def check_described(
 ) -> None:
     """Refuse a table that is not there, or of which too much or too little is said."""
     from neuronfair.domain.data import DATASETS
+    from neuronfair.domain.files import table_file
 
     if name in DATASETS:
         if domain is not None or target is not None:
@@ -70,7 +71,7 @@ def check_described(
         if beside is not None:
             raise DataError(f"{name}: has all its columns; --attributes-file is for tables of your own")
         return
-    if not Path(name).exists():
+    if not table_file(name)[0].exists():
         raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
     if encoding != "default":
         raise DataError(
@@ -78,8 +79,8 @@ def check_described(
         )
     if domain is not None and target is not None:
         raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
-    if domain is None and not (target is not None and options.names(sensitive)):
-        raise DataError(f"{name}: name a --domain file, or both --target and --sensitive so that one can be inferred")
+    if domain is None and not options.names(sensitive):
+        raise DataError(f"{name}: name a --domain file, or --sensitive and --target so that one can be inferred")
 
 
 def load_data(
@@ -103,7 +104,11 @@ def load_data(
     check_described(name, encoding, domain, sensitive, target, beside)
     chosen, path = options.names(sensitive), Path(name)
     source = source or options.Source()
+    if source.model is None and domain is None and target is None and name not in DATASETS:
+        raise DataError(f"{name}: without --target there are no labels to train on. Name it, or a --model")
     if name in DATASETS:
+        if source.columns is not None:
+            raise DataError(f"--columns {source.columns}: for tables of your own; the domain of {name} says the order")
         table, trust = load(name, encoding, sensitive=chosen), source.trust_pickle
         return given(table, model=source.speaking, trust_pickle=trust, take_rules=take_rules, opens=source.opens)
     return given(
@@ -116,4 +121,5 @@ def load_data(
         opens=source.opens,
         trust_pickle=source.trust_pickle,
         take_rules=take_rules,
+        columns=options.names(source.columns),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pyarrow.parquet
 
 from neuronfair.apart import Unreadable, feather, parquet, read_apart
 from neuronfair.domain.cells import CELL, TEXT, Cells, Column, Meter
-from neuronfair.domain.files import Sheet, check_width, sheet
+from neuronfair.domain.files import ColumnType, Sheet, check_width, sheet
 from neuronfair.errors import DataError, one_line
 from neuronfair.limits import check_size
 
@@ -24,9 +26,9 @@ EMPTY = sys.getsizeof("")
 _BLOCK = 1 << 24  # bytes of a CSV file that are read at once
 
 
-def read(content: bytes, path: Path) -> Sheet:
+def read(content: bytes, path: Path, suffix: str) -> Sheet:
     """Read the content of a file; it was read before in a process of its own, since it may end the process."""
-    form = "Parquet" if path.suffix.lower() in (".parquet", ".pq") else "Feather"
+    form = "Parquet" if suffix in (".parquet", ".pq") else "Feather"
     remarks: tuple[str, ...] = ()
     try:
         if form == "Parquet":
@@ -46,7 +48,16 @@ def read(content: bytes, path: Path) -> Sheet:
         raise DataError(f"{path}: cannot be read as {form}: {one_line(error)}") from None
     if not cells:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
-    return sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
+    found = sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
+    parts = zip(found.columns, names, table.columns, cells, strict=True)
+    return replace(found, types={shown: _typed(name, column, texts) for shown, name, column, texts in parts})
+
+
+def _typed(name: str, column: Any, cells: Cells) -> ColumnType:
+    """Return how pandas has a column of Arrow: its dtype, and that texts are texts even if they look like numbers."""
+    dtype = column.slice(0, 0).to_pandas().dtype if find_spec("pandas") is not None else None
+    texts = pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
+    return ColumnType(name, dtype, {text: text for text in cells.texts if text} if texts else {})
 
 
 def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cells] | None:

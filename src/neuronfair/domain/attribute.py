@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,12 +20,14 @@ from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
 Kind = Literal["ordinal", "nominal", "flag", "continuous"]
 Encoding = Literal["raw", "scaled", "onehot", "none"]
 Outside = Literal["error", "keep"]
+Outliers = Literal["clip"]
 
 MISSING = "missing"  # what an empty cell is called
 MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
 MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
 MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one network input per value
 KEEP = "keep"  # what `missing` says of a number whose empty cell is a value of its own
+_TRUTH_TYPES = frozenset({bool, np.bool_})
 GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point and still be that point
 
 
@@ -39,9 +43,11 @@ class Attribute:
 
     How a cell of a table is read is no part of what exists, nor of a fingerprint: with `date` it is a date in that
     form and stands for the days since 1970-01-01; `decimal` is the decimal mark; a label that is not one of the
-    `values` counts as the value that `other` names. Nor is what counterparts ask (`domain/counterparts.py`): whether
-    nobody's group moves it (`fixed`), whether it may differ between groups and may count (`legitimate`), and which
-    attributes it depends on (`causes`).
+    `values` counts as the value that `other` names; with outliers "clip" a number beyond the bounds counts as the
+    nearest of them. Where it is sensitive, `bands` are the numbers at which a new band begins: people of one band are
+    compared with the `band_values` of the others (by default their medians in the data set). Nor is what counterparts
+    ask (`domain/counterparts.py`): whether nobody's group moves it (`fixed`), whether it may differ between groups and
+    may count (`legitimate`), and which attributes it depends on (`causes`).
 
     >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
     array([ 0, 22])
@@ -63,6 +69,9 @@ class Attribute:
     decimal: str = field(default=".", repr=False)
     date: str | None = field(default=None, repr=False)
     other: str | None = field(default=None, repr=False)
+    outliers: Outliers | None = field(default=None, repr=False)
+    bands: tuple[float, ...] = field(default=(), repr=False)
+    band_values: tuple[float, ...] = field(default=(), repr=False)
     fixed: bool = field(default=False, repr=False)
     legitimate: bool = field(default=False, repr=False)
     causes: tuple[str, ...] | None = field(default=None, repr=False)
@@ -97,10 +106,14 @@ class Attribute:
             raise self._error(
                 f"other = {self.other!r} is not one of its values. {did_you_mean(self.other, self.values)}"
             )
+        if self.outliers is not None and (self.outliers not in get_args(Outliers) or self.values):
+            raise self._error(f'outliers must be "clip", and is for numbers only; it is {self.outliers!r}')
         if self.fixed and self.legitimate:
             raise self._error("is fixed and legitimate: say one of the two")
         if self.date is not None:
             self._check_date()
+        if self.bands or self.band_values:
+            self._check_bands()
         if self.missing is not None and self.empty is None:
             self._missing_code()
 
@@ -109,6 +122,46 @@ class Attribute:
             raise self._error(f'date = {self.date!r}: expected "iso" or a form such as "%d.%m.%Y", and no values')
         if not (is_day(self.low) and is_day(self.high) and float(self.step).is_integer()):
             raise self._error("needs dates as low and high, and a step of whole days")
+
+    def _check_bands(self) -> None:
+        cuts = (self.low, *self.bands, self.high)
+        if self.values or self.empty is not None or not self.bands or list(cuts) != sorted({*cuts}):
+            raise self._error(
+                "bands are for numbers whose empty cell is no value of its own, and ascend above low and below high; "
+                f"they are {list(self.bands)}"
+            )
+        if self.band_values:
+            codes = [self._number_code(str(value), "error") for value in self.band_values]
+            if [self.band(code) for code in codes] != list(range(len(self.bands) + 1)):
+                count = len(self.bands) + 1
+                raise self._error(
+                    f"band_values needs one number of each of the {count} bands, has {list(self.band_values)}"
+                )
+
+    @cached_property
+    def band_starts(self) -> tuple[int, ...]:
+        """The first code of each band."""
+        return (0, *(math.ceil((cut - self.low) / self.step - GRID_TOLERANCE) for cut in self.bands))
+
+    def band(self, code: int) -> int:
+        """Return the number of the band that a code lies in."""
+        return bisect_right(self.band_starts, code) - 1
+
+    @cached_property
+    def band_codes(self) -> tuple[int, ...]:
+        """The code that stands for each band: that of its value, or in its middle."""
+        if self.band_values:
+            return tuple(self._number_code(str(value), "error") for value in self.band_values)
+        return tuple((first + end - 1) // 2 for first, end in pairwise((*self.band_starts, self.points)))
+
+    def group_name(self, code: int) -> str:
+        """Return what people of a group are called: a value, or a band of numbers."""
+        if not self.bands:
+            return str(self.value(code))
+        cuts, band = [self.value(start) for start in self.band_starts], self.band(code)
+        if band == 0:
+            return f"below {cuts[1]}"
+        return f"{cuts[band]} or more" if band == len(self.bands) else f"{cuts[band]} to below {cuts[band + 1]}"
 
     def _error(self, what: str) -> DomainError:
         return DomainError(f"attribute '{self.name}': {what}")
@@ -172,6 +225,8 @@ class Attribute:
             if table is None:
                 table = np.array([code for _, code in self._each(cells.texts, outside, cells.first)], dtype=np.int64)
             return table[cells.numbers]
+        if not _TRUTH_TYPES.isdisjoint(map(type, cells)):  # True is 1 to a dictionary, and need not be to a table
+            cells = [str(cell) if type(cell) in _TRUTH_TYPES else cell for cell in cells]
         distinct = dict.fromkeys(cells)  # in order of appearance: far fewer than the cells
         if any(map(_is_nan, distinct)):  # no NaN equals another, so each would be a cell of its own
             cells = [None if _is_nan(cell) else cell for cell in cells]
@@ -203,8 +258,11 @@ class Attribute:
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # such numbers do not fit
             place = np.where(empty, 0.0, (numbers - self.low) / self.step)
+            fits = np.isfinite(place)
+            if self.outliers == "clip":
+                place = place.clip(0, self.points - 1)
             codes = np.round(place)
-            fits = np.abs(place) < MAX_VALUES
+            fits &= np.abs(place) < MAX_VALUES
             if self.kind != "continuous":
                 fits &= np.abs(place - codes) <= GRID_TOLERANCE
         if outside == "error" or self.empty is not None:
@@ -245,6 +303,8 @@ class Attribute:
         if not np.isfinite(found):
             raise self._error(f"expected a finite number, got {text!r}")
         place = (found - self.low) / self.step
+        if self.outliers == "clip":
+            place = min(max(place, 0.0), self.points - 1.0)
         if not abs(place) < MAX_VALUES:
             raise self._error(f"{text} is far outside {self.low:g} to {self.high:g}. Correct the cell")
         code = round(place)

@@ -101,8 +101,10 @@ def attached(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
     """
     if sensitive is None or isinstance(sensitive, str):
         return table, (sensitive,) if sensitive else ()
+    if isinstance(sensitive, int):  # what a column of pandas may be called
+        return table, (str(sensitive),)
     if not isinstance(sensitive, Mapping) and type(sensitive).__name__ not in _VALUES:
-        return table, tuple(sensitive)
+        return table, tuple(map(str, sensitive))
     if hasattr(table, "domain") and hasattr(table, "labels"):  # not a column of that name
         raise DataError(f"{table.name}: this table has its own domain. Name its sensitive attributes")
     sheet, columns = read_sheet(table), _columns(sensitive)

@@ -17,7 +17,10 @@ from neuronfair.domain.written import DECIMALS, ISO, date_forms, day, days, numb
 from neuronfair.shown import visible
 
 MAX_LABELS = 100  # of a column with more, the most frequent ones are kept and all others are "other"
-MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
+MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers, unless outliers stretch it
+MAX_POINTS = 100_000  # points of any proposed grid: outliers beyond them are clipped
+BULK, FINE = (0.25, 0.75), 100  # quantiles between which a grid has this many steps at least
+HEAVY = 0.05  # of the cells is what one number counts for at most there, such as a zero that most rows have
 FEW = 5  # fewer different numbers may have a common step by chance
 SOME = 20  # in a shorter column all cells may be different by chance
 OTHER = "other"  # the label given to all that are seldom
@@ -80,7 +83,11 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
         parts = _grid(found.values, counts, empty) | found.parts(remarks)
         steps = (found.values - float(parts["low"])) / float(parts.get("step", 1))
         if np.abs(steps - np.round(steps)).max() > GRID_TOLERANCE:
-            remarks.append(f"rounded to steps of {parts.get('step', '1')}")
+            remarks.append(f"in generated records rounded to steps of {parts.get('step', '1')}")
+        if "outliers" in parts:
+            beyond = (found.values < float(parts["low"])) | (found.values > float(parts["high"]))
+            share = f"{counts[beyond].sum():,} of {counts.sum():,} cells"
+            remarks.append(f"{share} are outside {parts['low']} to {parts['high']}; generated records stay within")
         if found.whole and SOME < len(texts) >= UNIQUE * counts.sum():
             remarks.append("almost every cell is different: leave it out if it only numbers people")
     return Entry(name, parts, comment, remarks)
@@ -247,24 +254,64 @@ def _exactly(number: float) -> str:
 
 
 def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
-    low, high = float(numbers.min()), float(numbers.max())
     whole = bool((numbers == np.round(numbers)).all())
-    step = _common_step(numbers) if whole else 1.0
-    if not whole:
-        # The finest power of ten that keeps the grid within its size.
-        step = 10.0 ** np.ceil(np.log10((high - low) / MAX_GRID))
+    low, high = float(numbers.min()), float(numbers.max())
+    step = _common_step(numbers) if whole else 0.0
+    exact = whole and (high - low) / step < MAX_POINTS
+    clipped = False
+    if not exact:
+        step = _step(numbers, counts, step)
+        low, high = _reach(numbers, counts, step)
         low, high = np.floor(low / step) * step, np.ceil(high / step) * step
+        clipped = bool(low > numbers.min() or high < numbers.max())
     mean = float(np.average(numbers, weights=counts))
     spread = float(np.sqrt(np.average((numbers - mean) ** 2, weights=counts)))
-    entry = {"kind": quoted("ordinal" if whole else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
+    entry = {"kind": quoted("ordinal" if exact else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
     if step != 1:
         entry["step"] = f"{step:.12g}"
+    if clipped:
+        entry["outliers"] = quoted("clip")
     entry |= {"center": f"{mean:.4g}", "scale": f"{spread or 1.0:.4g}"}
     if empty:
         by_size = np.argsort(numbers)
         middle = np.searchsorted(np.cumsum(counts[by_size]), counts.sum() // 2, side="right")
         entry["missing"] = f"{float(numbers[by_size[middle]]):.12g}"
     return entry
+
+
+def _step(numbers: Numbers, counts: npt.NDArray[np.int64], least: float) -> float:
+    """Return the step of a grid for numbers that are too many for one of their own; it is at least `least`.
+
+    It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
+    range so that the bulk of the data would have fewer than FINE steps, the bulk alone decides.
+    """
+    unit, most = (least, MAX_POINTS) if least else (1.0, MAX_GRID)
+    step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / most))
+    first, last = _bulk(numbers, counts)
+    if (last - first) / step < FINE:
+        step = unit * 10.0 ** np.floor(np.log10((last - first) / unit / FINE))
+    return max(float(step), least)
+
+
+def _bulk(numbers: Numbers, counts: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Return the numbers between which the bulk of a column lies, whatever a single frequent one is."""
+    by_size = np.argsort(numbers)
+    weights = np.minimum(counts, HEAVY * counts.sum())[by_size]
+    place = np.searchsorted(np.cumsum(weights), np.array(BULK) * weights.sum())
+    first, last = numbers[by_size][place].tolist()
+    return (first, last) if last > first else (float(numbers.min()), float(numbers.max()))
+
+
+def _reach(numbers: Numbers, counts: npt.NDArray[np.int64], step: float) -> tuple[float, float]:
+    """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as points allow."""
+    low, high = float(numbers.min()), float(numbers.max())
+    first, last = _bulk(numbers, counts)
+    spare = MAX_POINTS * step - (last - first)
+    if high - low > MAX_POINTS * step:
+        below, above = min(first - low, spare / 2), min(high - last, spare / 2)
+        # What one side does not need, the other may have.
+        low, high = max(low, first - (spare - above)), min(high, last + (spare - below))
+    return low, high
 
 
 def _common_step(numbers: Numbers) -> float:

@@ -14,8 +14,18 @@ from neuronfair.errors import DomainError, did_you_mean, repeated
 MOST = 100_000  # combinations of sensitive values
 
 
+class Bands(NamedTuple):
+    """The bands of a column: the first code of each, and the code that stands for it."""
+
+    starts: Sequence[int]
+    codes: Sequence[int]
+
+
 class Combinations(NamedTuple):
-    """All combinations of the sensitive codes in a fixed order, and where that of a row stands among them."""
+    """All combinations of the sensitive codes in a fixed order, and where that of a row stands among them.
+
+    Where the codes of a column are in bands, one code stands for all of a band.
+    """
 
     values: Tensor  # (combinations, columns)
     columns: Tensor
@@ -23,18 +33,29 @@ class Combinations(NamedTuple):
     last: Tensor
     strides: Tensor  # how many places one code more of each is ahead
     others: Tensor  # how many places ahead the other combinations are
+    starts: tuple[Tensor | None, ...] = ()  # the first code of each band after the first, for each column; or none
 
     @staticmethod
-    def of(columns: Sequence[int], sizes: Sequence[int], device: torch.device) -> Combinations:
-        """Return the combinations of so many codes in each of these columns."""
-        values = torch.cartesian_prod(*(torch.arange(size, device=device) for size in sizes)).reshape(-1, len(sizes))
-        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    def of(
+        columns: Sequence[int], sizes: Sequence[int], device: torch.device, bands: Sequence[Bands | None] = ()
+    ) -> Combinations:
+        """Return the combinations of so many codes in each of these columns, or of the bands that they are in."""
+        every = bands or [None] * len(sizes)
+        codes = [range(size) if band is None else band.codes for size, band in zip(sizes, every, strict=True)]
+        counts = list(map(len, codes))
+        values = torch.cartesian_prod(*(torch.tensor(list(c), device=device) for c in codes)).reshape(-1, len(sizes))
+        strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
         lists = (columns, [0] * len(sizes), [size - 1 for size in sizes], strides, range(1, len(values)))
-        return Combinations(values, *(torch.tensor(list(numbers), device=device) for numbers in lists))
+        starts = tuple(None if band is None else torch.tensor(band.starts[1:], device=device) for band in bands)
+        places, first, last, steps, others = (torch.tensor(list(numbers), device=device) for numbers in lists)
+        return Combinations(values, places, first, last, steps, others, starts)
 
     def number(self, rows: Tensor) -> Tensor:
         """Return where the values of each row stand, from (…, d) to (…); codes outside are moved into their bounds."""
         codes = rows.index_select(-1, self.columns).clamp(self.first, self.last)
+        for place, starts in enumerate(self.starts):
+            if starts is not None:
+                codes[..., place] = torch.bucketize(codes[..., place].contiguous(), starts, right=True)
         return (codes * self.strides).sum(-1) if len(self.columns) > 1 else codes[..., 0]
 
     def ahead(self, rows: Tensor, places: Tensor) -> Tensor:
@@ -50,7 +71,8 @@ class Combinations(NamedTuple):
 
     def _values(self, rows: Tensor, places: Tensor) -> Tensor:
         numbers = (self.number(rows)[:, None] + places) % len(self.values)
-        return self.values[numbers] if len(self.columns) > 1 else numbers[..., None]  # the values of one are 0, 1, …
+        plain = len(self.columns) == 1 and not self.starts  # then the values are 0, 1, …
+        return numbers[..., None] if plain else self.values[numbers]
 
 
 def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[str]) -> None:

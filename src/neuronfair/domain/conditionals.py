@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.structure import Floats, Numbers, Question
+from neuronfair.domain.structure import Floats, Numbers, Question, coarse
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # people whom the parent's chances count for in a node
 NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain for each chance it learns, and for each e-fold of choice
 DEEPEST = 16
 SMALLEST = 5  # people in a leaf
+GROUPS = 16  # of a column's places, while splits are looked for: more make it slow and no better
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,20 @@ class Tree:
     chances: Floats  # (nodes, places)
 
 
-def grow(
-    places: Numbers, target: int, size: int, asked: Sequence[Question], sample: Numbers, *, sure: bool = False
-) -> Tree:
+@dataclass(frozen=True)
+class Target:
+    """The column whose chances a tree gives."""
+
+    column: int
+    size: int  # places
+    ordered: bool
+
+
+def grow(places: Numbers, target: Target, asked: Sequence[Question], sample: Numbers, *, sure: bool = False) -> Tree:
     """Return the tree of a column, grown with a sample of the people; if `sure`, hardly ever with a split by chance."""
-    if not asked:
-        return filled(places, target, size, np.array([-1]), [np.zeros(0, dtype=np.int64)])
-    return filled(places, target, size, *_splits(places[sample], target, asked, sure))
+    ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
+    column, children = _splits(places[sample], target, asked, sure) if asked else ends
+    return filled(places, target.column, target.size, column, children)
 
 
 def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Tree:
@@ -52,7 +60,7 @@ def filled(places: Numbers, target: int, size: int, column: Numbers, children: S
     return _compact(column, children, leaf, chances)
 
 
-def _splits(places: Numbers, target: int, asked: Sequence[Question], sure: bool) -> tuple[Numbers, list[Numbers]]:
+def _splits(places: Numbers, target: Target, asked: Sequence[Question], sure: bool) -> tuple[Numbers, list[Numbers]]:
     """Return a tree without chances. A split must gain what its numbers, and the choice among all splits, cost.
 
     It learns as many chances as the column's entropy stands for, less one. Half a nat for each is what a split by mere
@@ -62,7 +70,9 @@ def _splits(places: Numbers, target: int, asked: Sequence[Question], sure: bool)
     """
     from sklearn.tree import DecisionTreeClassifier
 
-    y = places[:, target]
+    own = places[:, target.column]
+    most = target.size if sure else GROUPS  # few groups learn few chances: splits by chance would cost too little
+    y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, most)[own]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
     x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from neuronfair.domain.counterparts import Counterparts
 from neuronfair.domain.graph import graph
-from neuronfair.domain.population import fit_people
+from neuronfair.domain.latent import fit_latent
+from neuronfair.domain.population import Layout, grown
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.words import listed
@@ -27,6 +29,8 @@ def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None
     """
     kept = kept_columns(domain)
     sensitive = domain.sensitive_columns
+    if domain.has_bands:
+        raise DomainError(f"{domain.name}: bands of a sensitive attribute are for the attribute-flip test only")
     if len(kept) + len(sensitive) == len(domain.attributes):
         raise DomainError(
             f"{domain.name}: every attribute is fixed or legitimate, so a counterpart would be the same person and no "
@@ -41,8 +45,18 @@ def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
     causes = graph(domain.attributes)
     names = domain.sensitive if causes is not None else first
-    population = fit_people(domain, people, seed=seed, first=names, causes=causes, sure=True)
-    return Counterparts(population, kept, groups)
+    layout = Layout.of(domain, people, seed=seed, first=names, causes=causes)
+    shifted = _shifted(domain, layout, kept)
+    latent = fit_latent(layout, domain, people, groups, shifted, caused=causes is not None, seed=seed)
+    population = grown(domain, layout, sure=True, alone={*shifted, *sensitive, *kept})
+    return Counterparts(population, kept, groups, latent.to(domain.device))
+
+
+def _shifted(domain: TableDomain, layout: Layout, kept: Collection[int]) -> frozenset[int]:
+    """Return the columns that shift: ordered ones of which no rule speaks and no cell is empty."""
+    tied = {column for group in layout.tied for column in group.columns}
+    free = set(range(len(domain.attributes))) - tied - {*kept, *domain.sensitive_columns}
+    return frozenset(c for c in free if domain.attributes[c].ordered and domain.attributes[c].empty is None)
 
 
 def with_counterparts(domain: TableDomain, counterparts: Counterparts) -> TableDomain:

@@ -36,6 +36,15 @@ class Coupling:
         carry = self._ranked if self.ordered else self._kept
         return carry(codes, own, new, u)
 
+    def rank(self, codes: Tensor, at: float) -> Tensor:
+        """Return the share of the first distribution that lies before codes, so far from their begin to their end."""
+        cells, where = torch.zeros_like(codes), torch.full_like(codes, at, dtype=torch.float64)
+        return self._rank(codes, self.places.place_of(codes), cells, where)
+
+    def code(self, rank: Tensor) -> Tensor:
+        """Return the codes at ranks of the first distribution."""
+        return self._at_rank(torch.zeros_like(rank, dtype=torch.int64), rank)
+
     def _kept(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         place = self.places.place_of(codes)
         leaves, at = _coupled(_cell(self.chances, own, place), _cell(self.chances, new, place), u)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from neuronfair.domain import sources
 from neuronfair.domain.cells import Cells
-from neuronfair.domain.files import Sheet, read_sheet
+from neuronfair.domain.files import ColumnType, Sheet, read_sheet
 from neuronfair.domain.graph import without_others
+from neuronfair.domain.original import Original
 from neuronfair.domain.recipes import RECIPES
+from neuronfair.domain.rules import left_out
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import read_domain
 from neuronfair.errors import CellError, DataError, did_you_mean
@@ -29,13 +31,19 @@ class Data:
     """Rows of a domain with their labels.
 
     `rows` are the codes, (n, d) int64; `labels` are the numbers of the classes in the order of the domain's target,
-    (n,) int64, or -1 throughout where the table has no target column or the target is a quantity.
+    (n,) int64, or -1 throughout where the table has no target column or the target is a quantity. `original` are the
+    cells that the rows were read from, with which a model is asked for the metrics of the data set; None where every
+    code stands for its cell.
     """
 
     name: str
     domain: TableDomain
     rows: Tensor
     labels: Tensor
+    types: Mapping[str, ColumnType] = field(default_factory=dict, repr=False)  # of the table's columns, where known
+    inferred: bool = False  # whether the domain was read off the table itself
+    ordered: bool = False  # whether the user has named the model's inputs, in their order
+    original: Original | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,13 +53,24 @@ class Data:
         """Whether the classes of the rows are known."""
         return bool((self.labels != UNKNOWN).all())
 
+    @property
+    def compared(self) -> Data:
+        """The records of the demographic groups that people are compared with: not of those that rules leave out."""
+        kept = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
+        for column in self.domain.sensitive_columns:
+            attribute = self.domain.attributes[column]
+            for label in left_out(self.domain.rules, attribute.name) & {*attribute.values}:
+                kept &= self.rows[:, column] != attribute.values.index(label)
+        return self if bool(kept.all()) else self.take(kept.nonzero()[:, 0])
+
     def to(self, device: str | torch.device) -> Data:
         """Return this table on another device."""
         return replace(self, domain=self.domain.to(device), rows=self.rows.to(device), labels=self.labels.to(device))
 
     def take(self, index: Tensor) -> Data:
         """Return the chosen rows with their labels."""
-        return replace(self, rows=self.rows[index], labels=self.labels[index])
+        original = None if self.original is None else self.original.take(index.cpu().numpy())
+        return replace(self, rows=self.rows[index], labels=self.labels[index], original=original)
 
     def only(self, names: Collection[str]) -> Data:
         """Return the columns of some attributes, in the domain's order."""
@@ -115,9 +134,12 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
             raise DataError(f"{path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
     sheet.check_clear([*domain.names, *([domain.target.column] if domain.target is not None else [])])
     try:
-        return Data(path.stem, domain, domain.from_table(sheet.columns), _labels(sheet.columns, domain))
+        rows, labels = domain.from_table(sheet.columns), _labels(sheet.columns, domain)
     except CellError as bad:
         raise DataError(f"{path}: {sheet.where(bad.row)}: {bad.reason}") from None
+    domain = domain.with_band_values(rows)
+    columns = {name: sheet.columns[name] for name in domain.names}
+    return Data(path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
 
 
 def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:

@@ -1,4 +1,4 @@
-"""Which class people hope for, guessed where its words leave no doubt."""
+"""Which class is the favourable outcome: suggested where its words leave no doubt, and never taken silently."""
 
 from __future__ import annotations
 
@@ -40,17 +40,28 @@ _HARM = re.compile(
 
 
 def favourable_line(column: str, classes: Sequence[str]) -> str:
-    """Return the line of a domain file that names the class people hope for; a comment where the words do not tell.
+    """Return the comment of a domain file that suggests the favourable outcome.
 
     >>> print(favourable_line("loan", ["denied", "approved"]))
-    favourable = "approved"  # guessed from the words: correct it
-    >>> print(favourable_line("two_year_recid", ["no", "yes"]))
-    # favourable = "no"  # the class that people hope for: if you name it, it can be said who loses
+    # favourable = "approved"  # the favourable outcome: needed for disparate impact
+    """
+    guess = suggested(column, classes) or _guess(column, classes)[0]
+    return f"# favourable = {quoted(guess)}  # the favourable outcome: needed for disparate impact"
+
+
+def with_favourable(text: str, favourable: str) -> str:
+    """Return the text of a domain file that names no favourable outcome with this one."""
+    return f"favourable = {quoted(favourable)}\n{text}"  # before the first table, whose key it would be
+
+
+def suggested(column: str, classes: Sequence[str]) -> str | None:
+    """Return the class whose words say that it is the favourable outcome; None where they leave a doubt.
+
+    >>> suggested("loan", ["denied", "approved"]), suggested("two_year_recid", ["no", "yes"])
+    ('approved', None)
     """
     guess, sure = _guess(column, classes)
-    if sure:
-        return f"favourable = {quoted(guess)}  # guessed from the words: correct it"
-    return f"# favourable = {quoted(guess)}  # the class that people hope for: if you name it, it can be said who loses"
+    return guess if sure else None
 
 
 def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""Tables on disk, read as columns of text: CSV of any common kind, Parquet, Feather."""
+"""Tables on disk, read as columns of text: CSV of any common kind, Parquet, Feather, and what `containers` reads."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which,
 _SEPARATORS = ",;\t|"
 _SAMPLE = 1 << 16  # letters by which the separator is chosen
 _CELLS = 1 << 16  # cells that are read at once
+_JSON_LINES = (".jsonl", ".ndjson")
+_SQLITE = b"SQLite format 3\0"
+_TIMES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
 
@@ -32,6 +35,15 @@ class Beside:
     names: tuple[str, ...]
     key: str | None  # the column by which they were joined; None: row by row
     rows: Sequence[int]  # for each row of the table, the row of that file
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """How a column stood in a table that has types: what it was called there, its dtype, and the cells of its texts."""
+
+    label: Any  # of any type, such as a whole number
+    dtype: Any = None  # of pandas; None: as its values suggest
+    cells: Mapping[str, Any] = field(default_factory=dict)  # what each text stood for, where that is no number
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,8 @@ class Sheet:
     remarks: tuple[str, ...] = ()  # what the user should know of how it was read
     copies: Mapping[str, str] = field(default_factory=dict)
     beside: Beside | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)  # by name; none for a text file
+    frame: Any = None  # the DataFrame of pandas that it was read from, where it was one
 
     def where(self, row: int) -> str:
         """Return where a row is found in its file, and in the one beside it."""
@@ -66,6 +80,9 @@ class Sheet:
 def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
     """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), Parquet or Feather.
 
+    Also JSON lines (.jsonl, .ndjson), a zip archive of one table, a sheet of a workbook (.xlsx) and a table of an
+    SQLite database. Where there are several, `file.sqlite::name` names one.
+
     A file that would take too much memory is refused, before it is unpacked or while it is read. What was read before
     is not read again. A table in memory (a DataFrame, an Arrow table, a mapping of columns) is taken as a file is.
     """
@@ -75,16 +92,15 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
         from neuronfair.domain.memory import sheet_of
 
         return sheet_of(path)
-    path = Path(path)
+    path, inner = table_file(path)
     try:
-        if path.suffix.lower() in (".parquet", ".pq", ".feather", ".arrow", ".ipc"):
-            from neuronfair.domain import arrow
+        with path.open("rb") as file:
+            start = file.read(16)
+        if start == _SQLITE:
+            from neuronfair.domain import containers
 
-            return arrow.read(read_bytes(path), path)
-        content = read_bytes(path, times=TEXT)
-        if content[:2] == b"\x1f\x8b":
-            content = unpacked(content, path, times=TEXT)
-        return _text(content, path)
+            return containers.read_sqlite(path, inner)
+        return _read(read_bytes(path, times=_TIMES.get(path.suffix.lower(), TEXT)), path, path.suffix.lower(), inner)
     except (EOFError, zlib.error):
         raise DataError(f"{path}: the gzip file is damaged or ends too early") from None
     except OSError as error:
@@ -93,8 +109,43 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
         raise DataError(f"{path}: cannot be read as CSV: {error}") from None
 
 
+def table_file(name: str | Path) -> tuple[Path, str | None]:
+    """Return the file that is meant, and the name of the table in it, if one is said: `people.sqlite::applicants`.
+
+    >>> table_file("people.sqlite::applicants")[1]
+    'applicants'
+    """
+    path, colons, inner = str(name).rpartition("::")
+    return (Path(name), None) if not colons or Path(name).exists() else (Path(path), inner)
+
+
+def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
+    """Return the table in the content of a file; `suffix` is that of its name, or of a name inside it."""
+    from neuronfair.domain import arrow, containers
+
+    if suffix in _TIMES:
+        return arrow.read(content, path, suffix)
+    if content[:2] == b"\x1f\x8b":
+        content, suffix = unpacked(content, path, times=TEXT), Path(path.stem).suffix.lower()
+    if content.startswith(b"PK\3\4"):
+        if containers.is_workbook(content):
+            return containers.read_workbook(content, path, inner)
+        name, content = containers.archive_member(content, path, inner)
+        if content.startswith((b"PK\3\4", b"\x1f\x8b", _SQLITE)):
+            raise DataError(f"{path}: '{name}' is an archive or a database inside an archive. Unpack it first")
+        return _read(content, path, Path(name).suffix.lower(), None)
+    if inner is not None:
+        raise DataError(f"{path}: is one table, so '::{inner}' names nothing in it. Leave it out")
+    if suffix in _JSON_LINES:
+        return containers.read_json_lines(content, path)
+    return _text(content, path)
+
+
 def read_header(path: Path) -> list[str] | None:
     """Return the names of a CSV file's columns, by its first lines alone; None where that is not enough to know."""
+    path, inner = table_file(path)
+    if inner is not None or path.suffix.lower() in _JSON_LINES:
+        return None
     with path.open("rb") as file:
         content = file.read(_SAMPLE)
     try:
@@ -108,8 +159,6 @@ def read_header(path: Path) -> list[str] | None:
 
 
 def _text(content: bytes, path: Path) -> Sheet:
-    if content.startswith(b"PK\3\4"):
-        raise DataError(f"{path}: this is a workbook or another zip archive. Save the table as CSV or Parquet")
     encoding = _MARKS.get(content[:2])
     if encoding is None and b"\0" in content:
         line = 1 + content.count(b"\n", 0, content.index(b"\0"))

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neuronfair.domain.attribute import KEEP
+import numpy as np
+
+from neuronfair.domain.attribute import KEEP, MISSING
 from neuronfair.domain.cells import Cells
 from neuronfair.domain.column import LeftOut, decimal_marks, described, is_missing, order, quotes
+from neuronfair.domain.dependencies import CLASSES, PEOPLE
 from neuronfair.domain.favourable import favourable_line
 from neuronfair.domain.files import Sheet, read_sheet
 from neuronfair.domain.proposals import TakeRules, check_take, propose
@@ -17,14 +20,18 @@ from neuronfair.domain.toml import parse_domain, quoted
 from neuronfair.domain.written import number
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.shown import visible
+from neuronfair.words import listed, plural
 
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
+SMALL, SHARE = 30, 0.1  # records, and share of all, below both of which a demographic group is too small for twins
 
 _HEAD = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:
 # - kind: ordinal (order matters, whole steps), nominal (no order), flag (two values), continuous (a grid of numbers)
 # - low / high: widen them where the table happens not to reach the real limits
-# - step: a number between two steps is refused, so make it smaller where there are such
+# - step: a number between two steps is refused, so make it smaller where there are such; decimals are rounded to it in
+#   generated records, and the metrics of the data set use the cells themselves
+# - bands = [25, 40, 60] for a sensitive number, such as age: people are compared with other bands
 # - encode: raw, scaled (with center and scale), onehot, or none: no model is given it, as where the law forbids it
 # - for counterparts (what if this person were of another group?): fixed = true for what no group changes, such as age;
 #   legitimate = true for what may differ between groups and may count, say why in a comment; causes = ["age", …] for
@@ -32,8 +39,7 @@ _HEAD = """\
 # - rules at the end: combinations that no real person has; nothing is tested that breaks one
 {remarks}name = {name}
 sensitive = {sensitive}
-target = {target}
-[attributes]
+{target}[attributes]
 """
 
 _TAIL = """
@@ -61,7 +67,7 @@ def infer_domain(
     path: str | Path | Sheet | Any,
     *,
     sensitive: Sequence[str],
-    target: str,
+    target: str | None = None,
     columns: Sequence[str] | None = None,
     regression: bool = False,
     keep_missing: bool = False,
@@ -70,11 +76,11 @@ def infer_domain(
     """Return the text of a commented TOML file that describes a table: CSV, Parquet, Feather, or a DataFrame.
 
     Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`. `columns` are those that the
-    model reads: they are never left out, and all others but the sensitive ones are. With `regression` the target is a
-    quantity and has no classes, as it is anyway with more than 50 different numbers. With `keep_missing` an empty cell
-    among numbers is a value of its own, for models that read it as such, and not the median. Rules that the table
-    suggests are comments at the end; `take_rules` makes rules of them: "free" of those that name no sensitive
-    attribute, or "all".
+    model reads: they are never left out, and all others but the sensitive ones are. Without a target the rows have no
+    labels. With `regression` the target is a quantity and has no classes, as it is anyway with more than 50 different
+    numbers. With `keep_missing` an empty cell among numbers is a value of its own, for models that read it as such, and
+    not the median. Rules that the table suggests are comments at the end; `take_rules` makes rules of them: "free" of
+    those that name no sensitive attribute, or "all".
     """
     how: dict[str, Any] = {"regression": regression, "keep_missing": keep_missing, "take_rules": take_rules}
     return draft_domain(path, sensitive=sensitive, target=target, columns=columns, **how).text
@@ -84,7 +90,7 @@ def draft_domain(
     path: str | Path | Sheet | Any,
     *,
     sensitive: Sequence[str],
-    target: str,
+    target: str | None = None,
     columns: Sequence[str] | None = None,
     regression: bool = False,
     keep_missing: bool = False,
@@ -97,14 +103,14 @@ def draft_domain(
     """
     check_take(take_rules)
     sheet = read_sheet(path)
-    for name in (*sensitive, target):
+    for name in (*sensitive, *([target] if target is not None else ())):
         if name not in sheet.columns:
             raise DataError(f"{sheet.path}: no column '{name}'. {did_you_mean(name, sheet.columns)}")
     if target in sensitive:
         raise DomainError(f"{sheet.path}: '{target}' cannot be both the target and sensitive")
-    sheet.check_clear([*sensitive, target])
+    sheet.check_clear([*sensitive, *([target] if target is not None else ())])
     every = {name: Cells.of(cells) for name, cells in sheet.columns.items()}
-    aim = _target(target, every[target], sheet, regression)
+    aim = "" if target is None else f"target = {_target(target, every[target], sheet, regression)}"
     for name in sensitive:
         if len(every[name].texts) == 1:
             raise DataError(
@@ -146,7 +152,67 @@ def draft_domain(
     said = [f"{', '.join(names)}: {remark}" for remark, names in remarks.items()]
     text = head + "\n".join(lines) + "\n"
     rules, proposed = _rules(text, every, take_rules)
-    return Draft(text + rules + _TAIL, tuple(left_out), (*sheet.remarks, *said, *proposed))
+    few, small = _small_groups(text, every)
+    told = (*sheet.remarks, *said, *_copies(text, every), *small, *proposed)
+    return Draft(text + few + rules + _TAIL, tuple(left_out), told)
+
+
+def _copies(text: str, every: dict[str, Cells]) -> list[str]:
+    """Return which columns are others in other words, where no rule ties them: of a sensitive one, or of many values.
+
+    Equal cells of one are equal in the other, in every row.
+    """
+    try:
+        domain = parse_domain(text)
+    except DomainError:  # which is for the user to correct first
+        return []
+    first, remarks = dict[bytes, str](), list[str]()
+    for name in (*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)):
+        cells = every[name]
+        if len(cells) < PEOPLE or not 2 <= len(cells.texts) <= len(cells) / 2:
+            continue  # two columns of different cells throughout say the same of nothing
+        # Texts are numbered as they come, so that copies have the same numbers.
+        known = first.setdefault(cells.numbers.tobytes(), name)
+        if known in domain.sensitive and name != known:
+            remarks.append(
+                f"{name}: says the same as {known}, which is sensitive. A twin keeps it: leave it out, or name both as "
+                "sensitive"
+            )
+        elif name != known and len(cells.texts) > CLASSES:
+            remarks.append(f"{name}: says the same as {known}; no rules tie their many values. Leave one of them out")
+    return remarks
+
+
+def _small_groups(text: str, every: dict[str, Cells]) -> tuple[str, list[str]]:
+    """Return rules that leave small demographic groups, and records of unknown group, out of the twins, and remarks.
+
+    At least two groups of an attribute stay, the largest.
+    """
+    try:
+        domain = parse_domain(text)
+    except DomainError:  # which is for the user to correct first
+        return "", []
+    lines, remarks = list[str](), list[str]()
+    for attribute in (domain.attributes[column] for column in domain.sensitive_columns):
+        if not attribute.values:
+            continue
+        counts = np.bincount(attribute.codes(every[attribute.name]), minlength=attribute.size)
+        largest = np.argsort(-counts, kind="stable")
+        small = (counts < SMALL) & (counts < SHARE * counts.sum())
+        small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
+        known = [code for code in largest if not small[code]]
+        keep = {*known, *[code for code in largest if code not in known][: max(0, 2 - len(known))]}
+        out = [code for code in range(attribute.size) if code not in keep]
+        for code in out:
+            label, count = attribute.values[code], plural(int(counts[code]), "record")
+            name = f"too few to compare with: {attribute.name} {label}, {count}"
+            forbid = f"forbid = {{ {quoted(attribute.name)} = {quotes([label])} }}"
+            lines += ["[[rules]]", f"name = {quoted(name)}", forbid]
+        if out:
+            shown = listed([f"{attribute.values[code]} ({plural(int(counts[code]), 'record')})" for code in out])
+            remarks.append(f"{attribute.name}: {shown} left out of the twins; delete the rule to include it")
+    head = "\n# Groups that are too small to compare people with; delete a rule to include one.\n"
+    return head + "\n".join(lines) + "\n" if lines else "", remarks
 
 
 def _rules(text: str, every: dict[str, Cells], take: TakeRules) -> tuple[str, list[str]]:
@@ -179,7 +245,7 @@ def _target(name: str, cells: Cells, sheet: Sheet, regression: bool) -> str:
         return f"{{ column = {quoted(name)} }}\n"
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise DataError(
-            f"{sheet.path}: the target '{name}' has {len(classes)} different values; 2 to {MAX_CLASSES} classes are "
+            f"{sheet.path}: the target '{name}' has {plural(len(classes), 'value')}; 2 to {MAX_CLASSES} classes are "
             "expected, or numbers"
         )
     return f"{{ column = {quoted(name)}, classes = {quotes(classes)} }}\n{favourable_line(name, classes)}\n"

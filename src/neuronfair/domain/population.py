@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from neuronfair.domain.completions import Step
 from neuronfair.domain.completions import steps as steps_of
-from neuronfair.domain.conditionals import grow
+from neuronfair.domain.conditionals import Target, grow
 from neuronfair.domain.forest import Forest, taken
 from neuronfair.domain.places import Places, most_places
 from neuronfair.domain.rules import Group, RuleBook
-from neuronfair.domain.structure import caused, drawn_after, questions
+from neuronfair.domain.structure import Question, caused, drawn_after, questions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
-SCORED = 5_000  # people whose scores are enough
+SCORED = 2_000  # people whose scores are enough: the hundredth of them is then known to a fifth of a percent
 CELLS = 400_000  # of the people that trees are grown with, in all columns together
 LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
 AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
@@ -184,21 +186,38 @@ class TablePopulation:
         return masses
 
 
-def fit_population(domain: TableDomain, rows: Tensor, *, seed: int = 0, first: Sequence[str] = ()) -> TablePopulation:
+def fit_population(
+    domain: TableDomain,
+    rows: Tensor,
+    *,
+    seed: int = 0,
+    first: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> TablePopulation:
     """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
 
-    The columns named `first` are drawn first, in this order, so that all others may depend on them.
+    The columns named `first` are drawn first, in this order, so that all others may depend on them. `progress` is
+    called with the number of columns fitted so far, and of all: the model is fitted several times.
     """
     if len(rows) == 0:
         raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
     people = domain.clip(rows)
     parts = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed)).to(rows.device) % FOLDS
-    scores: list[Tensor] = []
-    for fold in range(min(FOLDS, len(people))):
-        if sum(map(len, scores)) < SCORED:
-            others = fit_people(domain, people[parts != fold] if len(people) > 1 else people, seed=seed, first=first)
-            scores.append(others.log_likelihood(people[parts == fold]))
-    return replace(fit_people(domain, people, seed=seed, first=first), usual=torch.cat(scores).sort().values)
+    folds = min(FOLDS, len(people), math.ceil(FOLDS * SCORED / len(people)))
+    width = len(domain.attributes)
+
+    def fit(some: Tensor, number: int) -> TablePopulation:
+        def note(done: int) -> None:
+            if progress:
+                progress(number * width + done, (folds + 1) * width)
+
+        return fit_people(domain, some, seed=seed, first=first, progress=note)
+
+    scores = []
+    for fold in range(folds):
+        others = fit(people[parts != fold] if len(people) > 1 else people, fold)
+        scores.append(others.log_likelihood(people[parts == fold]))
+    return replace(fit(people, folds), usual=torch.cat(scores).sort().values)
 
 
 def fit_people(
@@ -209,28 +228,77 @@ def fit_people(
     first: Sequence[str] = (),
     causes: Mapping[int, Sequence[int]] | None = None,
     sure: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
     """Return a model of valid people that does not know yet how usual they are: it has no plausibility.
 
     `causes` are the only columns that each column may depend on; without them all that are drawn earlier are. If
     `sure`, a column depends on another only where that is hardly chance, even if a guess would predict better.
+    `progress` is called with the number of columns fitted so far.
     """
-    rows = people.cpu().numpy()
-    tied = RuleBook(domain.attributes, domain.rules).tied
-    classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
-    most = most_places(len(rows))
-    columns = tuple(Places.of(a, rows[:, i], classes.get(i), most) for i, a in enumerate(domain.attributes))
-    places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
-    sizes = [len(p) for p in columns]
-    most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
-    sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
-    leading = [domain.column(name) for name in first]
-    after = drawn_after(places[sample], sizes, leading) if causes is None else caused(causes, leading)
+    layout = Layout.of(domain, people, seed=seed, first=first, causes=causes)
+    return grown(domain, layout, sure=sure, progress=progress)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """People in places, and which earlier columns each column may depend on: what trees are grown from."""
+
+    columns: tuple[Places, ...]
+    places: npt.NDArray[np.int64]  # (n, d)
+    sample: npt.NDArray[np.int64]  # of the people: those whom trees are grown with
+    after: Mapping[int, npt.NDArray[np.int64]]  # in the order in which columns are drawn
+    tied: tuple[Group, ...]
+
+    @classmethod
+    def of(
+        cls,
+        domain: TableDomain,
+        people: Tensor,
+        *,
+        seed: int = 0,
+        first: Sequence[str] = (),
+        causes: Mapping[int, Sequence[int]] | None = None,
+    ) -> Layout:
+        """Return the layout of valid people; `first` and `causes` are those of `fit_people`."""
+        rows = people.cpu().numpy()
+        tied = RuleBook(domain.attributes, domain.rules).tied
+        classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
+        most = most_places(len(rows))
+        columns = tuple(Places.of(a, rows[:, i], classes.get(i), most) for i, a in enumerate(domain.attributes))
+        places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
+        sizes = [len(p) for p in columns]
+        most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
+        sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
+        leading = [domain.column(name) for name in first]
+        ordered = [a.ordered for a in domain.attributes]
+        after = drawn_after(places[sample], sizes, ordered, leading) if causes is None else caused(causes, leading)
+        return cls(columns, places, sample, after, tied)
+
+    def questions(self, domain: TableDomain, column: int) -> list[Question]:
+        """Return in which orders the places of the columns that a column may depend on can be cut in two."""
+        sizes = [len(places) for places in self.columns]
+        kinds = [(int(c), domain.attributes[c].ordered) for c in self.after[column]]
+        return [q for c, ordered in kinds for q in questions(self.places, sizes, c, column, ordered)]
+
+
+def grown(
+    domain: TableDomain,
+    layout: Layout,
+    *,
+    sure: bool = False,
+    alone: Collection[int] = (),
+    progress: Callable[[int], None] | None = None,
+) -> TablePopulation:
+    """Return the model of a layout's people. The columns `alone` depend on no other: nobody asks what they are like."""
     trees = {}
-    for column, earlier in after.items():
-        kinds = [(int(c), domain.attributes[c].ordered) for c in earlier]
-        asked = [q for c, ordered in kinds for q in questions(places, sizes, c, column, ordered)]
-        trees[column] = grow(places, column, sizes[column], asked, sample, sure=sure)
-    joined = Forest.of([trees[column] for column in range(len(sizes))])
-    model = TablePopulation(domain.to("cpu"), tuple(after), columns, joined, torch.zeros(1, dtype=torch.float64), tied)
+    for column in layout.after:
+        asked = [] if column in alone else layout.questions(domain, column)
+        target = Target(column, len(layout.columns[column]), domain.attributes[column].ordered)
+        trees[column] = grow(layout.places, target, asked, layout.sample, sure=sure)
+        if progress:
+            progress(len(trees))
+    joined = Forest.of([trees[column] for column in range(len(layout.columns))])
+    usual = torch.zeros(1, dtype=torch.float64)
+    model = TablePopulation(domain.to("cpu"), tuple(layout.after), layout.columns, joined, usual, layout.tied)
     return replace(model.to(domain.device), domain=domain)

@@ -19,7 +19,7 @@ from neuronfair.domain.population import TablePopulation
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, one_line
-from neuronfair.limits import TooLarge, read_bytes
+from neuronfair.limits import TooLarge, check_tensors, read_bytes
 
 _PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Places, Forest))
 _FLOATS = {"chance", "chances", "usual"}
@@ -49,7 +49,9 @@ def load_made(
 ) -> _Made:
     """Return what is made of the population of a domain and of these parts that are kept with it."""
     try:
-        parts = load(read_bytes(path, times=3))
+        content = read_bytes(path, times=3)
+        check_tensors(content, len(content), path)
+        parts = load(content)
         said, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
         if digest != _digest(parts):
             raise ValueError("its content is not what was written")
@@ -99,12 +101,13 @@ def _check(model: TablePopulation) -> None:
     }
     good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
     good = good and len(model.usual) > 0 and torch.equal(model.usual, model.usual.sort().values)  # nor NaN
-    good = good and all(_fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
-    if not (good and _is_forest(trees, d, [len(column) for column in model.places], model.order)):
+    good = good and all(fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
+    widths = [len(column) for column in model.places]
+    if not (good and is_forest(trees, widths, [*widths, 1], model.order)):
         raise ValueError("its parts do not fit together")
 
 
-def _fits(places: Places, size: int, class_of: Tensor | None) -> bool:
+def fits(places: Places, size: int, class_of: Tensor | None) -> bool:
     """Whether runs cover a column's codes, and each place is of one class."""
     starts, ends, n = places.starts, places.starts + places.lengths, len(places)
     if (
@@ -125,17 +128,21 @@ def _fits(places: Places, size: int, class_of: Tensor | None) -> bool:
     return bool(torch.isin(cuts, starts).all()) and bool((class_of[starts] == places.classes[places.place]).all())
 
 
-def _is_forest(trees: Forest, d: int, widths: list[int], order: tuple[int, ...]) -> bool:
-    """Whether every node leads to later ones of its tree, asks an earlier column, and has chances that add up to 1."""
-    count = torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
+def is_forest(trees: Forest, widths: list[int], asked: list[int], order: tuple[int, ...]) -> bool:
+    """Whether every node leads to later ones of its tree, asks an earlier column, and has chances that add up to 1.
+
+    `widths` are the places of each tree's column, `asked` those of what can be asked: the columns, then 1 for a leaf,
+    then what every tree may ask.
+    """
+    d, count = len(order), torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
     if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
         return False
     of = torch.arange(d).repeat_interleave(count)
-    rank = torch.empty(d + 1, dtype=torch.int64)
-    rank[torch.tensor([d, *order])] = torch.arange(-1, d)
-    if len(trees.base) != len(of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) > d:
+    rank = torch.full((len(asked),), -1)
+    rank[torch.tensor(order)] = torch.arange(d)
+    if len(trees.base) != len(of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) >= len(asked):
         return False
-    lengths = torch.tensor([*widths, 1])[trees.asks]
+    lengths = torch.tensor(asked)[trees.asks]
     if bool((rank[trees.asks] >= rank[of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
         return False
     if int(lengths.sum()) != len(trees.children):  # asked first: what follows is as large

@@ -41,6 +41,7 @@ class Proposal:
     people: int
     exceptions: int
     ties: tuple[str, ...]  # sensitive attributes that they name
+    copy: bool = False  # one column is the other in other words, in every row
 
     def repeats(self, other: Proposal, known: Sequence[Proposal]) -> bool:
         """Return whether this says of one column what another says of a column that is tied to it."""
@@ -55,7 +56,7 @@ class Proposal:
 
     def taken(self, take: TakeRules) -> bool:
         """Return whether these rules are taken over."""
-        return take == "all" or (take == "free" and not self.ties)
+        return take == "all" or (not self.ties and (take == "free" or self.copy))
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class Proposals:
         verb = "rule is" if every == 1 else "rules are"
         said = f"{every} {verb} suggested" + (f", {tied} on a sensitive attribute" if tied else "")
         used = f"{taken} taken over" if taken else "not used unless --take-rules says free or all"
-        return [f"{said}: see the end of the domain file; {used}"]
+        copies = [one.title for one in self.proposals if one.copy and one.taken(take)]
+        kept = [f"{title}, value by value: both are kept together" for title in copies]
+        return [f"{said}: see the end of the domain file; {used}", *kept]
 
     def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
         """Return the lines of a domain file: rules that are not taken over as comments, to be taken out of them."""
@@ -176,7 +179,7 @@ class _Table:
         if exceptions > EXCEPTIONS * people:
             return None
         ties = tuple(name for name in self.domain.sensitive if name in found.names)
-        return Proposal(found.title, found.rules, people, exceptions, ties)
+        return Proposal(found.title, found.rules, people, exceptions, ties, found.copy and not exceptions)
 
     def _met(self, name: str, condition: Condition) -> npt.NDArray[np.bool_]:
         """Return which rows meet a condition."""

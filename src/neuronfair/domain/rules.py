@@ -47,6 +47,12 @@ class Rule:
     then: Mapping[str, Condition]
 
 
+def left_out(rules: Sequence[Rule], name: str) -> set[str]:
+    """Return the labels of an attribute that rules forbid whatever else a row has: nobody is compared with them."""
+    alone = (rule.when[name] for rule in rules if {*rule.when} == {name} and not rule.then)
+    return {str(label) for condition in alone if not isinstance(condition, Span) for label in condition}
+
+
 @dataclass(frozen=True)
 class Group:
     """Attributes that rules tie together, and the combinations of their classes that are allowed."""

@@ -9,7 +9,9 @@ from graphlib import TopologicalSorter
 import numpy as np
 import numpy.typing as npt
 
-PAIRS = 40_000  # of columns that are compared; in a wider table, only with so many columns to the left
+PEOPLE = 4_000  # whose places are enough to compare pairs of columns
+PLACES = 1_000  # of all columns together while they are compared: in a wide table, each has fewer
+FEWEST = 8  # places of a column while it is compared, where it has so many
 WIDEST = 2_000  # columns; in a still wider table none depends on another
 MOST = 12  # earlier columns that a column may ask
 
@@ -23,23 +25,55 @@ def joint_counts(places: Numbers, sizes: Sequence[int], a: int, b: int) -> Float
     return np.bincount(pairs, minlength=sizes[a] * sizes[b]).reshape(sizes[a], sizes[b]).astype(np.float64)
 
 
-def information(places: Numbers, sizes: Sequence[int]) -> Floats:
-    """Return what each pair of columns tells about each other, in nats, less what chance alone would: (d, d)."""
-    d = len(sizes)
+def coarse(counts: Floats, ordered: bool, most: int) -> Numbers:
+    """Return a group for each place, given how many people each has: at most `most` groups.
+
+    Neighbouring places are taken together where they are ordered, so that groups have about equally many people; else
+    the rarest ones are.
+    """
+    if len(counts) <= most:
+        return np.arange(len(counts))
+    if ordered:
+        middle = (counts.cumsum() - counts / 2) / max(1.0, counts.sum())
+        groups = np.unique(np.minimum((most * middle).astype(np.int64), most - 1), return_inverse=True)[1]
+        return groups.astype(np.int64)
+    groups = np.full(len(counts), most - 1)
+    groups[np.argsort(-counts, kind="stable")[: most - 1]] = np.arange(most - 1)
+    return groups
+
+
+def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
+    """Return what each pair of columns tells about each other, in nats, less what chance alone would: (d, d).
+
+    All pairs are counted in one product of matrices, in wide tables with the places of a column in a few groups.
+    """
+    d, n = len(sizes), len(places)
+    most = max(FEWEST, PLACES // d)
+    groups = [
+        coarse(np.bincount(places[:, c], minlength=size).astype(np.float64), ordered[c], most)[places[:, c]]
+        for c, size in enumerate(sizes)
+    ]
+    widths = np.array([group.max() + 1 for group in groups])
+    starts = widths.cumsum() - widths
+    marks = np.zeros((n, widths.sum()), dtype=np.float32)
+    for start, group in zip(starts, groups, strict=True):
+        marks[np.arange(n), start + group] = 1
+    people = marks.sum(0, dtype=np.float64)
     shared = np.zeros((d, d))
-    for a in range(d):
-        for b in range(max(0, a - max(1, 2 * PAIRS // d)), a):
-            table = joint_counts(places, sizes, a, b)
-            row, column = table.sum(1, keepdims=True), table.sum(0, keepdims=True)
-            expected = row * column / len(places)
-            seen = table > 0
-            nats = (table[seen] * np.log(table[seen] / expected[seen])).sum()
-            chance = ((row > 0).sum() - 1) * ((column > 0).sum() - 1) / 2
-            shared[a, b] = shared[b, a] = max(0.0, nats - chance) / len(places)
-    return shared
+    for c, (start, width) in enumerate(zip(starts, widths, strict=True)):
+        table = (marks[:, start : start + width].T @ marks).astype(np.float64)  # whole numbers: exact in float32
+        expected = people[start : start + width, None] * people / n
+        terms = table * np.log(np.divide(table, expected, out=np.ones_like(table), where=table > 0))
+        shared[c] = np.add.reduceat(terms.sum(0), starts)
+    seen = np.add.reduceat(people > 0, starts) - 1
+    shared = np.maximum(0.0, shared - np.outer(seen, seen) / 2) / n
+    np.fill_diagonal(shared, 0.0)
+    return (shared + shared.T) / 2
 
 
-def drawn_after(places: Numbers, sizes: Sequence[int], first: Sequence[int] = ()) -> dict[int, Numbers]:
+def drawn_after(
+    places: Numbers, sizes: Sequence[int], ordered: Sequence[bool], first: Sequence[int] = ()
+) -> dict[int, Numbers]:
     """Return the columns in the order in which they are drawn, each with the earlier ones that tell most about it.
 
     The `first` ones come first, or else the one that tells most about all; then always the one of which the earlier
@@ -48,7 +82,7 @@ def drawn_after(places: Numbers, sizes: Sequence[int], first: Sequence[int] = ()
     d = len(sizes)
     if d > WIDEST:
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
-    shared = information(places, sizes)
+    shared = information(places[:PEOPLE], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
     told = shared[order].max(0)
     told[order] = -1

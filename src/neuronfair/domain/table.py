@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.base import Twins
-from neuronfair.domain.combinations import Combinations, check_sensitive
+from neuronfair.domain.combinations import Bands, Combinations, check_sensitive
 from neuronfair.domain.identity import digest, exact, key_coefficients
 from neuronfair.domain.neighbours import Neighbours
 from neuronfair.domain.rules import Rule, RuleBook
@@ -57,9 +58,14 @@ class TableDomain:
             raise DomainError(
                 f'{self.name}: every attribute has encode = "none", so no model is given anything. Say another encode'
             )
-        check_sensitive(self.name, {a.name: a.size for a in self.attributes}, self.sensitive)
+        groups = {a.name: len(a.bands) + 1 if a.bands else a.size for a in self.attributes}
+        check_sensitive(self.name, groups, self.sensitive)
         if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
-            raise DomainError(f"{self.name}: favourable '{self.favourable}' is not a class of the target")
+            classes = self.target.classes if self.target is not None else ()
+            raise DomainError(
+                f"{self.name}: favourable '{self.favourable}' is not a class of the target. "
+                f"{did_you_mean(self.favourable, classes) if classes else 'The target has no classes'}"
+            )
         self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made
 
     @cached_property
@@ -115,7 +121,8 @@ class TableDomain:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of everything that decides which rows exist (not of the sensitive choice)."""
-        return digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules)
+        bands = [(a.name, a.bands, a.band_codes) for a in self.attributes if a.bands]
+        return digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules, *bands)
 
     @cached_property
     def input_fingerprint(self) -> str:
@@ -220,8 +227,23 @@ class TableDomain:
     @cached_property
     def combinations(self) -> Combinations:
         """The combinations of the sensitive codes."""
-        sizes = [self.attributes[c].size for c in self.sensitive_columns]
-        return Combinations.of(self.sensitive_columns, sizes, self.device)
+        attributes = [self.attributes[column] for column in self.sensitive_columns]
+        bands = [Bands(a.band_starts, a.band_codes) if a.bands else None for a in attributes]
+        sizes = [a.size for a in attributes]
+        return Combinations.of(self.sensitive_columns, sizes, self.device, bands if self.has_bands else ())
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether a sensitive attribute is in bands, so that one value stands for all people of a band."""
+        return any(self.attributes[column].bands for column in self.sensitive_columns)
+
+    def with_band_values(self, rows: Tensor) -> TableDomain:
+        """Return this domain with the median of the rows as the value of each band, where none is given."""
+        attributes = tuple(
+            a if not a.bands or a.band_values else _with_medians(a, rows[:, column].cpu())
+            for column, a in enumerate(self.attributes)
+        )
+        return self if attributes == self.attributes else dataclasses.replace(self, attributes=attributes)
 
     @property
     def sensitive_values(self) -> Tensor:
@@ -298,3 +320,13 @@ class TableDomain:
     def describe(self, row: Tensor) -> str:
         """Return one row in human words."""
         return ", ".join(f"{name} {values[0]}" for name, values in self.to_table(row[None]).items())
+
+
+def _with_medians(attribute: Attribute, codes: Tensor) -> Attribute:
+    """Return an attribute with a value for each band: the median of its codes, or its middle where it has none."""
+    values = []
+    for band, (first, end) in enumerate(pairwise((*attribute.band_starts, attribute.points))):
+        inside = codes[(codes >= first) & (codes < end)]
+        code = int(inside.median()) if len(inside) else attribute.band_codes[band]
+        values.append(attribute.low + attribute.step * code)
+    return dataclasses.replace(attribute, band_values=tuple(values))

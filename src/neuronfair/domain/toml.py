@@ -25,7 +25,7 @@ _TOP = (
 )
 _ATTRIBUTE = (
     *("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra"),
-    *("decimal", "date", "other", "fixed", "legitimate", "causes"),
+    *("decimal", "date", "other", "outliers", "bands", "band_values", "fixed", "legitimate", "causes"),
 )
 _NUMBERS = ("low", "high", "step", "center", "scale")
 _TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
@@ -88,7 +88,9 @@ def format_domain(domain: TableDomain) -> str:
         entry |= {"missing": a.missing} if a.missing is not None else {}
         entry |= {"extra": a.extra} if a.extra else {}
         entry |= {"decimal": a.decimal} if a.decimal != "." else {}
-        entry |= {key: getattr(a, key) for key in ("date", "other", "causes") if getattr(a, key) is not None}
+        further = ("date", "other", "outliers", "causes")
+        entry |= {key: getattr(a, key) for key in further if getattr(a, key) is not None}
+        entry |= {key: getattr(a, key) for key in ("bands", "band_values") if getattr(a, key)}
         entry |= {key: True for key in ("fixed", "legitimate") if getattr(a, key)}
         lines.append(f"{_written(a.name)} = {_written(entry)}")
     for rule in domain.rules:
@@ -141,13 +143,18 @@ def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
     missing = entry.get("missing")
     if not all(_is_code(code) for code in extra.values()) or not (missing is None or _is_cell(missing)):
         raise DomainError(f"{where}: extra needs whole numbers as codes, and missing a label or a number")
-    for key in ("decimal", "date", "other"):
+    for key in ("decimal", "date", "other", "outliers"):
         if not isinstance(entry.get(key, ""), str):
             raise DomainError(f"{where}: {key} must be a text, is {entry[key]!r}")
     for key in ("fixed", "legitimate"):
         if not isinstance(entry.get(key, False), bool):
             raise DomainError(f"{where}: {key} must be true or false, is {entry[key]!r}")
-    reading = {key: entry[key] for key in ("decimal", "date", "other", "fixed", "legitimate") if key in entry}
+    keys = ("decimal", "date", "other", "outliers", "fixed", "legitimate")
+    reading = {key: entry[key] for key in keys if key in entry}
+    for key in ("bands", "band_values"):
+        if not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in _list(where, entry.get(key, []))):
+            raise DomainError(f"{where}: {key} must be a list of numbers, is {entry[key]!r}")
+        reading |= {key: tuple(entry[key])} if key in entry else {}
     if "causes" in entry:
         reading["causes"] = _names(f"{where}: causes", entry["causes"])
     return Attribute(name, kind, values=values, encode=encode, missing=missing, extra=extra, **numbers, **reading)

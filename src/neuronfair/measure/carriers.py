@@ -1,8 +1,9 @@
-"""What carries an effect: the attributes through which the group of a person reaches the decision."""
+"""Mediating attributes: those through which the group of a person reaches the decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.table import TableDomain
+from neuronfair.measure.excess import Estimate, excess
 from neuronfair.model.decision import Decision
 
 FEW = 5  # carriers that are named
@@ -41,29 +43,37 @@ class Pairs(NamedTuple):
         return float(self.decision.differ(self.scores(self.people), self.scores(mixed)).double().mean())
 
 
-def carriers(pairs: Pairs, domain: TableDomain, effect: float) -> tuple[Carrier, ...]:
-    """Return the first few carriers, each with those before it: how much of the effect goes when all of them stay.
+def carriers(pairs: Pairs, by_chance: Sequence[Pairs], domain: TableDomain, effect: Estimate) -> tuple[Carrier, ...]:
+    """Return the first few mediating attributes, each with those before it: the share of the excess that all explain.
 
-    They are put in order by what each contributes on average, if a person becomes the counterpart one attribute after
-    the other, in a random order (Shapley).
+    They are put in order by what each contributes on average, if a person becomes the twin one attribute after the
+    other, in a random order (Shapley). `by_chance` are pairs of shuffled groups: as what remains of the rate falls, so
+    does what chance adds to it. Nothing is returned where what remains lies within the interval of the excess. A
+    sensitive attribute is no mediator of its own.
     """
-    whole = pairs.rate([])
-    if whole == 0 or effect <= 0:
+
+    def remaining(kept: list[int]) -> float:
+        return excess(pairs.rate(kept), fmean(one.rate(kept) for one in by_chance))
+
+    whole = remaining([])
+    if whole <= 0:
         return ()
-    given = contributions(pairs, domain)
+    given = contributions(pairs)
+    free = [c for c in given.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
     found, kept = list[Carrier](), list[int]()
-    for column in given.argsort(descending=True, stable=True).tolist()[:FEW]:
+    for column in free[:FEW]:
         if given[column] <= 0:
             break
         kept.append(column)
-        share = min(1.0, max(0.0, (whole - pairs.rate(kept)) / min(whole, effect)))
+        share = min(1.0, max(0.0, 1 - remaining(kept) / whole))
         found.append(Carrier(tuple(kept), share))
         if share >= NEARLY_ALL:
             break
-    return tuple(found)
+    chance = (effect.rate - effect.low) / effect.rate
+    return tuple(found) if any(one.share > chance for one in found) else ()
 
 
-def contributions(pairs: Pairs, domain: TableDomain) -> Tensor:
+def contributions(pairs: Pairs) -> Tensor:
     """Return how much each column contributes to the share of pairs decided otherwise; their sum is that: (d,)."""
     people, others, decision, scores = pairs.people, pairs.others, pairs.decision, pairs.scores
     n, d = people.shape

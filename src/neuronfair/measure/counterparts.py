@@ -1,14 +1,15 @@
-"""Whether people would be decided otherwise had they been of another group: counterparts, beside a placebo."""
+"""How often people at the same place of another group's distribution get a different decision, beyond chance."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,25 +19,20 @@ from neuronfair.domain.counterparts import DRAWS, Counterparts
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twinning import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.measure.carriers import Carrier, carriers, tells
+from neuronfair.measure.carriers import Carrier, Pairs, carriers, tells
+from neuronfair.measure.excess import Estimate, excess, student
 from neuronfair.measure.moves import Asked, Move, Tally, mean_moves
 from neuronfair.measure.rows import check_rows
+from neuronfair.measure.sensitivity import Sensitivity, sensitivity
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
 MOST = 2_000_000  # counterparts of the table's people; of fewer people where there are many groups
 AGAIN = 200_000  # counterparts in each shuffled and each resampled table, if that many draws are not too many
-LEAST_DRAWS = 2
+LEAST_DRAWS, MOST_DRAWS = 2, 8  # there
 AT_A_TIME = 8  # tables that are learned side by side, at most
 CARRIED = 16_000  # counterparts that are asked what carries the effect
-
-
-class Estimate(NamedTuple):
-    """A share and its interval."""
-
-    rate: float
-    low: float
-    high: float
+SHUFFLED = 4  # shuffled tables that are asked the same
 
 
 @dataclass(frozen=True)
@@ -57,29 +53,31 @@ class Thoroughness:
 
 @dataclass(frozen=True)
 class CounterpartEffect:
-    """How often the decision would be another in another group, and how much of that is not chance."""
+    """How often counterfactual twins get a different decision, and how much of that is not chance."""
 
-    rate: Estimate  # share of a person's counterparts decided otherwise, the mean of all people
-    placebo: Estimate  # the same with groups shuffled; its interval holds what one such table gives
-    effect: Estimate  # their difference
-    of: int  # people
+    rate: Estimate  # share of a person's twins with a different decision, the mean of all people
+    placebo: Estimate  # permutation baseline: the same with groups shuffled; its interval holds one such table
+    effect: Estimate  # excess: the rate without what chance adds to it
+    of: int  # people who have a twin
     draws: int
     placebos: int
-    lost: float | None  # shares of all counterparts; None: no class is favourable
+    lost: float | None  # shares of all twins; None: no class is favourable
     gained: float | None
     moves: tuple[Move, ...]
     placebo_moves: tuple[Move, ...]  # the mean of all shuffled tables
     people: Tensor  # (n, d)
-    shares: Tensor  # (n,) of each person's counterparts, those decided otherwise
+    shares: Tensor  # (n,) of each person's twins, those with a different decision
     carriers: tuple[Carrier, ...]
     auc: float | None  # with which the other attributes tell the group: 0.5 is not at all
     left_out: tuple[tuple[int, ...], ...]  # groups of too few people
     counterparts: Counterparts
+    without: int = 0  # people of large groups who have no twin: rules tie their group to what is held fixed
+    sensitivity: Sensitivity | None = None  # None: nothing is claimed, or the model decides for no class
 
     @property
     def claimed(self) -> bool:
-        """Whether there is an effect: the interval of the rate does not reach that of the placebo."""
-        return self.rate.low > self.placebo.high
+        """Whether there is an excess: shuffled groups do not reach the rate, and its interval lies above 0."""
+        return self.rate.rate > self.placebo.high and self.effect.low > 0
 
 
 def counterpart_effect(
@@ -93,11 +91,12 @@ def counterpart_effect(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> CounterpartEffect:
-    """Compare the people of a table with their counterparts in other groups.
+    """Compare the people of a data set with their counterfactual twins in other groups.
 
-    The rate is the mean share of flips among a person's counterparts. Beside it the same is done with tables whose
-    groups are shuffled, which have no effect; the effect is what the rate exceeds their mean by. Intervals come from
-    as many tables whose people are drawn anew with replacement: counterparts are learned from each of them.
+    The rate is the mean share of a person's twins who get a different decision. The permutation baseline is the same
+    with shuffled groups. The excess is the rate without what chance adds to it (`excess`). Its interval comes from as
+    many random halves of the data set (delete-half jackknife: Shao and Wu 1989), for each of which twins are learned
+    anew; the lower end takes the whole baseline off.
     """
     thorough, decision = thorough or Thoroughness(), decision or Decision()
     if not 0 < confidence < 1:
@@ -111,38 +110,32 @@ def counterpart_effect(
     people = table[chosen]
     if len(people) == 0:
         raise DomainError(f"{domain.name}: nobody who is compared is of a group that is large enough for counterparts")
-    others = len(domain.combinations.others)
-    again = min(thorough.draws, max(LEAST_DRAWS, AGAIN // (len(people) * others)))
+    enough = AGAIN // (len(people) * len(domain.combinations.others))
+    again = min(thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
     show = _Steps(progress, thorough.draws + 2 * thorough.placebos * (again + 1))
     asked = Asked(model, domain, people, decision)
-    drawn = counterparts.drawn(domain, people, thorough.draws)
-    tally = asked.tally(people, show.each(drawn), flipped=True)
+    tally = asked.tally(people, show.each(counterparts.drawn(domain, people, thorough.draws)), flipped=True)
     if not bool(tally.count.any()):
         raise DomainError(
             f"{domain.name}: nobody has a counterpart. Rules tie the group to attributes that are fixed or legitimate"
         )
-    shuffled, resampled = list[Tally](), list[float]()
+    shuffled, halves, by_chance = list[Tally](), list[Tally](), list[Pairs]()
     for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):
         show.done()
         draws = show.each(one.counterparts.drawn(one.domain, one.rows[chosen], again))
-        found = asked.tally(one.rows[chosen], draws, flipped=one.weights is not None)
-        if one.weights is None:
-            shuffled.append(found)
-        else:
-            resampled.append(found.rate(one.weights[chosen]))
-    rate, nothing = tally.rate(), torch.tensor([one.rate() for one in shuffled], dtype=torch.float64)
-    wide = _quantile(confidence, thorough.placebos) * float(nothing.std())
-    spread = _quantile(confidence, thorough.placebos) * float(torch.tensor(resampled, dtype=torch.float64).std())
-    level = float(nothing.mean())
-    both = sqrt(spread**2 + wide**2 / thorough.placebos)
-    effect = rate - level
-    pairs = asked.pairs(counterparts, CARRIED)
-    some = tally.count.sum(1) > 0
-    directed = asked.favourable is not None
-    return CounterpartEffect(
-        rate=Estimate(rate, max(0.0, rate - spread), min(1.0, rate + spread)),
-        placebo=Estimate(level, max(0.0, level - wide * _once(thorough)), min(1.0, level + wide * _once(thorough))),
-        effect=Estimate(effect, effect - both, effect + both),
+        counted = asked.tally(one.rows[chosen], draws, flipped=one.half is not None)
+        if one.half is not None:
+            halves.append(counted.of(one.half[chosen]))
+            continue
+        shuffled.append(counted)
+        if len(by_chance) < SHUFFLED:
+            by_chance.append(asked.pairs(one.counterparts, CARRIED // SHUFFLED, one.domain, one.rows[chosen]))
+    rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
+    some, directed = tally.count.sum(1) > 0, asked.favourable is not None
+    found = CounterpartEffect(
+        rate=rate,
+        placebo=placebo,
+        effect=effect,
         of=int(some.sum()),
         draws=thorough.draws,
         placebos=thorough.placebos,
@@ -152,10 +145,39 @@ def counterpart_effect(
         placebo_moves=mean_moves([one.moves(domain) for one in shuffled]),
         people=people[some],
         shares=tally.shares[some],
-        carriers=carriers(pairs, domain, effect),
+        carriers=(),
         auc=tells(domain, people, counterparts.groups),
         left_out=_left_out(domain, table, counterparts),
         counterparts=counterparts,
+        without=int((~some).sum()),
+    )
+    if not found.claimed:
+        return found
+    pairs = asked.pairs(counterparts, CARRIED, domain, people)
+    return replace(
+        found,
+        carriers=carriers(pairs, by_chance, domain, effect),
+        sensitivity=sensitivity(tally, halves, domain, asked.outcome, confidence),
+    )
+
+
+def _estimates(
+    tally: Tally, shuffled: Sequence[Tally], halves: Sequence[Tally], confidence: float
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Return rate, permutation baseline and excess."""
+    rate = tally.rate()
+    nothing, half = (torch.tensor([one.rate() for one in some], dtype=torch.float64) for some in (shuffled, halves))
+    level, times = float(nothing.mean()), student(confidence, len(shuffled))
+    spread, wide = float(half.std()), times * float(nothing.std()) * sqrt(1 + 1 / len(shuffled))
+    point = excess(rate, level)
+    # Of people whom nothing moves, chance adds the whole baseline, however far others are moved: the lower end allows
+    # for that.
+    both = times * sqrt(spread**2 + float(nothing.var()) / len(shuffled))
+    low = rate - level - both if rate > level + wide else min(0.0, rate - level - both)
+    return (
+        Estimate(rate, max(0.0, rate - times * spread), min(1.0, rate + times * spread)),
+        Estimate(level, max(0.0, level - wide), min(1.0, level + wide)),
+        Estimate(point, low, min(1.0, point + both)),
     )
 
 
@@ -179,11 +201,11 @@ class _Steps:
 
 
 class _Learned(NamedTuple):
-    """Counterparts learned from a table whose groups are shuffled, or whose people are drawn anew."""
+    """Twins learned from a table whose groups are shuffled, or from a random half of the people."""
 
     domain: TableDomain
     rows: Tensor  # of the whole table, with the groups that were used
-    weights: Tensor | None  # how often each person was drawn; None: groups are shuffled
+    half: Tensor | None  # (n,) bool; None: groups are shuffled
     counterparts: Counterparts
 
 
@@ -191,24 +213,30 @@ def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, see
     """Yield so many of both kinds in turn. They are learned side by side while the ones before are looked at."""
 
     def shuffled(number: int) -> _Learned:
-        free, mixed = placebo(domain, table, seed + number)
+        free, mixed = placebo(domain, table, address(seed, "shuffle", number))
         return _Learned(free, mixed, None, fit_counterparts(free, mixed, groups=groups))
 
-    def resampled(number: int) -> _Learned:
-        generator = torch.Generator().manual_seed(seed + number)
-        index = torch.randint(len(table), (len(table),), generator=generator).to(table.device)
-        weights = torch.bincount(index, minlength=len(table))
-        return _Learned(domain, table, weights, fit_counterparts(domain, table[index], groups=groups))
+    def halved(number: int) -> _Learned:
+        generator = torch.Generator().manual_seed(address(seed, "half", number))
+        half = torch.zeros(len(table), dtype=torch.bool)
+        half[torch.randperm(len(table), generator=generator)[: len(table) // 2]] = True
+        half = half.to(table.device)
+        return _Learned(domain, table, half, fit_counterparts(domain, table[half], groups=groups))
 
     pool = ThreadPoolExecutor(max_workers=max(1, min(AT_A_TIME, torch.get_num_threads())))
     try:
         waiting = deque[Future[_Learned]]()
         for number in range(count):
-            waiting.extend((pool.submit(shuffled, number), pool.submit(resampled, number)))
+            waiting.extend((pool.submit(shuffled, number), pool.submit(halved, number)))
         while waiting:
             yield waiting.popleft().result()  # which is not kept any longer
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def address(seed: int, use: str, number: int) -> int:
+    """Return a seed of its own for each use and number: those of two runs share nothing unless their seeds do."""
+    return int(np.random.SeedSequence([seed, *use.encode(), number]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _people(
@@ -230,15 +258,3 @@ def _left_out(domain: TableDomain, table: Tensor, counterparts: Counterparts) ->
     counts = torch.bincount(domain.combinations.number(table), minlength=len(counterparts.groups))
     small = (counts > 0) & ~counterparts.groups
     return tuple(tuple(codes) for codes in domain.sensitive_values[small].tolist())
-
-
-def _quantile(confidence: float, tables: int) -> float:
-    """Return how many standard deviations, known from so many tables, an interval reaches to either side."""
-    from scipy.stats import t
-
-    return float(t.isf((1 - confidence) / 2, tables - 1))
-
-
-def _once(thorough: Thoroughness) -> float:
-    """Return how much wider an interval is that holds one more shuffled table, and not their mean only."""
-    return sqrt(1 + 1 / thorough.placebos)

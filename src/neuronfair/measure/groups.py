@@ -53,7 +53,10 @@ def groups(
     if len(rows) == 0:
         return ()
     decided = torch.cat([_decided(network, domain, part, decision) for part in torch.split(rows, ROWS_PER_PASS)])
-    codes, group = torch.unique(rows[:, list(domain.sensitive_columns)].cpu(), dim=0, return_inverse=True)
+    sensitive = rows[:, list(domain.sensitive_columns)]
+    if domain.has_bands:
+        sensitive = domain.sensitive_values[domain.combinations.number(rows.long())]
+    codes, group = torch.unique(sensitive.cpu(), dim=0, return_inverse=True)
     parts = classes if labels is not None else 1  # of a group: by label
     place = group * parts + (labels.cpu() if labels is not None else 0)
     counts = torch.bincount(place * classes + decided, minlength=len(codes) * parts * classes)

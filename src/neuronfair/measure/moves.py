@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 
 import torch
@@ -41,6 +41,10 @@ class Asked:
         self._own = self._scores(people)
         self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
         self.favourable = favourable_class(domain, decision, model.outputs)
+        self.outcome = self.favourable  # the class that is lost or gained: where none is hoped for, the rarest
+        if self.favourable is None and decision.classes(model.outputs):
+            counts = torch.bincount(decision.chosen(self._own), minlength=decision.classes(model.outputs))
+            self.outcome = int(torch.where(counts > 0, counts, len(people) + 1).argmin())
 
     def _scores(self, rows: Tensor) -> Tensor:
         parts = torch.split(rows, max(1, self._model.encoding.rows_per_pass))
@@ -68,19 +72,30 @@ class Asked:
             if bool(moved.any()):
                 scores[moved] = self._scores(rows[moved])
             seen = [valid, self._decision.differ(own, scores)]
-            if self.favourable is not None:
-                before, after = (self._decision.chosen(s) == self.favourable for s in (own, scores))
+            if self.outcome is not None:
+                before, after = (self._decision.chosen(s) == self.outcome for s in (own, scores))
                 seen += [before & ~after, ~before & after]
             for count, one in zip(counts, seen, strict=False):
                 count += (one & valid).sum(1)
-        return Tally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped))
+        has = torch.zeros(len(self._own), dtype=torch.bool, device=base.device)
+        if self.outcome is not None:
+            has = self._decision.chosen(self._own) == self.outcome
+        return Tally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
 
-    def pairs(self, counterparts: Counterparts, most: int) -> Pairs:
-        """Return some people with one of their counterparts each, and the model that decides."""
-        people = self._people[: max(1, most // self._flipped.shape[1])]
-        twins = next(counterparts.drawn(self._domain, people, 1))
+    def pairs(self, counterparts: Counterparts, most: int, domain: TableDomain, grouped: Tensor) -> Pairs:
+        """Return some people with one of their twins each, and the model that decides; `grouped` as in `tally`.
+
+        Both have the sensitive values that the person has where groups are shuffled, since the model knows nothing of
+        that.
+        """
+        many = max(1, most // self._flipped.shape[1])
+        twins = next(counterparts.drawn(domain, grouped[:many], 1))
         exists = twins.valid.nonzero()
-        return Pairs(self._scores, self._decision, people[exists[:, 0]], twins.rows[twins.valid])
+        people, others = self._people[:many][exists[:, 0]], twins.rows[twins.valid]
+        if not torch.equal(grouped, self._people):
+            columns = list(self._domain.sensitive_columns)
+            others[:, columns] = people[:, columns]
+        return Pairs(self._scores, self._decision, people, others)
 
 
 @dataclass(frozen=True)
@@ -92,22 +107,26 @@ class Tally:
     lost: Tensor
     gained: Tensor
     group: Tensor  # (n,) the number of the combination of sensitive values
+    has: Tensor  # (n,) bool: who gets the class that is lost or gained
+
+    def of(self, some: Tensor) -> Tally:
+        """Return what was counted of some of the people, (n,) bool."""
+        return Tally(*(getattr(self, field.name)[some] for field in fields(self)))
 
     @property
     def shares(self) -> Tensor:
         """The share of each person's counterparts who are decided otherwise: (n,)."""
         return self.flips.sum(1) / self.count.sum(1).clamp(min=1)
 
-    def rate(self, weights: Tensor | None = None) -> float:
-        """Return the mean share of those who have counterparts, each counted so many times."""
-        return self.mean(self.flips, weights)
+    def rate(self) -> float:
+        """Return the mean share of those who have counterparts."""
+        return self.mean(self.flips)
 
-    def mean(self, counted: Tensor, weights: Tensor | None = None) -> float:
+    def mean(self, counted: Tensor) -> float:
         """Return the mean over people of the share of counterparts that were counted."""
         every = self.count.sum(1)
         shares = (counted.sum(1) / every.clamp(min=1)).double()
-        weight = (every > 0).double() if weights is None else (every > 0) * weights.double()
-        return float((shares * weight).sum() / weight.sum().clamp(min=1))
+        return float(shares.sum() / (every > 0).sum().clamp(min=1))
 
     def moves(self, domain: TableDomain) -> tuple[Move, ...]:
         """Return how people of each group fare as people of each other one."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from neuronfair.domain.data import Data
 from neuronfair.domain.own_population import OwnPopulation
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import FLIPS
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.measure.direction import Direction, Tally, favourable_class
 from neuronfair.measure.rows import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
+from neuronfair.model.open.opened import Opened
+from neuronfair.model.records import Records, records_of
 from neuronfair.search.judge import judge
 from neuronfair.words import POPULATIONS, Population
 
@@ -88,10 +92,10 @@ class Until:
 
 
 def discrimination_rate(
-    network: Model,
+    network: Model | Opened,
     domain: TableDomain,
     *,
-    population: Population | Tensor | PopulationModel = "domain",
+    population: Population | Tensor | PopulationModel | Data | Records = "domain",
     samples: int | Until = 10_000,
     confidence: float = 0.95,
     decision: Decision | None = None,
@@ -104,10 +108,12 @@ def discrimination_rate(
 
     - "domain" draws uniformly from the valid rows of the domain;
     - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
-    - rows are the people of a table ("table"), who are taken in random order and each once. The interval then speaks
-      of those whom the table is a sample of;
+    - a data set ("table"), whose records are taken in random order and each once. The interval then speaks of the
+      population that the data set is a sample of. The model is asked with the original cells where it can be
+      (`records_of`); rows of codes are taken as they are;
     - a model of a population, such as `fit_population` makes of a table, draws plausible people ("plausible"); people
-      of a sampler of your own are taken as those of a table.
+      of a sampler of your own are taken as those of a table. The interval holds given the fitted model: what the fit
+      may have missed is not in it.
 
     People without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops as soon as half
     the width of the interval is at most the error, or at so many samples; `Rate.error` tells which. This is the
@@ -118,6 +124,12 @@ def discrimination_rate(
     most, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
     if most < 1:
         raise NeuronFairError(f"samples must be 1 or more, got {most}")
+    if isinstance(population, Data):
+        population = records_of(network, replace(population, domain=domain))
+    if isinstance(population, Records):
+        network, domain, population = population.model, population.data.domain, population.data.rows
+    if isinstance(network, Opened):
+        network = network.model
     name, draw, total = _source(domain, population, most, seed)
     looks = (total,) if error is None else _looks(total)
     favourable = favourable_class(domain, decision or Decision(), network.outputs)
@@ -137,6 +149,64 @@ def discrimination_rate(
         if error is not None and rate.error <= error:
             break
     return rate
+
+
+@dataclass(frozen=True)
+class PairRate:
+    """The flip rate over plausible pairs, and who was left out of it."""
+
+    rate: Rate  # of the people in the data set who have a plausible twin
+    left_out: int  # people whose decision differs from that of a twin, but of none that is plausible
+    alone: int  # people without a plausible twin
+
+
+def plausible_pair_rate(
+    network: Model | Opened,
+    pairs: TableDomain,
+    population: Tensor | Data | Records,
+    *,
+    samples: int = 10_000,
+    confidence: float = 0.95,
+    decision: Decision | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> PairRate | None:
+    """Estimate the flip rate over plausible pairs; None where nobody in the data set has a plausible twin.
+
+    Of the people in the data set who have at least one plausible twin, it is the share whose decision differs from a
+    plausible twin's. `pairs` says which twins are (`plausible_twins`); people in the data set are real, whatever a
+    model says of them. They are taken in random order and each once, as `discrimination_rate` takes them; of a data
+    set or its records the model is asked with the original cells where it can be.
+    """
+    domain = replace(pairs, twinning=FLIPS)
+    if isinstance(population, Data):
+        population = records_of(network, replace(population, domain=domain))
+    if isinstance(population, Records):
+        network, domain, population = population.model, population.data.domain, population.data.rows
+    model, rows = network.model if isinstance(network, Opened) else network, population
+    check_rows(domain, rows, "flip rate over plausible pairs")
+    favourable = favourable_class(domain, decision or Decision(), model.outputs)
+    tally = None if favourable is None else Tally(domain, favourable)
+    every = replace(domain, rules=(), twinning=FLIPS)  # also the twins that cannot be, to count them
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:samples]
+    found = paired = left_out = seen = 0
+    for (part,) in zip(*families(model.encoding, every, order), strict=True):
+        people = rows[part.to(rows.device)].to(pairs.device)
+        codes = people[:, : len(pairs.attributes)]  # a record has its number behind them
+        judged, good = judge(model, every, people, decision), pairs.twins(codes).valid
+        differs = judged.apart & good
+        hit = differs.any(1)
+        found, paired = found + int(hit.sum()), paired + int(good.any(1).sum())
+        left_out += int((judged.apart.any(1) & ~hit).sum())
+        if tally is not None:
+            tally.add(replace(judged, valid=good, apart=differs, discriminates=hit))
+        seen += len(part)
+        if progress:
+            progress(seen, len(order))
+    if not paired:
+        return None
+    direction = None if tally is None else tally.direction()
+    return PairRate(Rate(found, paired, "pairs", confidence, direction=direction), left_out, seen - paired)
 
 
 def _looks(total: int) -> tuple[int, ...]:
@@ -162,7 +232,9 @@ def _source(
         model = population
         return "plausible", lambda numbers: model.sample(len(numbers), generator), samples
     if population == "table":
-        raise NeuronFairError("the population 'table' is given by its rows: population=data.rows")
+        raise NeuronFairError("the population 'table' is given by the data set: population=data")
+    if population == "pairs":
+        raise NeuronFairError("the population 'pairs' is measured by plausible_pair_rate")
     if population == "plausible":
         raise NeuronFairError("the population 'plausible' is given by a model: population=fit_population(domain, rows)")
     if population not in POPULATIONS:

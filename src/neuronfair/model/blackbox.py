@@ -97,10 +97,15 @@ class BlackBox:
 
     def _ask(self, rows: Tensor) -> Tensor:
         try:
-            answer = np.asarray(self.ask(rows.clone()), dtype=np.float64)  # the function may write into them
+            answer = as_scores(self.ask(rows.clone()))  # the function may write into them
         except Exception as error:
             raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
-        answer = answer[:, None] if answer.ndim == 1 else answer
         if answer.ndim != 2 or len(answer) != len(rows):
             raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {answer.shape}")
         return torch.from_numpy(answer.copy()).to(rows.device)  # it may be a view that torch cannot hold
+
+
+def as_scores(answer: Any) -> np.ndarray:
+    """Return what a function answered as float64, (n, outputs): one score a row may come without its own axis."""
+    scores = np.asarray(answer, dtype=np.float64)
+    return scores[:, None] if scores.ndim == 1 else scores

@@ -1,37 +1,32 @@
 """A network as a chain of matrices: what a page can compute by itself, and what a proof can bound.
 
-Between one activation and the next an ordinary network is an affine map, whatever its modules are called. The map is
-found by asking: the activations of a layer are replaced by zeros, then by one unit at a time, and what reaches the next
-layer is read. Which activation it is, is seen from what goes in and comes out. What is no chain is refused.
+Between one activation and the next an ordinary network is an affine map, whatever its modules are called. Maps and
+activations are read from the graph of its operators (`reader`), never from samples: a sample misses what bends, jumps
+or branches for few people. A module with an operator that is not known is refused by its name.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.errors import ModelError, one_line
-from neuronfair.model.layers import Site, evaluating
+from neuronfair.errors import ModelError, NeuronFairError, one_line
+from neuronfair.model.layers import evaluating
 from neuronfair.model.network import Network
+from neuronfair.model.reader import WIDEST, Reader, Reading
+from neuronfair.model.watching import check_parts, check_pure
 
-TRIED = 16  # random inputs on which each part must be affine
-TOLERANCE = 1e-9  # of the numbers that meet there
-MOST = 1 << 24  # numbers of all matrices
-WIDEST = 10_000  # numbers that a layer takes: as many inputs of as many numbers are tried at once
-FAR = 2.0**60  # so far from 0 that a bias, which is added and taken away again, takes nothing of a weight with it
-EPS = torch.finfo(torch.float64).eps
+NEAR = 1e-6  # of the largest score: so near must the chain's scores be to the network's own
 
 End = Literal["none", "softmax", "sigmoid"]
-_ENDS: dict[type[nn.Module], End] = {nn.Softmax: "softmax", nn.Sigmoid: "sigmoid"}
 CURVES: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
@@ -84,7 +79,10 @@ class Chain:
 
 
 def chain_of(network: Network, rows: Tensor) -> Chain:
-    """Return a network as a chain of float64 matrices; one that is none, or not on these rows, is refused.
+    """Return a network as a chain of float64 matrices; one that is none is refused with the reason.
+
+    The weights are those of the module, each as it is, in float64. On the rows the chain must give the network's own
+    scores.
 
     >>> from neuronfair.domain.data import catalog_domain
     >>> from neuronfair.model.zoo import fully_connected
@@ -95,158 +93,74 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     """
     if len(network.encoding.shape) != 1:
         raise ModelError("the network takes pictures, not a list of numbers")
-    layers = network.layers or ()
-    exact = Network(copy.deepcopy(network.module).double(), network.encoding, layers=None if layers else ())
-    sites = [*exact.sites.values()]
-    widths = [network.encoding.shape[0], *(math.prod(site.shape) for site in sites), network.outputs]
-    if max(widths) > WIDEST:
+    (width,) = network.encoding.shape
+    if width > WIDEST:
         raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
-    if sum(a * b for a, b in pairwise(widths)) > MOST:
-        raise ModelError(f"its matrices have more than {MOST:,} numbers")
-    try:
-        return _asked(exact, sites, widths, network.encoding.encode(rows, torch.float64))
-    except (RuntimeError, IndexError, ValueError) as error:  # its own code
-        raise ModelError(f"it does not take numbers that no row gives ({one_line(error)})") from error
-
-
-def _asked(exact: Network, sites: Sequence[Site], widths: Sequence[int], rows: Tensor) -> Chain:
-    asked = _Asked(exact, sites)
-    affines = tuple(asked.affine(number, widths[number]) for number in range(len(sites) + 1))
-    curves = tuple(asked.curve(number) for number in range(len(sites)))
-    chain = Chain(affines, curves, asked.end)
-    x = torch.cat([asked.noise(4 * TRIED, widths[0]), rows])
-    scores = asked.run(x, None, x)[1]
-    near = 1e-6 * scores.abs().amax().clamp(min=1e-3)
-    if not torch.allclose(chain.scores(x), scores, rtol=1e-6, atol=float(near)):
-        raise ModelError("it is not a chain of layers")
+    module, device = network.module, network.device
+    check_parts(module)
+    check_pure(module, width, network.dtype, device)
+    with torch.no_grad(), evaluating(module.modules()), _quiet():
+        read = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
+    affines = tuple(Affine(weight.to(device), bias.to(device)) for weight, bias in read.affines)
+    chain = Chain(affines, tuple(Curve(a.name, a.leak) for a in read.activations), cast(End, read.end))
+    scores = network.double().scores(rows)
+    ours = chain.scores(network.encoding.encode(rows, torch.float64))
+    near = NEAR * scores.abs().amax().clamp(min=1e-3)
+    if ours.shape != scores.shape or not torch.allclose(ours, scores.double(), rtol=NEAR, atol=float(near)):
+        raise ModelError("the operators of its graph give other scores than it does")
     return chain
 
 
-class _Asked:
-    """A network that is asked what its parts do."""
+class _Whole(nn.Module):
+    """A module as it is called, hooks and all, with one tensor of rows."""
 
-    def __init__(self, network: Network, sites: Sequence[Site]) -> None:
-        self._network, self._sites = network, sites
-        self._generator = torch.Generator().manual_seed(0)
-        self._last: nn.Module | None = None
-        hidden = {site.module for site in sites}
-        ends = [part for part in network.runner.modules() if type(part) in _ENDS and part not in hidden]
-        self._last = next((part for part in ends if self._is_last(part)), None)
-        self.end: End = "none" if self._last is None else _ENDS[type(self._last)]
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
 
-    def _is_last(self, part: nn.Module) -> bool:
-        """Return whether what a module computes, when it is called last, is what the network gives."""
-        seen: list[Tensor] = []
-        handle = part.register_forward_hook(lambda _, __, output: seen.append(output))
-        try:
-            x = self.noise(2, self._network.encoding.shape[0])
-            result = self.run(x, None, x)[1]
-        finally:
-            handle.remove()
-        return bool(seen) and torch.equal(seen[-1].reshape(-1), result.reshape(-1))
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.module(rows)
+        return result
 
-    def noise(self, rows: int, width: int) -> Tensor:
-        x = torch.randn(rows, width, dtype=torch.float64, generator=self._generator)
-        return x.to(self._network.device)
 
-    def affine(self, number: int, width: int) -> Affine:
-        """Return the map from the activations of a layer (0: the input) to what the next one is given."""
-        zero = torch.zeros(1, width, dtype=torch.float64, device=self._network.device)
-        units = torch.eye(width, dtype=torch.float64, device=self._network.device)
-        bias = self._ask(number, zero)[0]
-        weight = self._added(number, units, bias)
-        with suppress(RuntimeError, IndexError, ValueError):  # it need not take such numbers
-            exact = self._added(number, FAR * units, bias) / FAR
-            if bool(((exact - weight).abs() <= 8 * EPS * (weight.abs() + bias.abs()[:, None])).all()):
-                weight = exact
-            elif (
-                number
-            ):  # a layer's own numbers may be as large as they like: it bends somewhere, if only for few people
-                raise self._bent(number)
-        affine = Affine(weight, bias)
-        x = self.noise(TRIED, width)
-        image = affine(x)
-        near = TOLERANCE * (x.abs() @ affine.weight.abs().T + bias.abs() + 1)
-        if not bool(((self._ask(number, x) - image).abs() <= near).all()):
-            raise self._bent(number)
-        return affine
+def _read(module: nn.Module, example: Tensor) -> Reading:
+    """Return what the graph of a module's operators computes, for any number of rows."""
+    count = torch.export.Dim("rows")
+    try:
+        whole = _Whole(module)
+        whole.training = False
+        program = torch.export.export(whole, (example,), dynamic_shapes=({0: count},), strict=False)
+        if any(_writes(node.target) for node in program.graph.nodes):
+            program = program.run_decompositions({})  # the same without operators that write into tensors
+    except NeuronFairError:
+        raise
+    except Exception as error:  # the module's own code, on stand-ins for tensors
+        raise ModelError(
+            "its operators cannot be read: forward() must compute with tensors alone, in the same way for every row "
+            f"and any number of rows (x.shape[0], not len(x)): {one_line(error)}"
+        ) from error
+    signature = program.graph_signature
+    if signature.buffers_to_mutate:
+        raise ModelError(f"forward() changes the buffer '{next(iter(signature.buffers_to_mutate.values()))}'")
+    held = {**program.state_dict, **program.constants}
+    values = {spec.arg.name: held[spec.target] for spec in signature.input_specs if spec.target is not None}
+    (result,) = signature.user_outputs
+    return Reader(program.graph, values, str(result), example.dtype).read()
 
-    def _bent(self, number: int) -> ModelError:
-        before = "the input" if number == 0 else f"layer {number}"
-        return ModelError(f"what follows {before} is not an affine map of it alone")
 
-    def _added(self, number: int, activations: Tensor, bias: Tensor) -> Tensor:
-        """Return what each of some activations adds to what the next layer is given: (neurons, activations)."""
-        return torch.cat([self._ask(number, part) for part in torch.split(activations, 512)]).T - bias[:, None]
+def _writes(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
-    def curve(self, number: int) -> Curve:
-        """Return the activation function of a layer."""
-        site = self._sites[number]
-        x = torch.cat(
-            [torch.linspace(-9, 9, 145, dtype=torch.float64), torch.tensor([-1e12, -300.0, -30.0, 30.0, 300.0, 1e12])]
-        )
-        x = x.to(self._network.device, torch.float64)
-        x = x[:, None].expand(-1, math.prod(site.shape)).reshape(-1, *site.shape)
-        given, seen = self._through(site, x)
-        below = (given < 0) & (given > -30)
-        for curve in (*map(Curve, CURVES), Curve("leaky_relu", float((seen[below] / given[below]).median()))):
-            if torch.allclose(curve(given), seen, rtol=1e-12, atol=1e-12):
-                return curve
-        raise ModelError(f"its activation {type(site.module).__name__} is not known here")
 
-    def _through(self, site: Site, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a layer's activation is given, replaced by x, and what it makes of it."""
-        seen: list[Tensor] = []
-        calls = 0
-
-        def before(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            nonlocal calls
-            calls += 1
-            return (x.clone(), *inputs[1:]) if calls == site.call else None
-
-        def after(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            if calls == site.call:
-                seen.append(output.detach().clone())
-
-        handles = [site.module.register_forward_pre_hook(before), site.module.register_forward_hook(after)]
-        try:
-            with torch.no_grad(), evaluating(self._network.runner.modules()):
-                self._network.runner(self.noise(len(x), self._network.encoding.shape[0]))
-        finally:
-            for handle in handles:
-                handle.remove()
-        return x, seen[0]
-
-    def _ask(self, number: int, activations: Tensor) -> Tensor:
-        """Return what the next layer is given, or the last numbers, where a layer has these activations."""
-        if number == 0:
-            return self.run(activations, None, activations)[0][0]
-        noise = self.noise(len(activations), self._network.encoding.shape[0])  # which must not matter
-        return self.run(noise, number, activations)[0][number]
-
-    def run(self, x: Tensor, number: int | None, activations: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return what each layer, and the end, is given for inputs, and the scores; one layer may be overwritten."""
-        given: dict[tuple[nn.Module, int], Tensor] = {}
-        calls: dict[nn.Module, int] = {}
-        chosen = None if number is None else self._sites[number - 1]
-
-        def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            calls[module] = calls.get(module, 0) + 1
-            given[module, calls[module]] = inputs[0].detach().flatten(1).clone()
-
-        def after(module: nn.Module, _: Any, output: Tensor) -> Tensor | None:
-            if chosen is not None and (module, calls[module]) == (chosen.module, chosen.call):
-                return activations.reshape(output.shape)
-            return None
-
-        modules = {site.module for site in self._sites} | ({self._last} if self._last is not None else set())
-        handles = [m.register_forward_pre_hook(before) for m in modules]
-        handles += [m.register_forward_hook(after) for m in modules]
-        try:
-            with torch.no_grad(), evaluating(self._network.runner.modules()):
-                result: Tensor = self._network.runner(x.clone()).reshape(len(x), -1)
-        finally:
-            for handle in handles:
-                handle.remove()
-        seen = [given[site.module, site.call] for site in self._sites]
-        return [*seen, result if self._last is None else given[self._last, calls[self._last]]], result
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch says about the export, of which no user knows."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -147,16 +147,17 @@ def _cells(
     """Return the cell of every code, and every cut as a set of cells."""
     cells, sides = list[Tensor](), dict[int, list[npt.NDArray[np.bool_]]]()
     for column, marks in cuts.items():
-        size = domain.attributes[column].size
-        cell = np.zeros(size, dtype=np.int64)
-        for mark in {mark.tobytes(): mark for mark in marks}.values():
-            _, cell = np.unique(cell * 2 + mark, return_inverse=True)
+        begins = np.zeros(domain.attributes[column].size, dtype=np.bool_)  # a stretch of codes that no cut tells apart
+        begins[0] = True
+        for mark in marks:
+            begins[1:] |= mark[1:] != mark[:-1]
+        starts = np.flatnonzero(begins)
+        table = np.stack([np.zeros(len(starts), dtype=np.bool_), *(mark[starts] for mark in marks)])
+        _, first, cell = np.unique(table, axis=1, return_index=True, return_inverse=True)
         # Numbered in the order in which they appear, so that the cells of a number are stretches of it.
-        _, first, cell = np.unique(cell, return_index=True, return_inverse=True)
         rank = np.argsort(np.argsort(first))
-        cell = rank[cell]
-        cells.append(torch.from_numpy(cell))
-        example = np.sort(first)
+        cells.append(torch.from_numpy(rank[cell.ravel()][begins.cumsum() - 1]))
+        example = starts[np.sort(first)]
         sides[column] = [mark[example] for mark in marks]
     return tuple(cells), sides
 

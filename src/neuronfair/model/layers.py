@@ -16,20 +16,22 @@ from torch.utils.hooks import RemovableHandle
 
 from neuronfair.errors import ModelError, did_you_mean
 
-# Softmax and its kin turn scores into probabilities and attention is a network of its own: no hidden neurons there.
+# Softmax and its kin turn scores into probabilities; attention is read where its output comes out.
 _NOT_HIDDEN = {"Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "Threshold"}
 ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
     getattr(activation, name) for name in activation.__all__ if name not in _NOT_HIDDEN
 )
+ATTENTION = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.MultiheadAttention)
 _ACTIVATION_NAMES = {
     *("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "relu"),
     *("relu6", "rrelu", "selu", "sigmoid", "silu", "softplus", "softsign", "tanh"),
 }
-# F.relu and torch.relu are different objects with the same meaning; the in-place forms end in an underscore.
+# F.relu, torch.relu and aten.relu (of exported programs) are different objects with the same meaning; the in-place
+# forms end in an underscore. Each with its name.
 _ACTIVATION_FUNCTIONS = {
-    found
+    getattr(found, "default", found): name
     for name in _ACTIVATION_NAMES
-    for home in (functional, torch)
+    for home in (functional, torch, torch.ops.aten)
     for spelling in (name, f"{name}_")
     if (found := getattr(home, spelling, None)) is not None
 }
@@ -60,13 +62,18 @@ def evaluating(parts: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def hooked(modules: Iterable[nn.Module], look: Callable[[nn.Module, int, Tensor], Tensor | None]) -> Iterator[None]:
-    """Show every output of the modules to look(module, call, output), which may replace it."""
+    """Show every output of the modules to look(module, call, output), which may replace it.
+
+    Of several outputs, as of attention and its weights, the first is shown.
+    """
     calls: Counter[nn.Module] = Counter()
     handles: list[RemovableHandle] = []
 
-    def hook(module: nn.Module, _: Any, output: Tensor) -> Tensor | None:
+    def hook(module: nn.Module, _: Any, output: Any) -> Any:
         calls[module] += 1
-        return look(module, calls[module], output)
+        first: Any = output[0] if isinstance(output, tuple) and output else output
+        other = look(module, calls[module], first)
+        return other if first is output or other is None else (other, *output[1:])
 
     try:
         handles.extend(module.register_forward_hook(hook) for module in modules)
@@ -117,11 +124,28 @@ def named_sites(module: nn.Module, names: Sequence[str], example: Tensor) -> dic
 
 
 def activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
-    """Return where the hidden activation modules are read, in forward order; empty if there are none."""
+    """Return where hidden activation modules and attention are read, in forward order; empty if there are none.
+
+    The attention inside of a layer of a transformer is a part of that layer, which may skip it in a quicker way.
+    """
     modules = dict(module.named_modules())
     names = {part: _climb(path, modules) for path, part in modules.items() if isinstance(part, ACTIVATIONS)}
     names |= {part: part.label for part in modules.values() if isinstance(part, _Function)}
+    blocks = {path: part for path, part in modules.items() if isinstance(part, ATTENTION) and _rows_first(part)}
+    inner = {p for part in blocks.values() for p in part.modules() if p is not part}
+    names |= {part: path or "attention" for path, part in blocks.items() if part not in inner}
     return _hidden_sites(module, names, example)
+
+
+def has_activations(sites: Mapping[str, Site]) -> bool:
+    """Return whether activations are among the layers, and not only attention."""
+    return any(not isinstance(site.module, ATTENTION) for site in sites.values())
+
+
+def _rows_first(block: nn.Module) -> bool:
+    """Return whether an attention has the rows, and not the tokens, in its first dimension."""
+    attention = getattr(block, "self_attn", block)
+    return bool(getattr(attention, "batch_first", False))
 
 
 def _climb(path: str, modules: Mapping[str, nn.Module]) -> str:
@@ -163,7 +187,7 @@ class _Function(nn.Module):
 
 def traced(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Site]]:
     """Return a twin of the module, sharing its parts, in which activation functions are modules; and its layers."""
-    advice = "name the modules whose outputs are the layers: Network(module, example, layers=[…])"
+    advice = "name the modules whose outputs are the layers: Network(module, domain, layers=[…])"
     try:
         twin = with_functions_as_modules(module)
         sites = activation_sites(twin, example)
@@ -182,7 +206,7 @@ def with_functions_as_modules(module: nn.Module) -> nn.Module:
     count = 0
     for node in list(twin.graph.nodes):
         if node.op == "call_function" and node.target in _ACTIVATION_FUNCTIONS:
-            function, label = node.target, node.target.__name__
+            function, label = node.target, _ACTIVATION_FUNCTIONS[node.target]
         elif node.op == "call_method" and node.target.rstrip("_") in _ACTIVATION_NAMES:
             function, label = getattr(Tensor, node.target), node.target
         else:

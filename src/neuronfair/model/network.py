@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError, did_you_mean, one_line
 from neuronfair.model.encoding import Encoding, TableEncoding
-from neuronfair.model.layers import activation_sites, evaluating, hooked, named_sites, traced
+from neuronfair.model.layers import activation_sites, evaluating, has_activations, hooked, named_sites, traced
+
+_RESHAPED = ("View", "Squeeze", "Select", "Alias", "Clone")  # in the names that autograd gives to functions
 
 
 class _LayerReached(BaseException):
@@ -25,7 +28,7 @@ class Network:
     """A torch module in eval mode on one device, whose hidden layers are known by name. It takes rows of codes.
 
     `encoding` says how the module reads rows: a domain stands for the encoding that it declares. One row is run to find
-    the layers in forward order: the outputs of the activation modules or, if there are none, of activation functions.
+    the layers in forward order: the outputs of attention and of activation modules or, without these, functions.
     `layers` overrides this with the names of any modules, whose outputs are then the layers. The module itself is never
     changed; if it lives on another device than the encoding, a copy of it is moved.
 
@@ -71,11 +74,19 @@ class Network:
             self.sites = named_sites(self.module, named, self._inputs(example))
         else:
             self.sites = activation_sites(self.module, self._inputs(example))
-            if not self.sites:
-                self.runner, self.sites = traced(self.module, self._inputs(example))
-                self._parts = tuple(self.runner.modules())
+            if not has_activations(self.sites):
+                self._trace(example)
         self.layers = tuple(self.sites)
         self.neurons = {name: math.prod(site.shape) for name, site in self.sites.items()}
+
+    def _trace(self, example: Tensor) -> None:
+        """Find activation functions as well; what cannot be traced must have attention to look at."""
+        try:
+            self.runner, self.sites = traced(self.module, self._inputs(example))
+        except ModelError:
+            if not self.sites:
+                raise
+        self._parts = tuple(self.runner.modules())
 
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""
@@ -171,13 +182,22 @@ class Network:
         with hooked({site.module}, look):
             yield
 
+    def ends_in_two_softmaxes(self) -> bool:
+        """Return whether the module gives the softmax of what is a softmax already."""
+        first = self._last_function()
+        second = None if first is None or "Softmax" not in first.name() else _computed(first.next_functions[0][0])
+        return second is not None and "Softmax" in second.name()
+
     def ends_in_sigmoid(self) -> bool:
         """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""
-        with torch.enable_grad():
-            last = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())[0].grad_fn
-        while last is not None and any(word in last.name() for word in ("View", "Squeeze", "Select", "Alias", "Clone")):
-            last = last.next_functions[0][0]
+        last = self._last_function()
         return last is not None and "Sigmoid" in last.name()
+
+    def _last_function(self) -> Any:
+        """Return what autograd knows of the last thing that the module computes."""
+        with torch.enable_grad():
+            result, _ = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())
+        return _computed(result.grad_fn)
 
     @contextmanager
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
@@ -261,6 +281,13 @@ class Network:
         if missing:
             raise ModelError(f"the forward pass did not reach {', '.join(sorted(missing))} for these rows")
         return result, seen
+
+
+def _computed(function: Any) -> Any:
+    """Return the function of autograd whose result was only reshaped by those after it."""
+    while function is not None and any(word in function.name() for word in _RESHAPED):
+        function = function.next_functions[0][0]
+    return function
 
 
 def _as_scores(result: Tensor, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
 from neuronfair.errors import ModelError, one_line
-from neuronfair.limits import TooLarge, check_array, check_size, members, read_bytes
+from neuronfair.limits import TooLarge, check_array, check_size, check_tensors, members, read_bytes
 from neuronfair.model.zoo import fully_connected
 
 CARD_KEY = "neuronfair"
@@ -124,6 +124,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ModelError(f"{path}: there is no such file")
     try:
         check_size(path.stat().st_size, path, times=3)  # the file, a copy of its tensors, and a network that takes them
+        with path.open("rb") as head:
+            check_tensors(head.read(8), path.stat().st_size, path)
         with safe_open(path, framework="pt") as file:
             # Copies, because the tensors may be windows into a file that can change later.
             state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict

@@ -8,7 +8,7 @@ from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
 from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
 from neuronfair.render.escaped import code, table, words
 from neuronfair.render.groups import HEADS, group_lines
-from neuronfair.verdict.entries import AttributeReport, Note, worst_cases
+from neuronfair.verdict.entries import notes_of, omissions, worst_cases
 from neuronfair.verdict.report import Report
 from neuronfair.words import percent, spanned
 
@@ -28,7 +28,8 @@ def model_card(report: Report) -> str:
     model, data, again = report.model, report.data, report.reproduction
     parts = [
         f"# Model card: {words(model.source)}",
-        f"**{words(report.verdict.text)}**",
+        f"**{words(report.verdict.headline)}**",
+        words(f"{report.verdict.details} {report.verdict.threshold_text}".strip()),
         "## The model",
         _facts(
             ("Model", f"{words(model.source)} ({words(model.kind)}), {'white' if model.white_box else 'black'} box"),
@@ -58,16 +59,14 @@ def model_card(report: Report) -> str:
                 for rate in one.rates.measured
             ],
         ),
+        "\n".join(f"- {words(sentence)}" for sentence in omissions(report.attributes)),
         *_counterparts(report),
         *_proofs(report),
         *_hurt(report),
         *_groups(report),
         *_worst(report),
         "## Limits of this audit",
-        "\n".join(
-            f"- {line}"
-            for line in (*LIMITS, _proxies(report), *(words(f"{n.seen} {n.remedy}") for n in _notes(report.attributes)))
-        ),
+        "\n".join(f"- {line}" for line in (*LIMITS, _proxies(report), *map(words, notes_of(report.attributes)))),
         "## How it was made",
         f"neuronfair {words(report.neuronfair)}, {words(again.created)}, seed {again.seed}; Python "
         f"{words(again.python)}, torch {words(again.torch)}; domain {code(again.domain[:12])}, rows "
@@ -82,8 +81,8 @@ def _proxies(report: Report) -> str:
     """Return what is, and is not, known of attributes that stand in for the sensitive ones."""
     if any(one.counterpart for one in report.attributes):
         return (
-            "Counterparts are made by a model of the table, which knows no hidden causes: what they show is evidence, "
-            "no proof."
+            "Counterfactual twins come from a model of the data set, which knows no hidden causes. What they show "
+            "rests on causal assumptions that the data cannot test."
         )
     return "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested."
 
@@ -149,8 +148,3 @@ def _worst(report: Report) -> Iterator[str]:
         yield "## Worst cases"
         yield f"Of the people found ({found}), moved as near to a row of the table as possible:"
         yield "\n".join(f"- {words(f'{finding.sentence} {finding.how_usual}'.rstrip())}" for finding in worst)
-
-
-def _notes(attributes: tuple[AttributeReport, ...]) -> dict[Note, None]:
-    """Return what may mislead, each once."""
-    return dict.fromkeys(note for one in attributes for note in one.health)

@@ -104,16 +104,16 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     ]
     if ablation is not None:
         before, after, chance = ablation.before, ablation.after, ablation.random_mean
-        shares = [o.accuracy for o in (before, after, chance)]
-        right = ["" if share is None else f" at an accuracy of {percent(share)}" for share in shares]
+        at = ["" if o.accuracy is None else f"at an accuracy of {percent(o.accuracy)}" for o in (before, after, chance)]
         sentences.append(
             f"The decision flips with {sensitive} for {percent(before.rate)} of the people in the table"
-            f"{right[0].replace(' at', ', at', 1)}."
+            f"{', ' if at[0] else ''}{at[0]}."
         )
         off, drawn = ("this neuron", "a random one") if count == 1 else (f"these {count}", f"{count} random ones")
         sentences.append(
-            f"With {off} switched off it is {percent(after.rate)}{right[1]}; with {drawn} of the same layer instead, "
-            f"{percent(chance.rate)}{right[2]} (mean of {len(ablation.random)} draws)."
+            f"With {off} switched off it is {' '.join(filter(None, (percent(after.rate), at[1])))}; with {drawn} of "
+            f"the same layer instead, {' '.join(filter(None, (percent(chance.rate), at[2])))} (mean of "
+            f"{len(ablation.random)} draws)."
         )
     return " ".join(sentences)
 

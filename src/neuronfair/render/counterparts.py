@@ -1,4 +1,4 @@
-"""Counterparts as lines of a table and as sentences, for terminal, Markdown and model card."""
+"""Counterfactual twins as lines of a table and as sentences, for terminal, Markdown and model card."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from neuronfair.verdict.entries import AttributeReport
 from neuronfair.words import percent, spanned
 
-TITLE = "Had they been of another group"
-HEADS = ("attribute", "decided otherwise", "groups shuffled", "effect", "lost", "gained")
+TITLE = "Counterfactual twins: proxy evidence"
+HEADS = ("attribute", "different decision", "permutation baseline", "excess", "lost", "gained")
 
 
 def counterpart_lines(attributes: Sequence[AttributeReport]) -> list[tuple[str, ...]]:
-    """Return a line for each choice of sensitive attributes whose people were compared with counterparts."""
+    """Return a line for each choice of sensitive attributes whose people were compared with twins."""
     return [
         (
             one.name,
@@ -25,9 +25,10 @@ def counterpart_lines(attributes: Sequence[AttributeReport]) -> list[tuple[str, 
 
 
 def counterpart_sentences(attributes: Sequence[AttributeReport]) -> list[str]:
-    """Return what is said below the table, each once: what carries it, how well the group is told, and what is kept."""
+    """Return what is said below the table, each once: what it rests on, through what it goes, and what is kept."""
     reports = [one.counterpart for one in attributes if one.counterpart is not None]
-    return list(dict.fromkeys(told for one in reports for told in (one.carried, one.told, *one.notes) if told))
+    told = ((one.assumed, one.explained, one.carried, one.told, *one.notes) for one in reports)
+    return list(dict.fromkeys(sentence for several in told for sentence in several if sentence))
 
 
 def hurt_sentences(attributes: Sequence[AttributeReport]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from neuronfair.verdict.entries import AttributeReport, Gap
 from neuronfair.words import UNKNOWN, percent, some, spanned
 
+SET_FAVOURABLE = "set `favourable`"
 HEADS = ("attribute", "selected", "least", "most", "disparate impact", "error rates apart")
 
 
@@ -19,7 +20,9 @@ def group_lines(attributes: Sequence[AttributeReport]) -> list[tuple[str, ...]]:
         shares = {group.values: group.selection_rate for group in one.groups}
         apart = one.disparity.selection_rate_difference
         ends = [f"{name} {percent(shares.get(name))}" for name in (apart.least, apart.most)] if apart else ["–", "–"]
-        gaps = (_shown(one.disparity.disparate_impact), _shown(one.disparity.error_rate_difference))
+        ratio, unset = one.disparity.disparate_impact, UNKNOWN if one.disparity.favourable else SET_FAVOURABLE
+        impact = unset if ratio is None else f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+        gaps = (impact, _shown(one.disparity.error_rate_difference))
         lines.append((one.name, one.disparity.selected, *ends, *gaps))
     return lines
 

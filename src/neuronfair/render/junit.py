@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from neuronfair.shown import visible
 from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.index import Index
 from neuronfair.verdict.report import Report
-from neuronfair.words import listed, percent
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
 
 def junit(report: Report) -> str:
-    """Return an audit as JUnit XML: a suite per attribute, in it a test per limit, or per search where none was set.
+    """Return an audit as JUnit XML: a suite per attribute, in it a test per threshold, or one test where none was set.
 
-    A limit fails if it fired, a search for flips if it found anybody, counterparts if an effect is claimed, and a test
-    of its own comes first if the model seems to be wrongly fed. A failure shows the worst pair in words and how to
-    see it again. Control characters, most of which XML cannot hold, are written out.
+    Only a threshold that failed is a failure, so that the file says what the exit status says; a failed input encoding
+    check, and thresholds that could not be evaluated, are an error. Without thresholds each attribute is a test that
+    passes and says what was found. A failure shows the worst pair in words and how to see it again. Control characters,
+    most of which XML cannot hold, are written out.
     """
     return _document(f"neuronfair audit of {report.data.name}", _suites(report))
 
@@ -54,14 +54,13 @@ def _document(name: str, suites: Mapping[str, Sequence[ElementTree.Element]]) ->
 def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
     suites: dict[str, list[ElementTree.Element]] = {}
     attributes = {attribute.name: attribute for attribute in report.attributes}
-    if report.feeding is not None and report.feeding.level == "wrong":
-        case = _case(WHOLE, "the model is fed what it was trained on")
-        _fail(case, report.feeding.text, (), "feeding")
-        suites[WHOLE] = [case]
     if report.gate is None:
-        return suites | {
-            name: [*_counterparts(attribute), *_searches(attribute)] for name, attribute in attributes.items()
-        }
+        if report.verdict.thresholds == "not evaluated" or report.is_misfed:
+            case = _case(WHOLE, "assessable")
+            message = visible(f"{report.verdict.headline} {report.verdict.threshold_text}")
+            ElementTree.SubElement(case, "error", message=message, type="not evaluated")
+            suites[WHOLE] = [case]
+        return suites | {name: [_without_thresholds(attribute)] for name, attribute in attributes.items()}
     for check in report.gate.checks:
         suite = check.attribute or WHOLE
         case = _case(suite, check.expression)
@@ -72,28 +71,14 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
     return suites
 
 
-def _counterparts(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
-    report = attribute.counterpart
-    if report is not None:
-        case = _case(attribute.name, "counterparts")
-        if report.claimed:
-            shown = _worst(attribute) if attribute.search_twins == "counterpart" else []
-            _fail(case, report.sentence, [*report.sentences[1:], *shown])
-        yield case
-
-
-def _searches(attribute: AttributeReport) -> Iterator[ElementTree.Element]:
-    by_flips = attribute.search_twins == "flip"  # else what is found is judged with the effect
-    for search in attribute.searches:
-        case = _case(attribute.name, f"search by {search.method}", search.seconds)
-        if search.findings and by_flips:
-            shares = [f"{percent(rate.rate)} of {rate.people}" for rate in attribute.rates.measured]
-            flips = f"The decision flips with {listed(attribute.sensitive)} alone"
-            whose = f" for {listed(shares)}" if shares else ""
-            _fail(case, f"{flips}{whose}; {search.findings:,} people found", _worst(attribute))
-        elif "interrupted" in search.stop:
-            ElementTree.SubElement(case, "skipped", message="interrupted before anybody was found")
-        yield case
+def _without_thresholds(attribute: AttributeReport) -> ElementTree.Element:
+    """Return a test that passes, and says what was found; one that is skipped where nothing could be assessed."""
+    case = _case(attribute.name, "no threshold set", sum(search.seconds for search in attribute.searches))
+    if attribute.level == "not assessable":
+        ElementTree.SubElement(case, "skipped", message=visible(attribute.level))
+    told = [f"{attribute.level.capitalize()}. {attribute.headline}", *_worst(attribute)]
+    ElementTree.SubElement(case, "system-out").text = "\n".join(map(visible, told))
+    return case
 
 
 def _case(suite: str, name: str, seconds: float = 0.0) -> ElementTree.Element:
@@ -101,8 +86,8 @@ def _case(suite: str, name: str, seconds: float = 0.0) -> ElementTree.Element:
     return ElementTree.Element("testcase", places)
 
 
-def _fail(case: ElementTree.Element, message: str, details: Sequence[str], kind: str = "discrimination") -> None:
-    failure = ElementTree.SubElement(case, "failure", message=visible(message), type=kind)
+def _fail(case: ElementTree.Element, message: str, details: Sequence[str]) -> None:
+    failure = ElementTree.SubElement(case, "failure", message=visible(message), type="threshold")
     failure.text = "\n".join(map(visible, (message, *details)))
 
 

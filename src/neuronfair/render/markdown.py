@@ -11,7 +11,7 @@ from neuronfair.render.escaped import table as _table
 from neuronfair.render.escaped import words as _words
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
-from neuronfair.verdict.entries import AttributeReport, measured_populations
+from neuronfair.verdict.entries import AttributeReport, measured_populations, omissions
 from neuronfair.verdict.rates import RateOf
 from neuronfair.verdict.report import CorpusReport, Gate, Report
 from neuronfair.words import POPULATIONS, Population, spanned, times
@@ -27,11 +27,12 @@ def markdown(report: Report) -> str:
     populations = measured_populations(report.attributes)
     parts = [
         f"## Fairness audit: {report.verdict.level}",
-        _words(report.verdict.text),
+        _words(f"{report.verdict.text} {report.verdict.threshold_text}".rstrip()),
         _table(
             ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
             [_figures(attribute, populations) for attribute in report.attributes],
         ),
+        "\n".join(f"- {_words(sentence)}" for sentence in omissions(report.attributes)),
         *_counterparts(report.attributes),
         _words(report.data.population.text) if report.data.population else "",
         *_proofs(report.attributes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Group as Lines
@@ -11,12 +12,13 @@ from rich.table import Table
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.counterparts import CounterpartEffect
 from neuronfair.measure.groups import Group
+from neuronfair.measure.rate import Rate
 from neuronfair.repair.evaluate import Standing
 from neuronfair.repair.neurons import NeuronRepair
 from neuronfair.repair.outcome import Outcome
 from neuronfair.repair.retrain import OWN, Retraining
 from neuronfair.store.seal import Json
-from neuronfair.words import listed, percent, spanned
+from neuronfair.words import POPULATIONS, listed, percent, spanned
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
 _RULES = {
@@ -63,25 +65,41 @@ def repair_report(
 
 def verdict(before: Standing, after: Standing, control: Outcome | None = None) -> str:
     """Return in one sentence what became of discrimination and accuracy, compared with a control if there is one."""
-    was, now = before.unfair, after.unfair
     lost = 100 * ((control.accuracy if control is not None else before.accuracy["test"]) - after.accuracy["test"])
-    change = "did not fall"
-    if now < was:
-        (_, end), (begin, _) = (_interval(standing) for standing in (after, before))
-        sure = end < begin
-        change = f"fell by {percent(round(1 - now / was, 2))}" + ("" if sure else " (the intervals overlap)")
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
     alike = before.counterpart is not None
     beside = f" beside the same fit without {'counterparts' if alike else 'findings'}" if control is not None else ""
-    sentence = f"The {'effect' if alike else 'rate'} {change}; accuracy on the test rows {accuracy}{beside}."
+    if before.counterpart is not None and after.counterpart is not None:
+        change = f"The effect {_change(before.counterpart.effect, after.counterpart.effect)}"
+    else:
+        test, drawn = (
+            _change(*((rate.rate, *rate.interval) for rate in rates))
+            for rates in ((before.test, after.test), (before.rate, after.rate))
+        )
+        change = (
+            f"Of the {before.test.sampled:,} test rows, held-out records of the data set, the flip rate {test}; of "
+            f"{POPULATIONS[before.rate.population]} it {drawn}"
+        )
+    sentence = f"{change}; accuracy on the test rows {accuracy}{beside}."
     dear = (
         " That is a trade: what the model gave up had told something of the outcome." if alike and lost >= DEAR else ""
     )
     return sentence + dear
 
 
-def _interval(standing: Standing) -> tuple[float, float]:
-    return standing.rate.interval if standing.counterpart is None else standing.counterpart.effect[1:]
+def _change(before: Sequence[float], after: Sequence[float]) -> str:
+    """Return how a figure changed; both are a value and the ends of its interval."""
+    (was, begin, _), (now, _, end) = before, after
+    if was <= 0:
+        return f"was {percent(was)} and is {percent(now)}"
+    if now >= was:
+        return f"did not fall ({percent(was)} before, {percent(now)} after)"
+    sure = "" if end < begin else ", the intervals overlap"
+    return f"fell by {percent(round(1 - now / was, 2))} ({percent(was)} to {percent(now)}{sure})"
+
+
+def _spanned(rate: Rate) -> str:
+    return spanned(rate.rate, *rate.interval)
 
 
 def _effect(effect: CounterpartEffect) -> str:
@@ -99,13 +117,15 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
     found = [s.search for s in both if s.search is not None]
     effects = [s.counterpart for s in both if s.counterpart is not None]
     people = "rate in the domain (DM-RS)" if not effects else "typical counterpart decided otherwise"
+    held_out = [] if effects else [("flip rate of the test rows", tuple(_spanned(s.test) for s in both))]
     lines = [
+        *held_out,
         *(
             (label, tuple(spanned(*getattr(one, part)) for one in effects))
             for part, label in _COUNTERPART.items()
             if len(effects) == len(both)
         ),
-        (people, tuple(spanned(s.rate.rate, *s.rate.interval) for s in both)),
+        (people, tuple(_spanned(s.rate) for s in both)),
         *(
             (f"AUC of {a[0].layer}", tuple(f"{area.auc:.3f} ({area.low:.3f} to {area.high:.3f})" for area in a))
             for a in areas
@@ -121,11 +141,13 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
             for part in ("train", "validation", "test")
         ),
     ]
-    positive = domain.target.classes[-1] if domain.target and domain.target.classes else "the last class"
+    classes = domain.target.classes if domain.target is not None else ()
+    positive = classes.index(domain.favourable) if domain.favourable is not None else -1
+    outcome = classes[positive] if classes else "the last class"
     largest = sorted(range(len(before.groups)), key=lambda i: -before.groups[i].rows)[:GROUPS]
     for i in sorted(largest):
-        label = f"{positive} if {_who(before.groups[i], domain)}"
-        lines.append((label, tuple(percent(s.groups[i].selection[-1]) for s in both)))
+        label = f"{outcome} if {_who(before.groups[i], domain)}"
+        lines.append((label, tuple(percent(s.groups[i].selection[positive]) for s in both)))
     return [(label, (cells[0], cells[1])) for label, cells in lines]
 
 
@@ -176,6 +198,7 @@ def repair_json(
 ) -> Json:
     """Return a repair as plain values; `without` is the effect of counterparts in the control."""
     result: Json = {"before": _standing(before), "after": _standing(after)}
+    result["test_rate_drop"] = 1 - after.test.rate / before.test.rate if before.test.found else None
     result["rate_drop"] = 1 - after.rate.rate / before.rate.rate if before.rate.found else None
     if before.counterpart is not None:
         was, now = before.unfair, after.unfair
@@ -212,6 +235,9 @@ def _standing(standing: Standing) -> Json:
         "rate": rate.rate,
         "rate_interval": list(rate.interval),
         "sampled": rate.sampled,
+        "test_rate": standing.test.rate,
+        "test_rate_interval": list(standing.test.interval),
+        "test_rows": standing.test.sampled,
         "confidence": rate.confidence,
         "auc": {area.layer: {"auc": area.auc, "interval": [area.low, area.high]} for area in standing.areas},
         "accuracy": standing.accuracy,

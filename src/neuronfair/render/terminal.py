@@ -11,29 +11,24 @@ from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
 from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
 from neuronfair.render.groups import HEADS, group_lines, left_out
 from neuronfair.render.strip import KEY, strip_line
-from neuronfair.search.health import WEAK
 from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport, measured_populations, worst_cases
-from neuronfair.verdict.report import Report
+from neuronfair.verdict.entries import AttributeReport, measured_populations, notes_of, omissions, worst_cases
+from neuronfair.verdict.report import Report, Tone
 from neuronfair.words import UNKNOWN, listed, percent, spanned, times
 
 WORST = 3  # findings told
 COLUMNS = 8  # left out and named
-_STYLE = {
-    "wrongly fed": "bold red",
-    "discriminates": "bold red",
-    "suspicious": "bold yellow",
-    "nothing found": "bold green",
-}
+_STYLE: dict[Tone, str] = {"alarm": "bold red", "caution": "bold yellow", "calm": "bold green", "neutral": "bold"}
 
 
 def audit_report(report: Report) -> RenderableType:
     """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
-    attributes = report.attributes
-    lines: list[RenderableType] = [Text(visible(report.verdict.text), style=_STYLE.get(report.verdict.level, "bold"))]
+    attributes, verdict = report.attributes, report.verdict
+    lead = Text(visible(f"{verdict.level.capitalize()}: {verdict.headline}"), style=_STYLE[verdict.tone])
+    lines: list[RenderableType] = [lead, *filter(None, (verdict.details, verdict.threshold_text))]
     if report.feeding is not None and report.feeding.accuracy is None:
         lines.append(report.feeding.text)
-    lines += [_table(attributes), *_counterparts(attributes)]
+    lines += [_table(attributes), *omissions(attributes), *_counterparts(attributes)]
     lines += _usual(report)
     lines += _proofs(attributes)
     lines += [f"Whom it hurts: {sentence}" for sentence in hurt_sentences(attributes)]
@@ -43,11 +38,8 @@ def audit_report(report: Report) -> RenderableType:
         if finding.replay:
             lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
     lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
-    # Most notes are about the model or the table, and the same for all attributes; weak guidance names its search.
-    notes = [n for i, one in enumerate(attributes) for n in one.health if i == 0 or n.name == WEAK]
-    lines += [f"Note: {note.seen} {note.remedy}" for note in notes]
-    if not report.model.white_box or ";" in report.model.note:  # more than how many layers there are
-        lines.append(report.model.note)
+    lines += [f"Note: {note}" for note in notes_of(attributes)]
+    lines.append(report.model.note)
     lines += _left_out(report)
     return Group(*lines, *_afterwards(report))
 
@@ -62,25 +54,26 @@ def _left_out(report: Report) -> list[str]:
 
 
 def _table(attributes: tuple[AttributeReport, ...]) -> Table:
-    # Three rates and a search must fit into 80 columns: then the intervals stand below the rates, and all is close.
+    # Four rates and a search must fit into 80 columns: then the intervals stand below the rates, and all is close.
     populations = measured_populations(attributes)
     close = len(populations) > 2
+    searched = ("search", "found") if len(populations) > 3 else ("search", "found", "lift")
     table = Table(
         title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 0 if close else 1), show_edge=False
     )
-    for heading in ("attribute", *populations, "search", "found", "lift"):
+    for heading in ("attribute", *populations, *searched):
         justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"
-        width = len("(0.488–13.7)") if close and heading in populations else None
-        table.add_column(heading, justify=justify, width=width, no_wrap=heading in ("search", "found", "lift"))
+        width = len("(0.461–0.673)") if close and heading in populations else None
+        table.add_column(heading, justify=justify, width=width, no_wrap=heading in searched)
     for one in attributes:
         rates = [getattr(one.rates, population) for population in populations]
         cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
         for search in one.searches:
             lift = "" if search.lift is None else times(search.lift)
-            table.add_row(*cells, search.method, f"{search.findings:,}", lift)
+            table.add_row(*cells, *(search.method, f"{search.findings:,}", lift)[: len(searched)])
             cells = [""] * len(cells)
         if not one.searches:
-            table.add_row(*cells, "none", "", "")
+            table.add_row(*cells, "none")
     return table
 
 
@@ -108,7 +101,7 @@ def _usual(report: Report) -> list[str]:
     if known and all(share == 1 for share, _ in known):
         shares = " All findings are plausible."
     if known:
-        shares += " Plausible is who is not less usual than 99 of 100 people of the table."
+        shares += " Plausible: at or above the 1st likelihood percentile of your data."
     return [] if report.data.population is None else [report.data.population.text + shares]
 
 

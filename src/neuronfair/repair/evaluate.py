@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.model.records import records_of
 from neuronfair.repair.counterparts import held_out_effect
 from neuronfair.repair.outcome import accuracy_of
 from neuronfair.search.campaign import find
@@ -42,9 +44,10 @@ class Area:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a model stands: discrimination, reaction of its layers, accuracy, groups, and what a search finds."""
+    """How a model stands: flip rates, reaction of its layers, accuracy, groups, and what a search finds."""
 
-    rate: Rate
+    rate: Rate  # of people drawn uniformly from the domain; by counterparts, of the test rows
+    test: Rate  # of the test rows, which are records of the data set
     areas: tuple[Area, ...]
     accuracy: dict[str, float]
     groups: tuple[Group, ...]
@@ -71,26 +74,24 @@ def stand(
 ) -> Standing:
     """Measure a model; the same seed asks two models the same questions. A black box, which is slow, gets fewer.
 
-    Layers, groups and the seeds of the search come from the test rows, the rate from people of the domain. Where these
-    are compared with counterparts, the rate is that of the test rows, too, and nobody is searched for.
+    Layers, groups, the seeds of the search and one rate come from the test rows, the other rate from people of the
+    domain. Where people are compared with counterparts, both are of the test rows, and nobody is searched for.
     """
     test = parts.test
     domain, model, decision = test.domain, opened.model, opened.decision
     alike = counterparts_of(domain) is not None
     slow = 1 if opened.white_box else 2
+    # A network is repaired as it was rebuilt here, so both are asked so; an estimator is fitted anew and asked itself.
+    asked = model if opened.white_box else opened
+    tested = records_of(asked, test)
+    measured = partial(discrimination_rate, model, domain, confidence=CONFIDENCE, decision=decision, seed=seed)
+    held_out = measured(population=tested, samples=len(test))
     return Standing(
-        discrimination_rate(
-            model,
-            domain,
-            population=test.rows if alike else "domain",
-            samples=len(test) if alike else SAMPLES // slow,
-            confidence=CONFIDENCE,
-            decision=decision,
-            seed=seed,
-        ),
+        held_out if alike else measured(population="domain", samples=SAMPLES // slow),
+        held_out,
         areas(model, domain, test.rows[:ROWS], seed=seed) if isinstance(model, Network) else (),
-        {name: accuracy_of(model, part, decision) for name, part in parts._asdict().items()},
-        groups(model, domain, test.rows, test.labels, decision=decision),
+        {name: accuracy_of(asked, part, decision) for name, part in parts._asdict().items()},
+        groups(tested.model, tested.data.domain, tested.data.rows, test.labels, decision=decision),
         None if alike else _searched(opened, test, slow, seed, progress),
         held_out_effect(model, parts, decision, confidence=CONFIDENCE) if alike else None,
     )

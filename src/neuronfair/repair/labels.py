@@ -85,6 +85,24 @@ def seed_labels(domain: TableDomain, findings: Findings, seeds: Tensor, data: Da
     return torch.where(origin >= 0, of_seed[origin.clamp(min=0)], UNLABELLED) if len(seeds) else origin * 0 - 1
 
 
+def from_training_rows(parts: Split, findings: Findings, seeds: Tensor) -> Findings:
+    """Return the findings that were not reached from a held-out row, on which the result is evaluated."""
+    domain, train = parts.train.domain, len(parts.train)
+    held = [parts.validation.rows, parts.test.rows]
+    rows = torch.cat([domain.clip(part) for part in (parts.train.rows, *held, seeds.to(parts.train.rows.device))])
+    _, same = torch.unique(rows, dim=0, return_inverse=True)
+    learned, held_out, asked = torch.tensor_split(same, (train, len(same) - len(seeds)))
+    leaks = torch.isin(asked, held_out) & ~torch.isin(asked, learned)  # a row that both parts have is a training row
+    origin = findings.origin.to(leaks.device)
+    kept = findings[~(leaks[origin.clamp(min=0)] & (origin >= 0))] if len(seeds) else findings
+    if len(findings) and not len(kept):
+        raise NeuronFairError(
+            "every finding was reached from a validation or test row, so none can be trained with. "
+            "Search from more seeds"
+        )
+    return kept
+
+
 def labelled_pairs(
     train: Data, findings: Findings, seeds: Tensor, rule: str, *, ensemble: Ensemble | None, voter: Opened | None
 ) -> tuple[Tensor, Tensor]:

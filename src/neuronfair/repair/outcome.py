@@ -15,6 +15,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.open import Opened
+from neuronfair.model.records import records_of
 from neuronfair.model.stacked import Stack
 
 GROUP = 16  # networks judged at once
@@ -56,16 +57,17 @@ def outcomes_of(models: Sequence[Opened], labelled: Data, people: Tensor, decisi
             discrimination_rate(
                 one.model, labelled.domain, population=people, samples=len(people), decision=decision
             ).rate,
-            accuracy_of(one.model, labelled, decision),
+            accuracy_of(one.model if one.white_box else one, labelled, decision),
         )
         for one in models
     ]
 
 
-def accuracy_of(model: Model, labelled: Data, decision: Decision) -> float:
+def accuracy_of(asked: Model | Opened, labelled: Data, decision: Decision) -> float:
     """Return the share of labelled rows that are decided as they are labelled."""
-    parts = torch.split(labelled.rows, ROWS_PER_PASS)
-    chosen = torch.cat([decision.chosen(model.scores(part)) for part in parts])
+    records = records_of(asked, labelled)
+    parts = torch.split(records.data.rows, ROWS_PER_PASS)
+    chosen = torch.cat([decision.chosen(records.model.scores(part)) for part in parts])
     return float((chosen == labelled.labels).double().mean())
 
 

@@ -14,7 +14,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.descent import Note, Rows, TrainingSettings
 from neuronfair.model.open import Opened
 from neuronfair.repair.counterparts import counterpart_lessons
-from neuronfair.repair.labels import Ensemble, check_rule, labelled_pairs
+from neuronfair.repair.labels import Ensemble, check_rule, from_training_rows, labelled_pairs
 from neuronfair.repair.learning import Lesson, trained
 from neuronfair.repair.outcome import Outcome, outcomes_of
 from neuronfair.search.findings import Findings
@@ -92,7 +92,8 @@ def retrain(
 ) -> Retraining:
     """Train a model again on the training rows and a share of the findings, several times, and keep the best.
 
-    Both people of a pair join, with the same label: what the model is to learn is that they are alike. The repeats
+    Findings that were reached from a validation or test row are left out: these rows are for evaluation only. Both
+    people of a pair join, with the same label: what the model is to learn is that they are alike. The repeats
     draw different pairs. Some pairs join the validation rows, or the training of a network would stop before it had
     become fair. Kept is the repeat that discriminates the fewest people, among those that lose at most `max_loss` of
     the accuracy on validation rows. A network is compared with what it was; an estimator, which starts anew and may
@@ -105,6 +106,7 @@ def retrain(
     _check_labels(train)
     generator = torch.Generator().manual_seed(settings.seed)
     ensemble = (ensemble or Ensemble(parts, seed=settings.seed)) if settings.label == "ensemble" else None
+    findings = from_training_rows(parts, findings, seeds)
     pairs, labels = labelled_pairs(train, findings, seeds, settings.label, ensemble=ensemble, voter=opened)
     count = settings.joining(len(pairs))
     order = torch.randperm(len(pairs), generator=generator)

@@ -76,7 +76,7 @@ class Processes:
                 if progress is not None:
                     told = zip(*[iter(lines[: FIGURES * len(items)])] * FIGURES, strict=True)
                     progress([*told])
-                for future in done:
+                for future in sorted(done, key=running.__getitem__):  # earlier results come before a later error
                     yield running.pop(future), future.result()
         finally:
             here.close()  # which ends those that still work

@@ -159,7 +159,8 @@ def find(
             "random_direction", lambda: _blind(plan, world, seeds, _Told(walk, progress, BLIND)), recorder
         )
         if direction is not None:
-            note = weak_guidance(plan.method, domain.sensitive, outcome.total.gsr, direction.gsr)
+            own, blind = ((count.findings, count.tried) for count in (outcome.total, direction))
+            note = weak_guidance(plan.method, domain.sensitive, own, blind)
             health += () if note is None else (note,)
         return replace(outcome, random=random, random_direction=direction, health=health)
 

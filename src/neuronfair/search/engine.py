@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from neuronfair.errors import RunError
+from neuronfair.errors import OtherRunError
 from neuronfair.model.network import Network
 from neuronfair.model.threads import one_thread
 from neuronfair.search.beside import beside
@@ -98,7 +98,7 @@ def search(
     state, t = method.start(world, walkers | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
     if resume is not None:
         if resume.state.keys() != state.keys():
-            raise RunError(
+            raise OtherRunError(
                 "this search was begun by another version of neuronfair, so it cannot go on. Begin a new one"
             )
         state, t = resume.state, resume.t

@@ -18,8 +18,8 @@ from neuronfair.words import listed, percent
 
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
 LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
-SOFTMAX_TOLERANCE = 1e-4  # rounding of float32 probabilities
 WEAK = "weak-guidance"  # the name of the note about it
+NORMAL = 1.96  # standard deviations on each side of an interval of 95 %
 GUIDED = 1.1  # times as often as in random directions a search must succeed to be called guided
 
 
@@ -48,21 +48,39 @@ def check_health(
     return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
 
 
-def weak_guidance(method: str, sensitive: Sequence[str], share: float, blind: float) -> HealthNote | None:
+def weak_guidance(
+    method: str, sensitive: Sequence[str], own: tuple[int, int], blind: tuple[int, int]
+) -> HealthNote | None:
     """Return a note if a search succeeds hardly more often than the same walk in random directions.
 
-    `share` and `blind` are the success rates of both.
+    `own` and `blind` are the findings and the different people tried of both. That gradients did not help is said only
+    where the confidence intervals of the two success rates are apart.
     """
-    if not blind or share >= GUIDED * blind:
+    if not blind[0] or not own[1] or own[0] * blind[1] >= GUIDED * blind[0] * own[1]:
         return None
+    share, other = own[0] / own[1], blind[0] / blind[1]
+    (low, high), (blind_low, blind_high) = _interval(*own), _interval(*blind)
+    if high < blind_low:
+        said = "less often than the same walk in random directions: its gradients did not help"
+    elif low > blind_high:
+        said = f"only {share / other:.2f} times as often as the same walk in random directions"
+    else:
+        said = "not measurably more often than the same walk in random directions: the 95 % intervals overlap"
     return HealthNote(
         WEAK,
-        f"{method} succeeded {share / blind:.2f} times as often as the same walk in random directions "
-        f"({percent(share)} of the people tried against {percent(blind)}), by {listed(sensitive)}. "
-        "Its gradients did not help, so what it found says how frequent such people are, "
-        "and little about how far a guided search would get.",
+        f"{method} ({listed(sensitive)}) succeeded {said}. Success rates: {percent(share)} of {own[1]:,} people tried "
+        f"({percent(low)} to {percent(high)}) versus {percent(other)} of {blind[1]:,} ({percent(blind_low)} to "
+        f"{percent(blind_high)}).",
         "Compare methods: neuronfair compare.",
     )
+
+
+def _interval(found: int, tried: int) -> tuple[float, float]:
+    """Return the score interval of Wilson (1927) of a success rate, with 95 % confidence."""
+    share, weight = found / tried, NORMAL**2 / tried
+    middle = (share + weight / 2) / (1 + weight)
+    half = NORMAL * math.sqrt(share * (1 - share) / tried + weight / (4 * tried)) / (1 + weight)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True)
@@ -173,20 +191,14 @@ def _seeds_already_discriminating(look: _Look) -> _Note:
 
 
 def _softmax_twice(look: _Look) -> _Note:
-    scores, classes = look.scores, look.scores.shape[1]
-    if classes < 2:
+    network, classes = look.world.network, look.scores.shape[1]
+    if classes < 2 or not isinstance(network, Network) or not network.ends_in_two_softmaxes():
         return None
     # The softmax of probabilities: the least when another class has them all, the most when this one has.
     least, most = 1 / (1 + (classes - 1) * math.e), math.e / (math.e + classes - 1)
-    low, high = float(scores.min()), float(scores.max())
-    sums_to_1 = bool(((scores.sum(1) - 1).abs() < SOFTMAX_TOLERANCE).all())
-    constant = bool((scores.amax(0) - scores.amin(0) < SOFTMAX_TOLERANCE).all())
-    if constant or not sums_to_1 or low < least - SOFTMAX_TOLERANCE or high > most + SOFTMAX_TOLERANCE:
-        return None
     return (
-        f"The scores of all {len(scores):,} people looked at add up to 1 and lie between {low:.3f} and {high:.3f}; "
-        f"softmax applied twice gives {least:.3f} to {most:.3f}. Gradients and score gaps are too small then, and a "
-        "threshold means something else.",
+        f"The module applies softmax twice, so its scores lie between {least:.3f} and {most:.3f}. Gradients and score "
+        "gaps are too small then, and a threshold means something else.",
         "Take the softmax out of the module, or out of what wraps it.",
     )
 

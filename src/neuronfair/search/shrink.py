@@ -14,6 +14,8 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
 from neuronfair.search.judge import judge
 
+FINE = 256  # parts of an attribute's range that bisection tells apart: a finer step costs a call and says no more
+
 
 def shrink(
     network: Model, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None
@@ -21,8 +23,8 @@ def shrink(
     """Return for each finding a row as near to its seed as one can get that still discriminates: (n, d).
 
     First whole attributes are given back to the seed, the most changed ones first; then ordered attributes are moved
-    towards the seed by bisection; until nothing changes. In the result no single attribute can be given back.
-    Sensitive values stay, rules are kept, and a row that does not discriminate stays as it is.
+    towards the seed by bisection, to a 256th of their range; until nothing changes. In the result no single attribute
+    can be given back. Sensitive values stay, rules are kept, and a row that does not discriminate stays as it is.
     """
     if len(rows) != len(seeds):
         raise NeuronFairError(f"every finding needs its own seed: got {len(rows)} findings and {len(seeds)} seeds")
@@ -75,9 +77,10 @@ def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -
         # There is nothing between a number and an empty cell.
         whole = torch.maximum(rows[:, column], goals[:, column]) < domain.points[column]
         fails = torch.where(whole, goals[:, column], rows[:, column])
-        while bool(((rows[:, column] - fails).abs() > 1).any()):
+        near = max(1, int(domain.sizes[column]) // FINE)
+        while bool(((rows[:, column] - fails).abs() > near).any()):
             middle = torch.div(rows[:, column] + fails, 2, rounding_mode="floor")
-            apart = (rows[:, column] - fails).abs() > 1
+            apart = (rows[:, column] - fails).abs() > near
             trials = rows.clone()
             trials[:, column] = torch.where(apart, middle, rows[:, column])
             rows = _accepted(rows, trials, holds)

@@ -35,23 +35,28 @@ def write_columns(path: Path, columns: Mapping[str, npt.NDArray[np.int32] | list
 
 
 def read_columns(path: Path) -> tuple[dict[str, npt.NDArray[np.int32] | Texts], str]:
-    """Read columns of whole numbers (int32) and of texts, without empty cells, and their note.
-
-    The file is read in a process of its own first, which may end where it takes too much.
-    """
+    """Read columns of whole numbers (int32) and of texts, without empty cells, and their note."""
     try:
-        content = read_bytes(path)
-        read_apart("parquet", content, path)
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
-            about, schema = file.metadata, file.schema_arrow
-        check_size(about.num_rows * about.num_columns, path, times=32)
-        note = (schema.metadata or {}).get(_KEY, b"").decode()
-        table = parquet.columns(content)
+        table = read_parquet(path)
+        note = (table.schema.metadata or {}).get(_KEY, b"").decode()
         return {name: _column(name, table[name]) for name in table.column_names}, note
     except OSError as error:  # pyarrow's errors of reading are of this kind, too
         raise RunError(f"{path}: {error.strerror or one_line(error)}") from None
     except (pa.ArrowException, Unreadable, ValueError, KeyError, OverflowError) as error:
         raise RunError(f"{path}: cannot be read as Parquet: {one_line(error)}") from None
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """Return the table in a file, which may be a stranger's: it is read in a process of its own first.
+
+    A text that the file holds once and repeats is kept once. Raises what pyarrow and `read_apart` raise.
+    """
+    content = read_bytes(path)
+    read_apart("parquet", content, path)
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        about = file.metadata
+    check_size(about.num_rows * about.num_columns, path, times=32)
+    return parquet.columns(content)
 
 
 def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts:

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from neuronfair.errors import RunError
-from neuronfair.limits import TEXT, check_array, read_bytes
+from neuronfair.limits import TEXT, check_array, check_tensors, read_bytes
 
 _CHUNK = 1 << 20
 
@@ -100,7 +100,9 @@ def packed_state(state: Mapping[str, Tensor]) -> bytes:
 def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
     """Read a state back."""
     try:
-        return load_file(path, device=str(device))
+        content = read_bytes(path, times=2)  # the file, and its tensors
+        check_tensors(content, len(content), path)
+        return {name: tensor.to(device) for name, tensor in load(content).items()}
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: its last state is damaged or gone ({error}). What was found is still there") from None
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair import __version__
 from neuronfair.domain.data import Data
-from neuronfair.errors import RunError
+from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.store.files import read_text, write_whole
 from neuronfair.store.journal import Kind
@@ -143,10 +143,10 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
     changed = ("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")
     for key, what in (*changed, ("population", "another population")):
         if there.get(key) != now.get(key):
-            raise RunError(
+            raise OtherRunError(
                 f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out, or --force"
             )
     for key in (*now["plan"], "twins"):
         was, value = (plan.get(key, _BEFORE.get(key)) for plan in (there["plan"], now["plan"]))
         if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
-            raise RunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")
+            raise OtherRunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")

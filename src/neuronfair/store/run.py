@@ -16,7 +16,7 @@ from neuronfair.domain.counterparts import Counterparts
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.population_file import load_population
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import RunError
+from neuronfair.errors import OtherRunError, RunError
 from neuronfair.search.counterparts import counterparts_of
 from neuronfair.search.engine import Checkpoint
 from neuronfair.search.findings import Findings
@@ -147,7 +147,9 @@ class Run:
         if not self.lines:
             self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterparts)})
         elif not torch.equal(self.seeds, seeds.long()):
-            raise RunError(f"{self.folder}: this run was begun with other rows to start from. Choose another --out")
+            raise OtherRunError(
+                f"{self.folder}: this run was begun with other rows to start from. Choose another --out"
+            )
 
     def resume(self, phase: str) -> Checkpoint | None:
         """Return where a phase stood, with all it had found."""
@@ -162,7 +164,7 @@ class Run:
                 "same --ray and --shards as before"
             )
         if state and "place" not in state:  # what is kept of everybody judged was another form then, too
-            raise RunError(
+            raise OtherRunError(
                 f"{self.folder}: this search was begun by another version of neuronfair, so it cannot go on. Begin a "
                 "new one; what was found can still be read"
             )

@@ -20,7 +20,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from neuronfair.errors import RunError
-from neuronfair.limits import TEXT, check_size
+from neuronfair.limits import TEXT, check_size, check_tensors
 from neuronfair.search.engine import Checkpoint, Stop
 from neuronfair.search.findings import Findings
 from neuronfair.store.files import packed_state
@@ -83,7 +83,9 @@ class ShardPart:
             if len(packed) != about.size or zlib.crc32(packed) != about.crc32:
                 raise ValueError("it is not as it was written")
             try:
-                return load(pa.decompress(packed, about.unpacked, "zstd", asbytes=True))
+                content = pa.decompress(packed, about.unpacked, "zstd", asbytes=True)
+                check_tensors(content, len(content), path)
+                return load(content)
             except SafetensorError as error:
                 raise ValueError(str(error)) from error
 

@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from neuronfair.apart import Unreadable
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError
 from neuronfair.search.findings import Findings
+from neuronfair.store.columns import read_parquet
 
 ORIGIN, STEP, PLAUSIBILITY = "origin", "step", "plausibility"
 TWIN = "twin_{}"  # the value of an attribute in the twin, where it may be another
@@ -49,9 +51,7 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
     """Read findings back from a Parquet file."""
     ours = _columns(domain, outputs)
     try:
-        # Not read_table: it would take a folder named a=1 for a column.
-        with pq.ParquetFile(path) as file:
-            table = file.read()
+        table = read_parquet(path)
         packed = torch.stack([_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
         twins = [_codes(domain.attributes[c], table[ours[TWIN, c]]) for c in domain.twin_columns]
         return Findings(
@@ -64,7 +64,7 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
             misses=packed[:0].to(domain.device),
             plausibility=_plausibility(table, ours[PLAUSIBILITY]).to(domain.device),
         )
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, DomainError) as error:
+    except (pa.ArrowException, Unreadable, OSError, KeyError, ValueError, TypeError, DomainError) as error:
         reason = " ".join(str(error).split())[:200]
         raise RunError(
             f"{path}: damaged or not a findings file ({reason}). The other parts of the run are untouched"
@@ -114,9 +114,10 @@ def _distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64
 def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
     if column.null_count and attribute.empty is None:
         raise ValueError(f"a cell of '{attribute.name}' is empty")
-    encoded = column.combine_chunks()
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    encoded = column.unify_dictionaries().combine_chunks()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     cells = encoded.dictionary.to_pylist()
     if attribute.values:  # as they are: a cell of a user's table would be stripped of blanks
         known = {label: code for code, label in enumerate(attribute.values)}

@@ -17,6 +17,7 @@ from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.probability import Scale, scale_of
+from neuronfair.model.records import records_of
 from neuronfair.model.weights import PICKLE_SUFFIXES, Card
 from neuronfair.scale.pool import Pool
 from neuronfair.store.manifest import rows_digest, versions
@@ -104,16 +105,16 @@ def score_scale(opened: Opened, data: Data) -> Scale:
 
 def _accuracy(opened: Opened, data: Data) -> float | None:
     """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
-    target, decision, model = data.domain.target, opened.decision, opened.model
+    target, decision = data.domain.target, opened.decision
     if target is None or not len(data) or not data.labelled:
         return None
-    if len(target.classes) != decision.classes(model.outputs):
+    if len(target.classes) != decision.classes(opened.model.outputs):
         return None
-    right = 0
+    records, right = records_of(opened, data), 0
     for rows, labels in zip(
-        torch.split(data.rows, ROWS_PER_PASS), torch.split(data.labels, ROWS_PER_PASS), strict=True
+        torch.split(records.data.rows, ROWS_PER_PASS), torch.split(data.labels, ROWS_PER_PASS), strict=True
     ):
-        decided = decision.chosen(model.scores(rows))
+        decided = decision.chosen(records.model.scores(rows))
         right += int((decided == labels.to(decided.device)).sum())
     return right / len(data)
 

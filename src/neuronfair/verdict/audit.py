@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from neuronfair.domain.counterpart_fit import fit_counterparts
-from neuronfair.domain.data import DATASETS, Data
+from neuronfair.domain.data import DATASETS, UNKNOWN, Data
 from neuronfair.domain.toml import format_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import Opened
@@ -23,13 +24,13 @@ from neuronfair.store.seal import Json
 from neuronfair.verdict.about import Origin, about_data, about_decision, about_model, replay_options, reproduction
 from neuronfair.verdict.checks import Ready, attribute_sets
 from neuronfair.verdict.choices import Choices, Clock
-from neuronfair.verdict.feeding import check_feeding, headed
+from neuronfair.verdict.feeding import check_feeding
 from neuronfair.verdict.folder import WEIGHTS, begin, keep_figures, keep_weights
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress, silent
 from neuronfair.verdict.population import usual_or_nobody
 from neuronfair.verdict.proposal import propose
 from neuronfair.verdict.report import SCHEMA, Report
-from neuronfair.verdict.sentences import verdict
+from neuronfair.verdict.sentences import PENDING, concluded
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.verdict.words import importance
 
@@ -61,6 +62,8 @@ def run(
     """
     origin, ready, show = origin or Origin(), ready or Ready(), progress or silent
     data = data.to(opened.model.encoding.device)
+    if opened.unassessed:  # its decisions are none of the classes that the labels name
+        data = replace(data, labels=torch.full_like(data.labels, UNKNOWN))
     choices = attribute_sets(data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
@@ -83,8 +86,13 @@ def run(
         show("Checking what the model is fed", 0, None)
         feeding = check_feeding(opened, data)
         with clock.of("rate"):
-            show("Looking who is usual", 0, None)
-            population, usual = usual_or_nobody(data, people, settings.seed, settings.plausible)
+            population, usual = usual_or_nobody(
+                data,
+                people,
+                settings.seed,
+                settings.plausible,
+                lambda done, total: show("Fitting the population model (columns)", done, total),
+            )
         with clock.of("search"):
             show("Choosing rows to start from", 0, None)
             seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
@@ -101,7 +109,7 @@ def run(
     entries = tuple(one.report for one in inquiries)
     report = Report(
         neuronfair=versions()["neuronfair"],
-        verdict=headed(verdict(entries, len(data), interrupted=interrupted), feeding),
+        verdict=PENDING,
         data=replace(about_data(data, choices[-1], origin), population=usual),
         model=about_model(opened, data, origin),
         decision=decision,
@@ -112,6 +120,7 @@ def run(
         reproduction=reproduction(opened, data, settings.seed, origin, interrupted, place),
     )
     report, failure = ready.judge(report, past)
+    report = concluded(report, thresholds_set=bool(ready.fail_if))
     if place is not None:
         keep_figures(place, report)
     return Result(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)

@@ -13,7 +13,7 @@ from neuronfair.verdict.entries import AttributeReport
 from neuronfair.verdict.expressions import PROVED
 from neuronfair.verdict.rates import AUDITED, RateOf
 from neuronfair.verdict.report import BaselineReport, FigureChange, Report
-from neuronfair.words import percent, spanned
+from neuronfair.words import exact, listed, percent, spanned
 
 Spanned = RateOf | CounterpartReport | Interval
 
@@ -51,6 +51,12 @@ def compare_with(report: Report, earlier: Report, file: str | Path = "") -> Base
     sentences = [" ".join(c.text for c in changes if c.significant) or "No rate changed by more than chance explains."]
     if report.reproduction.rows != earlier.reproduction.rows:
         sentences.append("The table has other rows than then, so its own rate is that of other people.")
+    for name in (name for name in after if name in before):
+        if declared := _otherwise_declared(before[name], after[name]):
+            sentences.append(
+                f"The counterfactual metrics of {name} are not compared: the two audits declare other "
+                f"{listed(declared)} attributes."
+            )
     for names, what in ((after.keys() - before.keys(), "now only"), (before.keys() - after.keys(), "then only")):
         if names:
             sentences.append(f"Audited {what}: {', '.join(sorted(names))}.")
@@ -63,7 +69,7 @@ def _incomparable(report: Report, earlier: Report) -> str | None:
             f"The earlier audit was made on another domain ('{earlier.data.name}'): its figures speak of other "
             "people, so nothing is compared. Give the domain.toml of that audit as --domain."
         )
-    now, then = (f"{one.decision.kind} {one.decision.value:g}" for one in (report, earlier))
+    now, then = (f"{one.decision.kind} {exact(one.decision.value)}" for one in (report, earlier))
     if now != then:
         return f"The earlier audit took decisions by {then}, this one by {now}, so nothing is compared."
     return None
@@ -72,7 +78,7 @@ def _incomparable(report: Report, earlier: Report) -> str | None:
 def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iterator[FigureChange]:
     for population in AUDITED:
         yield from _rates(f"{name}.{population}.rate", *(getattr(one.rates, population) for one in (before, after)))
-    if before.counterpart is not None and after.counterpart is not None:
+    if before.counterpart is not None and after.counterpart is not None and not _otherwise_declared(before, after):
         yield from _rates(f"{name}.counterpart.rate", before.counterpart, after.counterpart)
         yield from _rates(f"{name}.counterpart.effect", before.counterpart.effect, after.counterpart.effect)
     if before.proved is not None and after.proved is not None:
@@ -88,6 +94,20 @@ def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iter
     yield from _plain(f"{name}.severity.p95", *gaps)
     areas = [one.interpretation.worst_auc if one.interpretation is not None else None for one in (before, after)]
     yield from _plain(f"{name}.worst_auc", *areas)
+
+
+def _otherwise_declared(before: AttributeReport, after: AttributeReport) -> list[str]:
+    """Return what was declared otherwise about twins: they are then others, and their metrics cannot be compared."""
+    then, now = before.counterpart, after.counterpart
+    if then is None or now is None:
+        return []
+    resolving = [{one.attribute for one in report.legitimate} for report in (then, now)]
+    different = {
+        "fixed": set(then.fixed) != set(now.fixed),
+        "legitimate": resolving[0] != resolving[1],
+        "causes": set(then.graph) != set(now.graph),
+    }
+    return [name for name, is_different in different.items() if is_different]
 
 
 def _rates(figure: str, before: Spanned | None, after: Spanned | None) -> Iterator[FigureChange]:

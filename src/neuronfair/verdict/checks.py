@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.twinning import TwinKind
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import EncodingError, NeuronFairError
 from neuronfair.model.open import Opened
 from neuronfair.verdict.baseline import compare_with, read_baseline
 from neuronfair.verdict.corpus import Corpus, extend, read_corpus, replay_corpus
-from neuronfair.verdict.expressions import CHANGES, CORPUS, LABELLED, read_expressions
+from neuronfair.verdict.expressions import CHANGES, CORPUS, LABELLED, OF_GROUPS, read_expressions
 from neuronfair.verdict.gate import check
+from neuronfair.verdict.groups import favourable_missing
 from neuronfair.verdict.report import CorpusReport, Report
 
 
@@ -22,7 +23,7 @@ class Checks:
     """What an audit is judged by: limits such as "rate > 0.01", and the files of a corpus and of an earlier audit.
 
     Everybody in the corpus is judged again; unless `add` is false, the worst findings are added to the file. Limits are
-    not judged for a model that seems to be wrongly fed, unless `trust_feeding` is set.
+    not judged, and there is no verdict, for a model that fails the input encoding check, unless `trust_feeding` is set.
     """
 
     fail_if: Sequence[str] = ()
@@ -36,6 +37,8 @@ class Checks:
         return Ready(
             domain=domain.fingerprint,
             has_target=bool(domain.target and domain.target.classes),
+            target=domain.target,
+            favourable=domain.favourable,
             fail_if=tuple(self.fail_if),
             corpus=None if self.corpus is None else read_corpus(self.corpus, domain),
             add=self.add,
@@ -51,6 +54,8 @@ class Ready:
 
     domain: str = ""  # fingerprint
     has_target: bool = True  # whether people have labels: a quantity is none
+    target: Target | None = None
+    favourable: str | None = None
     fail_if: tuple[str, ...] = ()
     corpus: Corpus | None = None
     add: bool = True
@@ -68,6 +73,8 @@ class Ready:
                 raise NeuronFairError(
                     f"--fail-if '{limit.expression}': needs labels. Name the target in the domain file"
                 )
+            if limit.figure in OF_GROUPS and (why := favourable_missing(limit.figure, self.target, self.favourable)):
+                raise NeuronFairError(f"--fail-if '{limit.expression}': {limit.figure} {why}")
             if twins == "flip" and limit.figure.startswith("counterpart."):
                 raise NeuronFairError(f"--fail-if '{limit.expression}': needs counterparts, not --twins flip")
             if limit.figure in CHANGES and self.earlier is None:
@@ -89,11 +96,14 @@ class Ready:
         The audit itself is done by then, and worth its page all the same.
         """
         report = replace(report, corpus=past)
+        if report.feeding is not None:
+            report = replace(report, feeding=replace(report.feeding, trusted=self.trust_feeding))
         try:
             if self.earlier is not None:
                 report = replace(report, baseline=compare_with(report, self.earlier, self.file))
-            if self.fail_if and not report.reproduction.interrupted:
+            if not report.reproduction.interrupted:
                 self._refuse_feeding(report)
+            if self.fail_if and not report.reproduction.interrupted:
                 report = replace(report, gate=check(report, self.fail_if))
             if self.corpus is not None and past is not None and self.add:
                 report = replace(report, corpus=replace(past, added=extend(self.corpus, report, write=False)))
@@ -102,11 +112,10 @@ class Ready:
         return report, None
 
     def _refuse_feeding(self, report: Report) -> None:
-        if report.feeding is not None and report.feeding.level == "wrong" and not self.trust_feeding:
+        if report.feeding is not None and report.is_misfed:
             expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
-            raise NeuronFairError(
-                f"{expressions}: not judged. {report.feeding.text} If it is fed rightly: --trust-feeding"
-            )
+            what = f"{expressions}: not judged" if expressions else "No verdict"
+            raise EncodingError(f"{what}. {report.feeding.text} If the encoding is right: --trust-feeding")
 
     def extend(self, report: Report) -> None:
         """Add the worst findings to the corpus: last, so that after a kill the same audit replays the same people."""

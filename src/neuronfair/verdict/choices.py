@@ -13,12 +13,14 @@ from torch import Tensor
 from neuronfair.domain.data import Data
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
+from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.open import Opened
 from neuronfair.model.probability import Scale
 from neuronfair.scale.pool import Note
 from neuronfair.search.outcome import Plan
 from neuronfair.store.manifest import where
 from neuronfair.store.seal import Json
+from neuronfair.verdict import entries
 from neuronfair.verdict import inquiry as stages
 from neuronfair.verdict.about import Origin, replay_options
 from neuronfair.verdict.counterpart_stage import compare_counterparts, unread
@@ -105,8 +107,10 @@ class Choices:
         case = self._case(opened, number)
         show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
         with clock.of("rate"):
-            one.note(*unread(case, self.origin.reads))
             stages.measure_rates(case, one, show)
+            if not one.report.depends:
+                one.note(*unread(case, self.origin.reads))
+            one.note(*self._fewer(case))
         sought = case
         if self.settings.twins != "flip":
             with clock.of("counterparts"):
@@ -123,7 +127,21 @@ class Choices:
         if self.settings.prove > 0:
             with clock.of("proof"):
                 prove_and_sample(case, one, opened, self.settings.prove / len(self.views), show)
+        one.drop_refuted()
         return sought
+
+    def _fewer(self, case: Case) -> tuple[entries.Note, ...]:
+        """Return a note if fewer people are sampled than the settings say, since each takes long."""
+        wanted = self.settings.samples
+        if case.samples >= wanted:
+            return ()
+        why = "a black box takes longer" if isinstance(case.model, BlackBox) else "so many twins take longer"
+        seen = f"{case.samples:,} people were sampled from each population and not {wanted:,}: {why}."
+        return (
+            entries.Note(
+                "fewer-samples", seen, "The confidence intervals take it into account. More: raise --samples."
+            ),
+        )
 
     def _case(self, opened: Opened, number: int) -> Case:
         view, settings = self.views[number], self.settings
@@ -144,6 +162,7 @@ class Choices:
             manifest=self._whereabouts(opened),
             replay=replay_options(opened, self.origin),
             population=self.population,
+            opened=opened,
         )
 
     def _plan(self, method: str, settings: AuditSettings, opened: Opened) -> Plan:

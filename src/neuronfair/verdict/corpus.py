@@ -7,12 +7,15 @@ that a version control shows them as added lines.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import torch
+from filelock import lock_descriptor
 from torch import Tensor
 
 from neuronfair.atomic import write_text
@@ -145,10 +148,26 @@ def _sentence(
 def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
 
-    Who is there already is not added again. The file is read anew and written whole; if there is nobody to add, or a
-    line of it cannot be read, it stays as it is. Without `write` they are only counted.
+    Who is there already is not added again. The file is read anew and written whole, while no other audit can; if there
+    is nobody to add, or a line of it cannot be read, it stays as it is. Without `write` they are only counted.
     """
-    corpus = read_corpus(corpus.file, corpus.domain)
+    lines = _new_lines(read_corpus(corpus.file, corpus.domain), report, most)
+    if not lines or not write:
+        return len(lines)
+    try:
+        with _alone(corpus.file.resolve()) as file:
+            now = read_corpus(corpus.file, corpus.domain)  # another audit may have added the same people meanwhile
+            lines = _new_lines(now, report, most)
+            before = now.text if now.text.endswith("\n") or not now.text else now.text + "\n"
+            if lines:
+                write_text(file, before + "\n".join(lines) + "\n")
+    except OSError as error:
+        raise DataError(f"{corpus.file}: cannot be written: {error.strerror or error}") from None
+    return len(lines)
+
+
+def _new_lines(corpus: Corpus, report: Report, most: int) -> list[str]:
+    """Return the lines of the worst findings of an audit who are not in a corpus yet."""
     date, model = report.reproduction.created[:10], report.model.fingerprint
     seen = {"version": report.neuronfair, "date": date, "model": model}
     known, lines = corpus.keys, []
@@ -158,13 +177,32 @@ def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True
             if (names, key) not in known:
                 known.add((names, key))
                 lines.append(past.line())
-    if lines and write:
-        before = corpus.text if corpus.text.endswith("\n") or not corpus.text else corpus.text + "\n"
+    return lines
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """Give a file that no other process adds to until the end: the file itself is locked, nothing is left beside it.
+
+    Where files that are in use cannot be replaced, as on Windows, a hidden file beside it is locked and stays.
+    """
+    locked = path.with_name(f".{path.name}.lock") if os.name == "nt" else path
+    while True:
+        handle = os.open(locked, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            write_text(corpus.file.resolve(), before + "\n".join(lines) + "\n")
-        except OSError as error:
-            raise DataError(f"{corpus.file}: cannot be written: {error.strerror or error}") from None
-    return len(lines)
+            lock_descriptor(handle, blocking=True)
+            if locked != path or _is_still(path, handle):  # else it was replaced before it was ours
+                yield path
+                return
+        finally:
+            os.close(handle)
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _findings(

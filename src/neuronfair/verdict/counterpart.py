@@ -1,14 +1,23 @@
-"""What counterparts say of one choice of sensitive attributes. The comments behind the fields are their documentation.
+"""What counterfactual twins say of one choice of sensitive attributes. The fields' comments are their documentation.
 
-A counterpart is who a person would be, had they been of another group, by what the table says of both groups.
+A counterfactual twin is a person at the same place of another group's distribution (model-based: by quantile and by
+maximal coupling). Whether that is who the person would be in the other group rests on causal assumptions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from neuronfair.words import listed, plain, some
+from neuronfair.words import listed, plain, plural, some
 
+Assumptions = Literal["none declared", "held fixed", "graph declared"]
+UNTESTED = "This rests on causal assumptions that the data cannot test"
+ASSUMED: dict[Assumptions, str] = {
+    "none declared": "This compares the groups' distributions and names no cause",
+    "held fixed": "This takes the attributes declared as fixed as the only ones that the group does not change",
+    "graph declared": "This takes the declared causal graph as right and complete",
+}
 NO_COUNTERPARTS = "no-counterparts"  # the name of a note about why there are none
 
 
@@ -23,23 +32,23 @@ class Interval:
 
 @dataclass(frozen=True)
 class CounterpartState:
-    """How many counterparts a model decides otherwise, before or after a repair."""
+    """How many counterfactual twins get a different decision, before or after a repair."""
 
     rate: Interval
-    placebo: Interval  # the same figure with the groups shuffled
-    effect: Interval  # rate - placebo
-    of: int  # people of the test rows who have counterparts
+    placebo: Interval  # permutation baseline: the same with the groups shuffled
+    effect: Interval  # excess: the rate without what chance adds to it
+    of: int  # people of the test rows who have twins
 
 
 @dataclass(frozen=True)
 class MoveReport:
-    """How people of one group would fare in another."""
+    """How people of one group compare with their twins in another."""
 
     own: str  # sensitive values of the people, as of a group
-    other: str  # and of their counterparts
-    people: int  # of the table who have such counterparts
-    flips: float  # share of their counterparts who are decided otherwise
-    lost: float | None = None  # share of them who lose the favourable decision; null if no class is known as such
+    other: str  # and of their twins
+    people: int  # of the data set who have such twins
+    flips: float  # share of their twins who get a different decision
+    lost: float | None = None  # share of them who lose the favourable outcome; null if no class is known as such
     gained: float | None = None  # and who gain it
     placebo_lost: float | None = None  # the same with shuffled groups, mean
     placebo_gained: float | None = None
@@ -47,15 +56,28 @@ class MoveReport:
 
 @dataclass(frozen=True)
 class CarrierReport:
-    """Attributes that carry the group: how much of the effect goes if counterparts keep them."""
+    """Mediating attributes: how much of the excess goes if twins keep them. Never a sensitive attribute."""
 
     attributes: tuple[str, ...]  # each entry adds one to those of the entry before
-    share: float  # of the effect
+    share: float  # of the excess
+
+
+@dataclass(frozen=True)
+class SensitivityReport:
+    """How strong a hidden confounder must be to explain the difference away (VanderWeele and Ding, 2017)."""
+
+    more: str  # the group in which the same people get the decision more often
+    less: str  # and the other
+    outcome: str  # the decision
+    ratio: float  # of the two shares
+    e_value: float  # the risk ratio that a confounder needs with the group and with the decision
+    e_value_low: float  # the same for the lower end of the ratio's confidence interval; 1: none is needed
+    sentence: str
 
 
 @dataclass(frozen=True)
 class Legitimate:
-    """An attribute that may differ between the groups and may count: counterparts keep it."""
+    """A resolving attribute, which may differ between the groups and may count: twins keep it."""
 
     attribute: str
     text: str  # how the groups differ in it
@@ -63,43 +85,60 @@ class Legitimate:
 
 @dataclass(frozen=True)
 class CounterpartReport:
-    """How many people would be decided otherwise had they been of another group: evidence, no proof."""
+    """How often people at the same place of another group's distribution get a different decision: proxy evidence."""
 
-    rate: float  # share of the people's counterparts who are decided otherwise
+    rate: float  # share of the people's twins who get a different decision
     low: float  # lower end of its interval
     high: float  # and its upper end
-    of: int  # people who have counterparts
-    draws: int  # counterparts of each person in each other group
-    placebo: Interval  # the same figure with the groups shuffled
-    effect: Interval  # rate - placebo
-    claimed: bool  # whether the intervals of rate and placebo lie apart: else nothing is claimed
-    sentence: str
+    of: int  # people who have twins
+    draws: int  # twins of each person in each other group
+    placebo: Interval  # permutation baseline: the same with the groups shuffled
+    effect: Interval  # excess: the rate without what chance adds to it
+    claimed: bool  # whether the excess is claimed, as proxy evidence: it is more than shuffled groups explain
+    sentence: str  # causal ("Had they been …") only where `assumptions` are declared
     placebos: int  # how often the groups were shuffled
     confidence: float  # of the intervals
-    lost: float | None = None  # share of the counterparts who lose the favourable decision; null if none is known
+    assumptions: Assumptions = "none declared"  # what the user declared: nothing, fixed attributes, or a causal graph
+    assumed: str = f"{ASSUMED['none declared']}. {UNTESTED}."  # what the comparison rests on, as a sentence
+    lost: float | None = None  # share of the twins who lose the favourable outcome; null if none is known
     gained: float | None = None  # and who gain it
     moves: tuple[MoveReport, ...] = ()  # by group and other group, the largest groups first
-    hurt: str = ""  # whom it hurts, as a sentence; empty where nothing is claimed, or no class is known as favourable
-    carriers: tuple[CarrierReport, ...] = ()  # the attribute that carries most of the effect first
-    carried: str = ""  # which attributes carry it, as a sentence; empty where nothing is claimed
+    hurt: str = ""  # disadvantaged groups, as a sentence; empty where nothing is claimed, or no class is favourable
+    carriers: tuple[CarrierReport, ...] = ()  # mediating attributes, the one that explains most first
+    carried: str = ""  # the same as a sentence; empty where nothing is claimed
+    sensitivity: SensitivityReport | None = None  # null where nothing is claimed, or no class is decided for
     auc: float | None = None  # with which the model's inputs tell the group: 0.5 is not at all; null: not known
     told: str = ""  # the same as a sentence
-    fixed: tuple[str, ...] = ()  # attributes that no group moves: counterparts keep them
-    legitimate: tuple[Legitimate, ...] = ()  # attributes that may differ and count
+    fixed: tuple[str, ...] = ()  # attributes held fixed: twins keep them
+    legitimate: tuple[Legitimate, ...] = ()  # resolving attributes, which may differ and count
+    graph: tuple[str, ...] = ()  # the declared causal graph: "attribute <- parent, parent" for each attribute
+    unmoved: str = ""  # that nothing depends on the group by the declared graph, as a sentence
+    without: int = 0  # people without a twin, who are left out of all metrics
     left_out: tuple[str, ...] = ()  # groups of too few people to say what they are like
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All that is said: how many would be decided otherwise, whom it hurts, what carries it, what is kept."""
-        return tuple(filter(None, (self.sentence, self.hurt, self.carried, self.told, *self.notes)))
+        """All that is said: how many get a different decision, what that rests on, who loses, by what, what is kept."""
+        first = (self.sentence, self.assumed, self.explained, self.hurt, self.carried, self.told)
+        return tuple(filter(None, (*first, *self.notes)))
+
+    @property
+    def explained(self) -> str:
+        """How strong a hidden confounder must be; empty where nothing is claimed."""
+        return "" if self.sensitivity is None else self.sensitivity.sentence
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What counterparts keep, and who has none."""
-        fixed = f"Counterparts keep {listed([plain(name) for name in self.fixed])}: nobody's group moves that."
-        few = "have too few people to say what such people are like, so they have no counterparts."
+        """What twins keep, and who has none."""
+        few = "have too few people to say what such people are like, so they have no twins."
+        none = (
+            f"{plural(self.without, 'person has', 'people have')} no counterfactual twin, since rules tie the group to "
+            "attributes that twins keep; all metrics here leave them out."
+        )
         return (
-            *([fixed] if self.fixed else []),
+            *([self.unmoved] if self.unmoved else []),
+            *([f"Twins keep {listed([plain(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
             *(one.text for one in self.legitimate),
+            *([none] if self.without else []),
             *([f"{some(self.left_out)} {few}"] if self.left_out else []),
         )

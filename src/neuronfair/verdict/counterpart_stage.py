@@ -16,7 +16,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.verdict.counterpart import NO_COUNTERPARTS
 from neuronfair.verdict.counterpart_people import beside_counterparts
 from neuronfair.verdict.counterpart_words import counterpart_report
-from neuronfair.verdict.entries import NOT_READ, Note
+from neuronfair.verdict.entries import NOT_READ, UNMOVED, Note
 from neuronfair.verdict.inquiry import Case, Inquiry, Progress
 from neuronfair.verdict.settings import AuditSettings
 from neuronfair.words import listed, plain
@@ -32,7 +32,7 @@ def compare_counterparts(case: Case, inquiry: Inquiry, settings: AuditSettings, 
     """
     twins, read = settings.twins, inquiry.report.is_read
     leads = twins is not None or not read
-    rows = _drawn(case.data.rows, LEARNED if leads else BESIDE, case.seed)
+    rows = _drawn(case.data.compared.rows, LEARNED if leads else BESIDE, case.seed)
     try:
         effect = counterpart_effect(
             case.model,
@@ -83,13 +83,13 @@ def unread(case: Case, reads: tuple[str, ...] | None) -> list[Note]:
     """Return a note if the model does not read the sensitive attributes: by what it says, or since no score moves."""
     by = listed([plain(name) for name in case.domain.sensitive])
     if reads is not None and not set(case.domain.sensitive) & set(reads):
-        why = f"The model does not read {by}"
+        name, why = NOT_READ, f"The model does not use {by}, so no decision depends on it directly."
     elif _moves(case.model, case.domain, case.data.rows):
         return []
     else:
-        why = f"No score of the {len(case.data):,} rows of the table moves with {by}"
-    seen = f"{why}, so no decision flips with it: the flip test is empty, and silent on columns that stand in for it."
-    return [Note(NOT_READ, seen, "Look at counterparts and groups instead, which may differ all the same.")]
+        name, why = UNMOVED, f"No score of the {len(case.data):,} records in the data set changes with {by}."
+    remedy = "The flip test does not see proxies: look at the counterfactual test and at the groups."
+    return [Note(name, why, remedy)]
 
 
 def _moves(model: Model, domain: TableDomain, rows: Tensor) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from neuronfair.measure.coverage import covered
 from neuronfair.measure.direction import Tally, favourable_class
 from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.probability import chances
 from neuronfair.search.findings import Findings
@@ -48,7 +49,7 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     unique = found[once]
     scores, others = unique.scores.double(), unique.twin_scores.double()
     gaps = decision.gap(scores, others)
-    usual = case.plausible(rows[once])
+    usual = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
     generator = torch.Generator().manual_seed(case.seed)
     order = torch.randperm(len(once), generator=generator).to(once.device)
     drawn = once[order]
@@ -59,7 +60,7 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         direction=(*inquiry.report.direction, *_found_direction(case, unique)),
         mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
         regions=regions(domain, rows[once].long(), seed=case.seed),
-        coverage=_coverage(case, outcomes[0], rows[drawn[:LOOK]]),
+        coverage=_coverage(case, outcomes[0], rows[drawn[method[drawn] == 0][:LOOK]]),
     )
 
     def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
@@ -67,13 +68,18 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
         found_by = [outcome.plan.method for outcome in outcomes]
         places = [(int(number[w]), found_by[method[w]]) if w >= 0 else (-1 - w, TABLE) for w in which.tolist()]
-        pairs = map(words.Pair, *partners(case, people))
-        known = case.plausibility(people)
-        shares = [None] * len(people) if known is None else known.tolist()
-        lines = zip(pairs, columns, places, shares, strict=True)
+        both = partners(case, people)
+        pairs = map(words.Pair, *both)
+        usual = [_shares(case, part) for part in both[:2]]
+        lines = zip(pairs, columns, places, *usual, _plausible_twin(case, *both[:2]).tolist(), strict=True)
         people_told = (
-            replace(words.finding(domain, decision, pair, own, at, by, case.scale), plausibility=share)
-            for pair, own, (at, by), share in lines
+            replace(
+                words.finding(domain, decision, pair, own, at, by, case.scale),
+                plausibility=share,
+                twin_plausibility=twin_share,
+                twin_is_plausible=fits,
+            )
+            for pair, own, (at, by), share, twin_share, fits in lines
         )
         return tuple(_replayed(case, one) for one in people_told)
 
@@ -84,6 +90,24 @@ def describe(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     )
     if case.folder is not None:
         keep_nearer(case.folder, inquiry.report.worst)
+
+
+def _shares(case: Case, people: Tensor) -> list[float] | list[None]:
+    """Return the plausibility of each person; None where it is not known."""
+    known = case.plausibility(people)
+    return [None] * len(people) if known is None else known.tolist()
+
+
+def _plausible_twin(case: Case, people: Tensor, twins: Tensor) -> Tensor:
+    """Return for each pair whether the twin is plausible: bool, (n,); all are where that is not known."""
+    if case.pairs is case.domain:
+        return torch.ones(len(people), dtype=torch.bool, device=people.device)
+    fits = [
+        (every.valid & (every.rows == twin[:, None]).all(2)).any(1)
+        for part, twin in zip(*families(case.model.encoding, case.domain, people, twins), strict=True)
+        for every in (case.pairs.twins(part),)
+    ]
+    return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
 
 
 def _replayed(case: Case, finding: Finding) -> Finding:
@@ -117,7 +141,10 @@ def _found_direction(case: Case, found: Findings) -> tuple[Direction, ...]:
 
 
 def _coverage(case: Case, outcome: Outcome, findings: Tensor) -> CoverageReport | None:
-    """Return the share of biased neurons that a finding, and that a miss, activates on average; None without misses."""
+    """Return the share of biased neurons that a finding, and that a miss, of one search activates on average.
+
+    None without misses.
+    """
     misses = outcome.findings.misses[: len(findings)]
     if outcome.profile is None or not isinstance(case.model, Network) or len(misses) == 0:
         return None

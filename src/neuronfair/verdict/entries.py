@@ -11,17 +11,46 @@ from neuronfair.verdict.counterpart import CounterpartReport
 from neuronfair.verdict.inside import Interpretation
 from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.rates import AUDITED, RateOf, Rates
-from neuronfair.words import Population, percent, unusual
+from neuronfair.words import Population, listed, percent, unusual
 
 Cell = str | int | float
-NOT_READ = "not-read"  # the name of a note about attributes that the model does not read
+# What an audit concludes, of one choice of sensitive attributes and of the whole model. Only thresholds raise an alarm.
+Level = Literal["no dependence found", "proxy evidence", "dependence found", "not assessable", "above the threshold"]
+NOT_READ = "not-read"  # the name of a note: the sensitive attribute is not among the inputs that the model names
+UNMOVED = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
+SYNTHETIC: tuple[Population, ...] = ("plausible", "domain", "combinations")  # people who are drawn, not given
+NO_TWIN = "no-plausible-twin"  # the name of a note: nobody in the data set has a plausible twin
 TABLE = "table"  # in the place of a method: the person was not searched for
 
 
 def worst_cases(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
-    """Return the worst findings by any of these: plausible people first, then those with the widest gap."""
+    """Return the worst findings by any of these: plausible pairs first, then those with the widest gap."""
     worst = (finding for one in attributes for finding in one.worst)
     return sorted(worst, key=lambda finding: (not finding.is_plausible, -finding.gap))[:most]
+
+
+def is_constant(attributes: Sequence[AttributeReport]) -> bool:
+    """Return whether the model gave the same decision to every record that was looked at, so nothing can be said."""
+    noted = any(note.name == "constant-decision" for one in attributes for note in one.health)
+    return noted and not any(one.depends for one in attributes)
+
+
+def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
+    """Return what may mislead, each note once; with the names of the attributes where it is not about all of them."""
+    about: dict[Note, list[str]] = {}
+    for one in attributes:
+        for note in one.health:
+            about.setdefault(note, []).append(one.name)
+    return [
+        f"{'' if len(names) == len(attributes) else f'({listed(names)}) '}{note.seen} {note.remedy}"
+        for note, names in about.items()
+    ]
+
+
+def omissions(attributes: Sequence[AttributeReport]) -> list[str]:
+    """Return who is not in the flip rates over plausible pairs, a sentence for each of these, where there are such."""
+    told = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
+    return [f"{name}: {sentence}" for name, sentence in told if sentence]
 
 
 def measured_populations(attributes: Sequence[AttributeReport]) -> list[Population]:
@@ -36,7 +65,7 @@ class Group:
 
     values: str  # the sensitive values of the group
     rows: int  # rows of the table in it
-    selection_rate: float  # share of them that the favourable class is decided for, or else the last class
+    selection_rate: float  # share of them that get the favourable outcome; the last class if none is set
     accuracy: float | None = None  # share of them decided as labelled; null without labels
     true_positive_rate: float | None = None  # the selection rate of those who are labelled with that class
     false_positive_rate: float | None = None  # and of the others; null where there are none
@@ -59,12 +88,13 @@ class Gap:
 class Disparity:
     """How far the groups of the table lie apart; null where that cannot be said."""
 
-    selected: str  # the class whose share is the selection rate: the favourable one, or else the last
+    selected: str  # the class whose share is the selection rate: the favourable outcome, or else the last class
     confidence: float  # of the intervals
     disparate_impact: Gap | None = None  # smallest selection rate / largest: four fifths are a common limit
     selection_rate_difference: Gap | None = None  # largest selection rate - smallest
     error_rate_difference: Gap | None = None  # of true or false positive rates, whichever lie farther apart
     unknown: Mapping[str, str] = field(default_factory=dict)  # why a figure is null, by its name in a gate
+    favourable: bool = True  # whether the selected class is known to be the favourable outcome
 
 
 @dataclass(frozen=True)
@@ -80,7 +110,7 @@ class Side:
 class Direction:
     """Whom it hurts: who gets the favourable decision, and who loses it, when only the sensitive values change."""
 
-    population: Literal["table", "plausible", "domain", "findings"]  # findings: the pairs that the searches found
+    population: Literal["pairs", "table", "plausible", "domain", "findings"]  # findings: what the searches found
     people: int  # those among them for whom the favourable decision hangs on the sensitive values
     sides: tuple[Side, ...]  # up to 20, the clearest first
     sentence: str
@@ -132,10 +162,10 @@ class Severity:
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """Share of the biased neurons that people activate on average."""
+    """Share of the biased neurons that people activate on average: those of the first search that found anybody."""
 
-    findings: float  # by findings
-    misses: float  # by people tried in vain
+    findings: float  # by its findings
+    misses: float  # by the people that it tried in vain
 
 
 @dataclass(frozen=True)
@@ -166,6 +196,8 @@ class Finding:
     twin_probability: float | None = None  # and for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
     plausibility: float | None = None  # share of the people of the table who are less usual; null where not known
+    twin_plausibility: float | None = None  # the same of the twin
+    twin_is_plausible: bool = True  # false: such a twin (nearly) never occurs; as far as is known
 
     @property
     def place(self) -> str:
@@ -176,16 +208,21 @@ class Finding:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the person is not less usual than 99 of 100 people of the table, as far as is known."""
+        """Whether the person is not less usual than 99 of 100 people of the table, and the twin plausible, if known."""
+        return self._person_is_plausible and self.twin_is_plausible
+
+    @property
+    def _person_is_plausible(self) -> bool:
         return self.plausibility is None or self.plausibility >= PLAUSIBLE
 
     @property
     def how_usual(self) -> str:
-        """How usual the person is, as a sentence; nothing where that is not known."""
+        """How usual the person is, and whether the twin is plausible, in sentences; nothing where that is not known."""
         if self.plausibility is None:
             return ""
         told = unusual(self.plausibility)
-        return f"{told[0].upper()}{told[1:]}." if self.is_plausible else f"Not plausible: {told}."
+        text = f"{told[0].upper()}{told[1:]}." if self._person_is_plausible else f"Not plausible: {told}."
+        return text if self.twin_is_plausible else f"{text} The twin is not plausible."
 
 
 @dataclass(frozen=True)
@@ -235,6 +272,8 @@ class AttributeReport:
     name: str  # such as sex+race
     sensitive: tuple[str, ...]
     twins: int  # with how many others a person is compared
+    level: Level = "not assessable"  # what is concluded: see the level of the verdict
+    headline: str = ""  # the same as a fact in one sentence
     rates: Rates = field(default_factory=Rates)
     counterpart: CounterpartReport | None = None  # null where there are none, or they were not asked for
     counterpart_people: tuple[CounterpartPerson, ...] = ()  # up to four; none where no effect is claimed
@@ -245,26 +284,48 @@ class AttributeReport:
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()
     search_twins: Literal["flip", "counterpart"] = "flip"  # whom the searches compare people with
-    plausible_found: int | None = None  # people found who are plausible; null where that is not known
+    plausible_found: int | None = None  # people found who are plausible, and so are their twins; null: not known
     severity: Severity | None = None  # gaps between scores
     probability_gaps: Severity | None = None  # the same between probabilities; null where there are none
     mean_distance: float | None = None  # between two findings
     regions: int | None = None  # of the domain that the findings reach
     coverage: CoverageReport | None = None  # null without misses
-    worst: tuple[Finding, ...] = ()  # up to ten, plausible people first, then those with the widest gap, shrunk
-    findings: tuple[Finding, ...] = ()  # up to 300, drawn at random, plausible people first, as found
+    worst: tuple[Finding, ...] = ()  # up to ten, plausible pairs first, then those with the widest gap, shrunk
+    findings: tuple[Finding, ...] = ()  # up to 300, drawn at random, plausible pairs first, as found
     subgroups: tuple[SubgroupReport, ...] = ()
     health: tuple[Note, ...] = ()
 
     @property
-    def is_constant(self) -> bool:
-        """Whether the model decided alike for everybody looked at, so that it cannot be judged."""
-        return any(note.name == "constant-decision" for note in self.health)
+    def data_set_rates(self) -> tuple[RateOf, ...]:
+        """The flip rates of records in the data set, the one that leads first: real people, not synthetic ones."""
+        return tuple(rate for rate in self.rates.measured if rate.population not in SYNTHETIC)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the model names its inputs and the sensitive attribute is not among them."""
+        return any(note.name == NOT_READ for note in self.health) and not self.depends
 
     @property
     def is_read(self) -> bool:
-        """Whether the model reads one of the sensitive attributes, as far as is known; else no decision can flip."""
-        return all(note.name != NOT_READ for note in self.health)
+        """Whether the model reads one of the sensitive attributes, as far as is known."""
+        return self.depends or all(note.name not in (NOT_READ, UNMOVED) for note in self.health)
+
+    @property
+    def lacks_twins(self) -> bool:
+        """Whether nobody has a plausible twin, so that no flip could be seen of a model whose scores do change."""
+        return any(note.name == NO_TWIN for note in self.health) and self.is_read and not self.depends
+
+    @property
+    def depends(self) -> bool:
+        """Whether a decision was seen to depend on the sensitive attributes: in the data set, or a synthetic record."""
+        searched = self.search_twins == "flip" and self.people_found > 0
+        certified = self.proved is not None and self.proved.proved_discriminatory.count != "0"
+        return self.rates.largest > 0 or searched or certified
+
+    @property
+    def has_proxy_evidence(self) -> bool:
+        """Whether the counterfactual test claims an effect: evidence of proxies, under its assumptions."""
+        return self.counterpart is not None and self.counterpart.claimed
 
     @property
     def leads_with_counterparts(self) -> bool:

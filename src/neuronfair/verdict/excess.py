@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from neuronfair.domain.counterpart_fit import with_counterparts
 from neuronfair.domain.data import Data
+from neuronfair.domain.plausible import plausible_twins
 from neuronfair.domain.population import PopulationModel
 from neuronfair.measure.counterparts import Thoroughness, counterpart_effect
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, discrimination_rate, plausible_pair_rate
 from neuronfair.model.open import Opened
 from neuronfair.verdict.counterpart import CounterpartReport
 from neuronfair.verdict.counterpart_words import counterpart_report
@@ -26,13 +26,28 @@ def sampled_rates(
     samples: int,
     confidence: float,
     seed: int,
-    *people: Tensor | PopulationModel | None,
+    table: Data | None = None,
+    usual: PopulationModel | None = None,
 ) -> tuple[Rate, ...]:
-    """Return how often the decision flips in each population that there is, and in the whole domain."""
-    populations: tuple[Population | Tensor | PopulationModel | None, ...] = (*people, "domain")
-    return tuple(
+    """Return how often the decision flips in each population that there is, and in the whole domain.
+
+    `table` is the data set, and `usual` says who is plausible: then plausible pairs come first.
+    """
+    populations: tuple[Population | Data | PopulationModel | None, ...] = (table, usual, "domain")
+    pairs = None
+    if table is not None and usual is not None:
+        pairs = plausible_pair_rate(
+            opened,
+            plausible_twins(data.domain, usual, table.rows),
+            table,
+            samples=samples,
+            confidence=confidence,
+            decision=opened.decision,
+            seed=seed,
+        )
+    return (() if pairs is None else (pairs.rate,)) + tuple(
         discrimination_rate(
-            opened.model,
+            opened,
             data.domain,
             population=population,
             samples=samples,

@@ -1,4 +1,4 @@
-"""What a limit such as "sex.rate > 1%" may say: the figures of an audit by name, and how they are compared."""
+"""What a threshold such as "sex.rate > 1%" may say: the metrics of an audit by name, and the ranges of their values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.verdict.rates import AUDITED
@@ -33,6 +34,44 @@ _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".
 OF_AN_ATTRIBUTE = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
 
 
+class Metric(NamedTuple):
+    """What kind of number a metric is, and the range in which its values lie."""
+
+    kind: Literal["share", "difference of shares", "ratio", "count", "area", "score gap"]
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def text(self) -> str:
+        """The kind and the range in words."""
+        what = f"{'an' if self.kind == 'area' else 'a'} {self.kind}"
+        if self.high == math.inf:
+            return f"{what} of at least {self.low:g}"
+        return f"{what} between {self.shown(self.low)} and {self.shown(self.high)}"
+
+    def shown(self, value: float) -> str:
+        """Return a value as people write it in a threshold: shares in percent."""
+        return f"{100 * value:g}%" if self.is_share else f"{value:g}"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is read in percent."""
+        return self.kind in ("share", "difference of shares")
+
+
+_COUNT = Metric("count", high=math.inf)
+METRICS: dict[str, Metric] = {
+    **dict.fromkeys((*RATES, "counterpart.rate", *PROVED, *ACCURACIES, "gsr"), Metric("share")),
+    **dict.fromkeys(("counterpart.effect", *CHANGES), Metric("difference of shares", low=-1.0)),
+    **dict.fromkeys(("selection_rate.difference", LABELLED), Metric("difference of shares")),
+    "disparate_impact": Metric("ratio"),
+    "lift": Metric("ratio", high=math.inf),
+    **dict.fromkeys(("findings", *CORPUS), _COUNT),
+    **dict.fromkeys(SEVERITIES, Metric("score gap", high=math.inf)),
+    "worst_auc": Metric("area"),
+}
+
+
 @dataclass(frozen=True)
 class Limit:
     """One expression, read: the figure of one attribute, of all of them, or of the whole audit, and its limit."""
@@ -48,10 +87,14 @@ class Limit:
         return bool(_COMPARE[self.compare](value, self.number))
 
     @property
+    def metric(self) -> Metric:
+        """What kind of number the figure is; of a figure of one search, such as gsr.frontier, that of all."""
+        return METRICS.get(self.figure) or METRICS[self.figure.partition(".")[0]]
+
+    @property
     def is_share(self) -> bool:
         """Whether the figure is a share, which is read in percent."""
-        shares = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS)
-        return self.figure in shares or self.figure.startswith(("gsr", "accuracy"))
+        return self.metric.is_share
 
     @property
     def looks_up(self) -> bool:
@@ -90,9 +133,35 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
         raise refusal(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
     attribute, figure = meant[0]
     limit = Limit(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
-    if limit.is_share and abs(number) > 1:
-        raise refusal(text, f"{match['figure']} is a share from 0 to 1. Did you mean {match['number']} %?")
+    _refuse_vain(limit, match["figure"], is_percent=bool(match["percent"]))
     return limit
+
+
+def _refuse_vain(limit: Limit, name: str, *, is_percent: bool) -> None:
+    """Refuse a threshold that no value, or every value, of the metric meets, and one whose number is ambiguous."""
+    metric, number = limit.metric, limit.number
+    if is_percent and metric.kind == "count":
+        raise refusal(limit.expression, f"{name} is {metric.text}. Leave out the %")
+    met = {limit.met_by(value) for value in (metric.low, metric.high)}
+    if metric.low < number < metric.high:
+        return
+    unsure = limit.compare == ">=" and number == metric.high and limit.figure in RATES and not is_percent
+    if len(met) == 2 and not unsure:
+        return
+    vain = "is ambiguous" if unsure else "is always met" if all(met) else "can never be met"
+    raise refusal(
+        limit.expression, f"{name} is {metric.text}, so this threshold {vain}.{_meant(limit, name, is_percent)}"
+    )
+
+
+def _meant(limit: Limit, name: str, is_percent: bool) -> str:
+    """Return what a threshold outside the range of its metric was probably meant to be."""
+    metric, number = limit.metric, limit.number
+    if limit.figure == "disparate_impact" and number <= 1:
+        return f" The smaller the ratio the worse: did you mean '{name} < 0.8'?"
+    if metric.high == 1 and not is_percent and 1 <= number <= 100:
+        return f" Did you mean '{name} {limit.compare} {metric.shown(number / 100)}'?"
+    return ""
 
 
 def refusal(expression: str, why: str) -> NeuronFairError:

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
+from neuronfair.certify.contradictions import Seen
 from neuronfair.domain.data import Data
 from neuronfair.domain.population import PopulationModel
 from neuronfair.domain.table import TableDomain
@@ -21,6 +22,7 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
+from neuronfair.model.records import records_of
 from neuronfair.search.outcome import Plan
 from neuronfair.search.seeds import cluster_seeds
 from neuronfair.shown import visible
@@ -42,7 +44,7 @@ from neuronfair.verdict.proved import Proved
 from neuronfair.verdict.proving import proof_of
 from neuronfair.verdict.report import Check, CorpusReport
 from neuronfair.verdict.words import importance
-from neuronfair.words import listed, percent
+from neuronfair.words import exact, listed, percent
 
 SAMPLES = 10_000  # people judged at least
 ALIKE = (
@@ -83,7 +85,7 @@ class Checked:
     rate: Rate  # the one with the largest upper end
     max_rate: float
     corpus: CorpusReport | None
-    rates: tuple[Rate, ...] = ()  # of the table and of plausible people, where one was given, and of the domain
+    rates: tuple[Rate, ...] = ()  # of plausible pairs, the table and plausible people, where one was given; the domain
     proved: Proved | None = None  # where a proof was asked for
     counterpart: CounterpartReport | None = None  # where counterparts were asked for
 
@@ -138,15 +140,15 @@ class Fairness:
         data = given(_data(domain, sensitive, seed), model=speaking).data
         opened = open_model(model, data.domain, data.rows, decision=decision, preprocess=preprocess)
         past = _replay(demands.get("corpus"), data.domain, opened)
-        limit = Limit(f"rate > {max_rate:g}", None, "rate", ">", max_rate)
+        limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
         usual = usual_if_known(data, seed) if isinstance(domain, Data) else None
         rates = sampled_rates(
-            opened, data, samples, confidence, seed, data.rows if isinstance(domain, Data) else None, usual
+            opened, data, samples, confidence, seed, data if isinstance(domain, Data) else None, usual
         )
         rate = max(rates, key=lambda one: one.interval[1])
         feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
-        problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.level == "wrong" else []
+        problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.refused else []
         counterpart, sought = None, data
         if twins == "counterpart":
             counterpart, sought = compared(opened, data, settings.samples, confidence, seed)
@@ -166,7 +168,8 @@ class Fairness:
             problems += [*excess, *self._shown(opened, sought, plan, settings, usual)]
         elif not any(one.found for one in rates) and decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
-        proved = None if least is None else proof_of(opened, data.domain, settings.prove, silent)[0]
+        seen = [Seen("a row of the table", data.rows)]
+        proved = None if least is None else proof_of(opened, data.domain, settings.prove, silent, seen)[0]
         if proved is not None and proved.proved_fair.share < (least or 0):
             problems.append(
                 f"{proved.sentence} It must be proved for {percent(least)} that the decision does not flip."
@@ -201,7 +204,8 @@ class Fairness:
         opened = open_model(model, data.domain, data.rows, decision=decision)
         if decides_alike(opened, data, DRAWN, 0):
             raise AssertionError(ALIKE)
-        _, disparity = group_figures(opened.model, data, opened.decision, confidence)
+        records = records_of(opened, data)
+        _, disparity = group_figures(records.model, records.data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
             raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))

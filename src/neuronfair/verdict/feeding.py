@@ -8,19 +8,22 @@ too; one that has learned its rows by heart, or weighs the classes, does not, bu
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from math import sqrt
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.data import Data
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.skill import Fit
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
+from neuronfair.model.records import records_of
 from neuronfair.verdict.other_feeds import CERTAIN, GAIN, Fed, better_feed
-from neuronfair.verdict.report import FeedingLevel, FeedingReport, Verdict
+from neuronfair.verdict.report import FeedingLevel, FeedingReport
 from neuronfair.words import percent
 
 ROWS = 10_000  # of the table that are looked at, at most
@@ -29,6 +32,8 @@ LEARNED, TREES = 3_000, 60  # rows that a forest learns from, to see what can be
 SURE, HARD = 0.999, 0.9  # an output is saturated from this confidence on; so many, and they are no probabilities
 LIKELY = 2.0  # standard errors that make a model suspicious
 LOST, WEAK = 0.4, 0.5  # parts of the forest's skill: below them a model that breaks its promises is wrong or suspicious
+SUPPORTED = 0.8  # part of the forest's skill from which on labels speak for a model
+EXCHANGED, PAIRS = 1_000, 200  # rows and pairs of columns that are exchanged, to see whether labels tell them apart
 NORMAL = 1.96  # standard errors on each side of an interval of 95 %
 _TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
 
@@ -38,14 +43,22 @@ def check_feeding(opened: Opened, data: Data) -> FeedingReport:
     forward, decision = opened.model.rows_forward, opened.decision
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:ROWS]
     data = data.take(order.to(data.rows.device))
-    parts = torch.split(data.rows, opened.model.encoding.rows_per_pass)
-    scores = torch.cat([opened.model.scores(part) for part in parts])
+    records = records_of(opened, data)
+    parts = torch.split(records.data.rows, opened.model.encoding.rows_per_pass)
+    scores = torch.cat([records.model.scores(part) for part in parts])
     report = _of_scores(scores, decision)
     target, classes = data.domain.target, decision.classes(opened.model.outputs)
-    if target is not None and len(target.classes) == classes > 1 and data.labelled:
+    if opened.unassessed:
+        report = replace(
+            report,
+            level="not assessable",
+            text=f"Accuracy, error rates and the input encoding are not assessable: {opened.unassessed}.",
+        )
+    elif target is not None and len(target.classes) == classes > 1 and data.labelled:
         decided = decision.chosen(scores)
         if int(torch.bincount(data.labels, minlength=classes).min()) >= FEWEST:
             report = _of_labels(report, Fed(opened, data, scores.cpu().numpy()), int((decided == data.labels).sum()))
+    report = _of_order(report, opened, data)
     opened.model.rows_forward = forward
     return report
 
@@ -53,12 +66,12 @@ def check_feeding(opened: Opened, data: Data) -> FeedingReport:
 def _of_scores(scores: Tensor, decision: Decision) -> FeedingReport:
     """Return what can be said without labels."""
     rows, alike = len(scores), decision.alike(scores)
-    text = "Whether the model is right could not be checked: the table has no labels of its decisions, or too few."
+    text = "Accuracy, error rates and the input encoding are not assessable: the table has no labels, or too few."
     if decision.kind == "tolerance":
-        text = "Whether the model is right was not checked: its answers are quantities, which are only compared."
+        text = "Accuracy and the input encoding are not assessable: the model's answers are quantities, only compared."
     if alike:
         text = f"This model decides alike for all {rows:,} rows looked at. {text} {_TURN}"
-    report = FeedingReport("suspicious" if alike else "ok", text, rows, constant=alike)
+    report = FeedingReport("suspicious" if alike else "not assessable", text, rows, constant=alike)
     if decision.kind == "tolerance":
         return report
     chosen = torch.bincount(decision.chosen(scores), minlength=decision.classes(scores.shape[1]))
@@ -95,8 +108,13 @@ def _of_labels(report: FeedingReport, fed: Fed, right: int) -> FeedingReport:
         better=better,
     )
     broken = bool(fit.error.mean() > 1 - (shares**2).sum())  # it says less than the shares of the classes would
-    level: FeedingLevel = "ok"
-    if (better is not None and better.auc >= area + GAIN / 2) or (broken and _below(fit, forest, LOST) > CERTAIN):
+    low_accuracy = high < shares.max()
+    level: FeedingLevel = "suspicious" if low_accuracy else "ok"
+    if (
+        (low_accuracy and not _tells_apart(report))
+        or (better is not None and better.auc >= area + GAIN / 2)
+        or (broken and _below(fit, forest, LOST) > CERTAIN)
+    ):
         level = "wrong"
     elif (
         better is not None  # its probabilities come true, which the model's own do not
@@ -105,6 +123,72 @@ def _of_labels(report: FeedingReport, fed: Fed, right: int) -> FeedingReport:
     ):
         level = "suspicious"
     return replace(report, level=level, text=_text(replace(report, level=level)))
+
+
+def _tells_apart(report: FeedingReport) -> bool:
+    """Return whether a model tells the classes apart nearly as well as a forest that learned from the same rows."""
+    return (report.auc_low or 0.0) >= 0.5 + SUPPORTED * ((report.attainable or 0.5) - 0.5) > 0.5
+
+
+def _of_order(report: FeedingReport, opened: Opened, data: Data) -> FeedingReport:
+    """Return what is concluded where columns were matched by position and nobody has named their order.
+
+    The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
+    changes places with another of its kind, and not better once two others do.
+    """
+    if not opened.by_position or not data.inferred or data.ordered:
+        return report
+    order = ",".join(data.domain.names)
+    if report.level == "wrong":
+        said = (
+            f"Its inputs have no names, so columns were matched by position ({order}): --columns names another order."
+        )
+        return replace(report, text=f"{report.text} {said}")
+    doubt = "the data set has no labels that could confirm it"
+    if report.accuracy is not None:
+        doubt = "the labels do not confirm it"
+        if report.level == "ok" and _tells_apart(report):
+            other = _exchangeable(opened, data)
+            if other is None:
+                return report
+            doubt = f"the labels do not tell {other[0]} from {other[1]}"
+    text = (
+        f"The model has no names for its inputs, so columns were matched by position, and {doubt}: the flip rate may "
+        f"be that of another column. If the model reads them in this order, say so: --columns {order}"
+    )
+    return replace(report, level="unconfirmed", text=text)
+
+
+def _exchangeable(opened: Opened, data: Data) -> tuple[str, str] | None:
+    """Return two columns of one kind that the labels do not tell apart: the fit is no worse once they change places.
+
+    Without a sensitive one among them, the fit must be better.
+    """
+    from neuronfair.model.open.frames import Frames
+
+    if opened.scores_of_frame is None:
+        return None
+    some = data.take(torch.arange(min(EXCHANGED, len(data)), device=data.rows.device))
+    labels, domain = some.labels.cpu().numpy(), some.domain.to("cpu")
+    table = Frames(domain).of_rows(some.rows)
+    here = Fit.of(opened.scores_of_frame(table), labels, opened.decision)
+    pairs = combinations([attribute for attribute in domain.attributes if attribute.given], 2)
+    kept = [(one.name, other.name) for one, other in pairs if _alike(one, other)]
+    kept.sort(key=lambda pair: not {*pair} & {*domain.sensitive})  # those first
+    for one, other in kept[:PAIRS]:
+        exchanged = table.assign(**{one: table[other], other: table[one]})
+        worse = Fit.of(opened.scores_of_frame(exchanged), labels, opened.decision).error - here.error
+        least = LIKELY if {one, other} & {*domain.sensitive} else -LIKELY
+        if worse.mean() <= least * worse.std() / sqrt(len(worse)):
+            return one, other
+    return None
+
+
+def _alike(one: Attribute, other: Attribute) -> bool:
+    """Return whether a model of numbers could be given one attribute in the place of another: flags, or numbers."""
+    if one.points == 2 or other.points == 2:
+        return one.points == other.points
+    return one.ordered and other.ordered and not one.values and not other.values
 
 
 def _below(fit: Fit, forest: tuple[float, float], part: float) -> float:
@@ -131,18 +215,14 @@ def _text(report: FeedingReport) -> str:
         return f"This model is {shares}, and nothing suggests that it is fed otherwise than it was trained."
     doubt = "is probably" if report.level == "wrong" else "may be"
     area, forest, better = report.auc or 0.0, report.attainable or 0.0, report.better
+    if (report.high or 0.0) < (report.majority or 0.0) and report.level == "suspicious":
+        return (
+            f"This model is {shares}, which is less, though it tells the classes apart (ROC AUC {area:.2f}, a forest "
+            f"{forest:.2f}): it weighs the classes, or they are in another order, or the encoding may be wrong. {_TURN}"
+        )
     if better is not None and better.auc > forest - GAIN:
         why = f"With {better.text} it is {percent(better.accuracy)} right."
     else:
         why = f"Its AUC is {area:.2f}, that of a forest that learns from the same rows {forest:.2f}."
         why += " It decides alike for all." if report.constant else ""
     return f"This model is {shares}: the encoding {doubt} wrong. {why} {_TURN}"
-
-
-def headed(verdict: Verdict, feeding: FeedingReport | None) -> Verdict:
-    """Return a verdict that begins with what is wrong about the feeding, or ends with what may be."""
-    if feeding is None or feeding.level == "ok":
-        return verdict
-    if feeding.level == "suspicious":
-        return verdict if feeding.accuracy is None else replace(verdict, text=f"{verdict.text} But: {feeding.text}")
-    return Verdict("wrongly fed", f"{feeding.text} As it is fed here: {verdict.text}")

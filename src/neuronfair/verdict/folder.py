@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
 from neuronfair.domain.toml import quoted
-from neuronfair.errors import DomainError, RunError
+from neuronfair.errors import DomainError, OtherRunError, RunError
 from neuronfair.model.weights import Card, save
 from neuronfair.store.files import check_digest, sha256, write_whole
 from neuronfair.store.lock import Lock
@@ -81,7 +81,7 @@ def check_same(folder: Path, now: Json) -> None:
     for key, value in now.items() if there is not None else ():
         if key in BEGUN_WITH and there is not None and there.get(key) != value:
             what = BEGUN_WITH[key]
-            raise RunError(
+            raise OtherRunError(
                 f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out, or --force"
             )
 

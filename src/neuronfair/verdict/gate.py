@@ -2,7 +2,8 @@
 
 An estimate is judged on the safe side of its interval: a limit fires unless the people who were sampled exclude it. So
 `rate > 0.01` compares the upper end, and nobody found among too few people does not pass. A rate speaks of several
-populations: the limit fires if it fires for one of them, so that nothing passes by the choice of the mildest. A change
+populations: the limit fires if it fires for one of them, so that nothing passes by the choice of the mildest. Twins
+that are not plausible count in all of them but `pairs.rate`, the flip rate over plausible pairs. A change
 since an earlier audit is judged the other way round, on what the intervals show for certain: otherwise a model that is
 still the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as is.
 So are proved shares, which are certain: what is open counts as neither fair nor discriminatory.
@@ -17,7 +18,7 @@ from typing import Literal, TypeVar
 
 from neuronfair.certify.report import Part
 from neuronfair.verdict.counterpart import NO_COUNTERPARTS
-from neuronfair.verdict.entries import AttributeReport, Disparity, Gap
+from neuronfair.verdict.entries import AttributeReport, Disparity, Gap, is_constant
 from neuronfair.verdict.expressions import (
     ACCURACIES,
     CHANGES,
@@ -108,11 +109,17 @@ def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> Check:
 
 def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -> _Figure:
     figure, _, part = limit.figure.partition(".")
-    if limit.figure != "worst_auc" and any(one.is_constant for one in report.attributes):
+    if limit.figure != "worst_auc" and is_constant(report.attributes):
         raise refusal(
             limit.expression,
             "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this "
             "table and domain, and the --decision",
+        )
+    if limit.figure in RATES and attribute.lacks_twins:
+        raise refusal(
+            limit.expression,
+            f"nobody in the data set has a plausible twin by {attribute.name}, so no flip could be seen. Check the "
+            "rules of the domain file",
         )
     if limit.figure in CHANGES:
         return _change(limit, attribute.name, report.baseline)
@@ -190,19 +197,21 @@ def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figur
 def _rate(limit: Limit, rate: RateOf, rows: int) -> _Figure:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
     found = f"{rate.discriminated:,} of {rate.people}" if rate.of else f"Of {rate.people}"
-    notes = [f"{found}, confidence {percent(rate.confidence)}."]
+    notes = [f"{found}, confidence {percent(rate.confidence)}.", rate.omission]
     if rate.part < 1 and limit.met_by(end) and not limit.met_by(rate.rate):
         notes.append("These are too few people to decide: sample more, or prove for longer.")
     elif limit.met_by(end) and not limit.met_by(other):
         needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
-            there = f", and the table has {rows:,}" if rate.population == "table" and rate.of >= rows else ""
+            whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= rows
+            there = f", and the table has {rows:,}" if whole else ""
             notes.append(f"These are too few people to decide: about {needed:,} would be needed{there}.")
         elif limit.met_by(rate.rate):
             notes.append("The share itself is beyond the limit; more people would hardly change that.")
         else:
             notes.append("No number of people can show that: choose another limit, or limit the findings.")
-    return _Figure(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", " ".join(notes))
+    note = " ".join(filter(None, notes))
+    return _Figure(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", note)
 
 
 def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:

@@ -14,18 +14,21 @@ import torch
 from neuronfair.domain.beside import attached
 from neuronfair.domain.column import LeftOut
 from neuronfair.domain.data import UNKNOWN, Data, limited, read_table
-from neuronfair.domain.files import Beside, read_sheet
+from neuronfair.domain.favourable import with_favourable
+from neuronfair.domain.files import Beside, Sheet, read_sheet
 from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.proposals import TakeRules
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.toml import format_domain, parse_domain, quoted, read_domain
-from neuronfair.errors import DataError, DomainError, ModelError
+from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
+from neuronfair.model.open.asked import by_groups
 from neuronfair.model.open.columns import feature_names, matched, source_of
 from neuronfair.words import listed
 
 DRAWN = 1000  # people, where no table is given
+_RAW = 'encode = "raw"  # the model has no names for its inputs: it is given the numbers of the table'
 UNREAD = "the model does not read it"
 Matched = Callable[..., tuple[str, ...] | None]  # which columns of these the model reads
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
@@ -42,6 +45,17 @@ class Given:
     left_out: tuple[LeftOut, ...] = ()
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
     beside: Beside | None = None  # where columns come from that no model is given
+
+    def with_favourable(self, favourable: str | None) -> Given:
+        """Return the table with this class of the target as the favourable outcome; None: as its domain says."""
+        domain = self.data.domain
+        if favourable is None or favourable == domain.favourable:
+            return self
+        if domain.favourable is not None:
+            raise DataError(f"--favourable {favourable}: the domain of {domain.name} says '{domain.favourable}'")
+        domain = replace(domain, favourable=favourable)
+        text = None if self.text is None else with_favourable(self.text, favourable)
+        return replace(self, data=replace(self.data, domain=domain), text=text)
 
     @property
     def outside(self) -> tuple[str, ...]:
@@ -63,7 +77,8 @@ def given(
     model: Any = None,
     domain: TableDomain | str | Path | None = None,
     sensitive: Any = None,
-    target: str | None = None,
+    target: Any = None,
+    columns: Sequence[Any] | None = None,
     trust_pickle: bool = False,
     **inferring: Unpack[Inferring],
 ) -> Given:
@@ -72,16 +87,24 @@ def given(
     Without a domain one is inferred, by the sensitive attributes and the target. The model, whatever `open_model`
     takes, says which columns exist: no others are looked at, and one that is missing is reported before any work is
     done. Without a model all columns are taken. `sensitive` are names, or the columns themselves, which
-    no model is given then.
+    no model is given then. `columns` are the inputs, in their order, of a model that has no names for them.
     """
+    target = None if target is None else str(target)  # a column may be called by a number
     names = None if model is None else feature_names(model, trust_pickle=trust_pickle)
     table, chosen = attached(table, sensitive)
+    if names is not None and by_groups(model):
+        names = tuple(dict.fromkeys((*names, *chosen)))
     if isinstance(table, Data) and (domain is not None or target is not None):
         raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
     if domain is not None and target is not None:
         raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
-    fits = partial(matched, model, names)
+    order = None if columns is None else tuple(map(str, columns))
+    if order is not None:
+        _check_order(order, names, declared=isinstance(table, Data) or domain is not None)
+    fits = partial(matched, model, order or names)
     if not isinstance(table, Data) and domain is None:
+        if order is not None:
+            table = _in_order(read_sheet(table), order)
         find = partial(_inferred, table, fits, chosen, target, inferring)
     else:
         if (take := inferring.get("take_rules", "none")) != "none":
@@ -89,7 +112,9 @@ def given(
                 f"take rules '{take}': for domains read off a table; this one is given. Write its rules there"
             )
         find = partial(_declared, table, fits, *_described(table.domain if isinstance(table, Data) else domain, chosen))
-    found = find(())
+    found = find(() if order is None else tuple(name for name in chosen if name not in order))
+    if order is not None:
+        found = replace(found, data=replace(found.data, ordered=True))
     for name in set(found.reads or ()) & set(found.outside):
         raise ModelError(
             f"{source_of(model)}: reads '{name}', which is not given to a model: {_why(found, name)}. Put it among the "
@@ -100,6 +125,8 @@ def given(
     opens = inferring.get("opens")
     if opens is not None and _by_width(model) and found.reads is None and not found.outside:
         found = _fitting(find, found, opens)
+    if opens is not None and _by_width(model) and found.inferred and names is None:
+        found = _as_cells(found, opens)
     if found.reads is None and found.outside:
         found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.outside))
     return found
@@ -120,8 +147,8 @@ def _inferred(
     outside: Sequence[str],
 ) -> Given:
     """Return a table with a domain that is read off it."""
-    if target is None or not sensitive:
-        raise DataError("name a domain, or both the sensitive attributes and the target so that one can be inferred")
+    if not sensitive:
+        raise DataError("name a domain, or the sensitive attributes (and the target) so that one can be inferred")
     decision, opens = inferring.get("decision"), inferring.get("opens")
     sheet = read_sheet(table)
     reads = matched(tuple(sheet.columns))
@@ -137,7 +164,7 @@ def _inferred(
             take_rules=inferring.get("take_rules", "none"),
             outside=outside,
         )
-        data = read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem))
+        data = replace(read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem)), inferred=True)
         return Given(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.beside)
 
     kept = found(opens is not None)
@@ -145,6 +172,23 @@ def _inferred(
         filled = found(False)
         return kept if _reads_empty_cells(opens, kept.data, filled.data) else filled
     return kept
+
+
+def _check_order(order: Sequence[str], names: Sequence[str] | None, *, declared: bool) -> None:
+    """Refuse an order of inputs where something else says it."""
+    text = ",".join(order)
+    if declared:
+        raise DataError(f"--columns {text}: the domain says the order of the inputs. Order its attributes, or leave it")
+    if names is not None:
+        raise DataError(f"--columns {text}: the model names its inputs itself ({', '.join(names)}). Leave it out")
+
+
+def _in_order(sheet: Sheet, order: Sequence[str]) -> Sheet:
+    """Return a table with the columns of a model's inputs first, in their order."""
+    missing = next((name for name in order if name not in sheet.columns), None)
+    if missing is not None:
+        raise DataError(f"--columns: {sheet.path} has no column '{missing}'. {did_you_mean(missing, sheet.columns)}")
+    return replace(sheet, columns={name: sheet.columns[name] for name in dict.fromkeys((*order, *sheet.columns))})
 
 
 def _declared(table: Any, matched: Matched, whole: TableDomain, text: str | None, outside: Sequence[str]) -> Given:
@@ -196,6 +240,26 @@ def _fitting(find: Callable[[Sequence[str]], Given], found: Given, opens: Callab
         return found
     remark = f"{listed(sensitive)}: the inputs of the model fit the other columns only, so it is not given it"
     return replace(without, remarks=(*without.remarks, remark))
+
+
+def _as_cells(found: Given, opens: Callable[[Data], Opened]) -> Given:
+    """Return a table whose domain declares its own numbers, if a model of arrays is given these.
+
+    Else the model would be given other numbers with the domain file that is written now.
+    """
+    text, domain = found.text or "", found.data.domain
+    if any(attribute.values and attribute.values != ("0", "1") for attribute in domain.attributes):
+        return found
+    try:
+        opened = opens(found.data)
+    except ModelError:  # which will be raised again
+        return found
+    if not opened.by_position or opened.inputs is not None or opened.kind not in _READ_CELLS:
+        return found
+    text = text.replace("\n[attributes]\n", f"\n{_RAW}\n[attributes]\n", 1)
+    outside = set(found.outside)
+    raw = (a if a.name in outside else replace(a, encode="raw") for a in domain.attributes)
+    return replace(found, text=text, data=replace(found.data, domain=replace(domain, attributes=tuple(raw))))
 
 
 def _why(found: Given, name: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neuronfair.domain.data import Data
+from neuronfair.domain.favourable import suggested
+from neuronfair.domain.table import Target
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import groups
 from neuronfair.measure.rate import Rate
@@ -13,11 +15,29 @@ from neuronfair.measure.spread import Spread, difference, ratio
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.verdict.entries import Disparity, Gap, Group
+from neuronfair.words import exact, listed
 
 FEWEST = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
-UNNAMED = 'no class is named as favourable. Write favourable = "…" into the domain file'
+
+def favourable_missing(figure: str, target: Target | None, favourable: str | None) -> str:
+    """Return why a metric of groups cannot be computed without the favourable outcome; empty where it can.
+
+    Disparate impact needs it; with more than two classes the differences do, too. With two they are the same for both.
+    """
+    classes = target.classes if target is not None else ()
+    if favourable is not None or (figure != "disparate_impact" and len(classes) <= 2):
+        return ""
+    needs = "needs the favourable outcome"
+    if target is None or not classes:
+        return (
+            f"{needs}, and the data set has no target with classes. Name the target, and favourable, in a domain file"
+        )
+    guess = suggested(target.column, classes)
+    hint = f"; probably '{guess}'" if guess is not None else ""
+    names = listed([f"'{name}'" for name in classes])
+    return f"{needs}. Set --favourable, or favourable in the domain file, to one of {names}{hint}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +67,8 @@ def group_figures(
 ) -> tuple[tuple[Group, ...], Disparity | None]:
     """Return how each group of the table fares, and how far they lie apart; nothing for a tolerance.
 
-    People are selected if the favourable class is decided for them, or else the last class.
+    People are selected if they get the favourable outcome. Where none is set, the selection rates are those of the last
+    class, and metrics that would depend on which class is the favourable one are not computed.
     """
     if decision.kind == "tolerance":
         return (), None
@@ -55,12 +76,12 @@ def group_figures(
     names = domain.target.classes if domain.target is not None else ()
     is_named = len(names) == classes
     chosen = names.index(domain.favourable) if is_named and domain.favourable is not None else classes - 1
-    nameless = f"at least {decision.value:g}" if decision.kind == "threshold" else f"class {chosen}"
+    nameless = f"at least {exact(decision.value)}" if decision.kind == "threshold" else f"class {chosen}"
     selected = names[chosen] if is_named else nameless
     has_labels = is_named and data.labelled
     counted = groups(model, domain, data.rows, data.labels if has_labels else None, decision=decision)
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
-    values = [", ".join(str(a.value(code)) for a, code in zip(columns, g.codes, strict=True)) for g in counted]
+    values = [", ".join(a.group_name(code) for a, code in zip(columns, g.codes, strict=True)) for g in counted]
     every = [(group.rows, round(group.selection[chosen] * group.rows)) for group in counted]
     right, wrong = ([_labelled(group, chosen, own=own) for group in counted] for own in (True, False))
     selection = _Selected("selection rate", "rows", values, every)
@@ -73,14 +94,16 @@ def group_figures(
         "selection_rate.difference": _gap([selection], difference, confidence),
         "error_rate.difference": _gap(errors, difference, confidence) if has_labels else NO_LABELS,
     }
-    if is_named and domain.favourable is None and classes > 2:  # which of them people hope for, nobody has said
-        figures = dict.fromkeys(figures, UNNAMED)
+    favourable = domain.favourable if is_named else None
+    for name in figures:
+        if why := favourable_missing(name, domain.target if is_named else None, favourable):
+            figures[name] = why
     known = {name.replace(".", "_"): gap for name, gap in figures.items() if isinstance(gap, Gap)}
     unknown = {name: why for name, why in figures.items() if isinstance(why, str)}
     shares = zip(values, counted, *(rates.shares for rates in errors), strict=True)
     return (
         tuple(Group(value, one.rows, one.selection[chosen], one.accuracy, *rest) for value, one, *rest in shares),
-        Disparity(selected, confidence, **known, unknown=unknown),
+        Disparity(selected, confidence, **known, unknown=unknown, favourable=favourable is not None),
     )
 
 

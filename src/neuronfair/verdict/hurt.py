@@ -13,6 +13,7 @@ from neuronfair.words import listed, plain, plural
 
 KEPT, TOLD = 20, 2  # sides in the report; sides of each kind in a sentence
 AMONG = {
+    "pairs": "of the data set, both of them plausible",
     "table": "of the table",
     "plausible": "of plausible people",
     "domain": "drawn uniformly from the domain",
@@ -21,13 +22,15 @@ AMONG = {
 
 
 def direction(
-    domain: TableDomain, population: Literal["table", "plausible", "domain", "findings"], counted: Counted | None
+    domain: TableDomain,
+    population: Literal["pairs", "table", "plausible", "domain", "findings"],
+    counted: Counted | None,
 ) -> tuple[Direction, ...]:
     """Return who gets the favourable decision in a population and who loses it; nothing where nobody does."""
     if counted is None or not counted.people:
         return ()
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
-    values = [[str(a.value(code)) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
+    values = [[a.group_name(code) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
     names = [listed([f"{plain(a.name)} {value}" for a, value in zip(columns, own, strict=True)]) for own in values]
     said = list(zip(names, counted.sides, strict=True))
     hoped, among = f"'{domain.favourable}'", AMONG[population]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from neuronfair.verdict.counterpart import Interval
-from neuronfair.verdict.entries import AttributeReport
+from neuronfair.verdict.entries import AttributeReport, Level
 from neuronfair.verdict.rates import RateOf
-from neuronfair.verdict.report import SCHEMA, Level, Report
+from neuronfair.verdict.report import SCHEMA, Report
 
 State = Literal["passed", "failed", "no limits", "error", "not finished"]
 
@@ -53,11 +53,15 @@ class Index:
 
 
 def worst_of(attributes: Sequence[AttributeReport]) -> AttributeReport:
-    """Return the sensitive attributes with the highest rate of any population, of which the verdict speaks.
+    """Return the sensitive attributes of which the verdict speaks: with the highest flip rate in the data set.
 
-    Where no decision flips at all it is those with the largest effect that counterparts show.
+    Where that is equal the highest flip rate of synthetic records decides, then the largest counterfactual effect.
     """
-    return max(attributes, key=lambda one: (one.rates.largest, _effect(one)))
+
+    def rank(one: AttributeReport) -> tuple[float, float, float]:
+        return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, _effect(one)
+
+    return max(attributes, key=rank)
 
 
 def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:

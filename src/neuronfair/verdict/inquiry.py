@@ -13,34 +13,42 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.data import Data
-from neuronfair.domain.plausible import PLAUSIBLE, plausible
+from neuronfair.domain.infer import SHARE, SMALL
+from neuronfair.domain.own_population import OwnPopulation
+from neuronfair.domain.plausible import PLAUSIBLE, plausible, plausible_twins
 from neuronfair.domain.population import PopulationModel
+from neuronfair.domain.rules import left_out
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import FLIPS
 from neuronfair.errors import DomainError
 from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, discrimination_rate, plausible_pair_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
 from neuronfair.model.probability import Scale
+from neuronfair.model.records import Records, records_of
 from neuronfair.repair.run import Progress as Progress
 from neuronfair.search.campaign import find
 from neuronfair.search.outcome import Outcome, Plan
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.verdict import words
-from neuronfair.verdict.entries import AttributeReport, Note, SearchReport
+from neuronfair.verdict.entries import NO_TWIN, NOT_READ, UNMOVED, AttributeReport, Note, SearchReport
 from neuronfair.verdict.folder import NEARER
 from neuronfair.verdict.groups import group_figures
 from neuronfair.verdict.hurt import direction
 from neuronfair.verdict.inside import Interpretation, LayerReport
-from neuronfair.words import Population
+from neuronfair.verdict.rates import covering
+from neuronfair.words import Population, listed, plural
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
 POINTS = 101  # of an AS curve, at most
 NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
+ROUNDED, MUCH = 10_000, 0.01  # records that are looked at on the grid; and the share of other decisions that is much
 LOOK = 20_000  # findings that rules for groups are learned from, at most
 
 
@@ -67,6 +75,12 @@ class Case:
     manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
     replay: tuple[str, ...] | None = ()  # what `neuronfair replay` must be told; None: the model is only in memory
     population: PopulationModel | None = None  # who is usual; None where that is not known
+    opened: Opened | None = None  # what the model came from, which may be asked with the original cells
+
+    @cached_property
+    def records(self) -> Records:
+        """The records of the data set, with their original cells where the model can be asked with them."""
+        return records_of(self.opened or self.model, self.data)
 
     @property
     def domain(self) -> TableDomain:
@@ -74,12 +88,19 @@ class Case:
         return self.data.domain
 
     @cached_property
+    def pairs(self) -> TableDomain:
+        """The domain whose people are compared with plausible twins only; itself where nothing is known of them."""
+        if self.population is None or self.domain.twinning != FLIPS:
+            return self.domain
+        return plausible_twins(self.domain, self.population, self.data.rows)
+
+    @cached_property
     def near(self) -> tuple[TableDomain, Tensor]:
-        """The plausible people of the domain, and those of the table; all of both where nobody is known as usual."""
+        """The domain of plausible pairs, and the plausible people of the table; all where nobody is known as usual."""
         if self.population is None:
             return self.domain, self.domain.clip(self.data.rows[:NEAR])
         # Of all rows: nobody among the first ones may be plausible.
-        inside = plausible(self.domain, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
+        inside = plausible(self.pairs, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
         return inside, inside.people[:NEAR]
 
     def plausibility(self, rows: Tensor) -> Tensor | None:
@@ -131,11 +152,17 @@ class Inquiry:
         """Add what may mislead, unless it was said before."""
         self.add(health=(*self.report.health, *(note for note in notes if note not in self.report.health)))
 
+    def drop_refuted(self) -> None:
+        """Take back that the model does not read the attribute where a later stage has seen a decision depend on it."""
+        if self.report.depends:
+            self.add(health=tuple(note for note in self.report.health if note.name not in (NOT_READ, UNMOVED)))
+
 
 def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Estimate how often the decision flips, for the table's rows, for plausible people and in the whole domain."""
-    populations: tuple[tuple[Population | Tensor | PopulationModel | None, str], ...] = (
-        (case.data.rows, "Judging the rows of the table"),
+    """Estimate how often the decision flips: in plausible pairs, the table's rows, plausible people and the domain."""
+    _measure_pairs(case, inquiry, progress)
+    populations: tuple[tuple[Population | Records | PopulationModel | None, str], ...] = (
+        (case.records, "Judging the rows of the table"),
         (case.population, "Judging plausible people"),
         ("domain", "Judging people drawn from the domain"),
     )
@@ -162,13 +189,96 @@ def measure_rates(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         if rate.population != "combinations":
             hurt = direction(case.domain, rate.population, rate.direction)
             inquiry.add(direction=(*inquiry.report.direction, *hurt))
-    broken = sum(int((~case.domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
+    inquiry.note(*_small_groups(case))
+    rates = inquiry.report.rates
+    if rates.table is not None and rates.plausible is not None and not isinstance(case.population, OwnPopulation):
+        inquiry.add(rates=replace(rates, plausible=covering(rates.plausible, rates.table)))
+    # Groups that are left out of the twins break no rule between attributes.
+    names = case.domain.sensitive
+    between = [rule for rule in case.domain.rules if not ({*rule.when} <= {*names} and not rule.then)]
+    whole = replace(case.domain, rules=tuple(between))
+    broken = sum(int((~whole.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if broken:
         seen = f"{broken:,} of {len(case.data):,} rows of the table break a rule; the share of the table includes them."
         remedy = "Correct the rules in the domain file, or the rows."
         inquiry.note(Note("rows-break-rules", seen, remedy))
-    groups, disparity = group_figures(case.model, case.data, case.decision, case.confidence)
+    inquiry.note(*_rounding(case))
+    groups, disparity = group_figures(case.records.model, case.records.data, case.decision, case.confidence)
     inquiry.add(groups=groups, disparity=disparity)
+
+
+def _small_groups(case: Case) -> tuple[Note, ...]:
+    """Return which demographic groups nobody is compared with, and which small ones people are compared with."""
+    domain, out, kept = case.domain, list[str](), list[str]()
+    for column in domain.sensitive_columns:
+        attribute = domain.attributes[column]
+        if not attribute.values:
+            continue
+        counts = torch.bincount(case.data.rows[:, column].clamp(0, attribute.size - 1), minlength=attribute.size)
+        without = left_out(domain.rules, attribute.name)
+        for label, count in zip(attribute.values, counts.tolist(), strict=True):
+            shown = f"{attribute.name} {label} ({plural(count, 'record')})"
+            if label in without:
+                out.append(shown)
+            elif count < SMALL and count < SHARE * len(case.data):
+                kept.append(shown)
+    notes = []
+    if out:
+        remedy = "Delete its rule from the domain file to include a group."
+        seen = f"Nobody is compared with {listed(out)}: too few records, or their group is not known."
+        notes.append(Note("groups-left-out", seen, remedy))
+    if kept:
+        remedy = "Forbid the value by a rule in the domain file to leave a group out."
+        seen = f"People are compared with small groups, too: {listed(kept)}. A flip against one of them counts fully."
+        notes.append(Note("small-groups", seen, remedy))
+    return tuple(notes)
+
+
+def _rounding(case: Case) -> tuple[Note, ...]:
+    """Return what the values of the domain change about the records of the data set."""
+    records, remedy = case.records, "Use smaller steps or more labels in the domain file."
+    if records.given == "codes":
+        seen = f"The metrics of the data set are measured on the grid of the domain: {records.why}."
+        return (Note("measured-on-grid", seen, remedy),) if records.why else ()
+    notes = []
+    if records.why:
+        notes.append(Note("empty-cells", f"In the data set, {records.why}.", "Fill them as your own program does."))
+    order = torch.randperm(len(case.data), generator=torch.Generator().manual_seed(case.seed))[:ROUNDED]
+    chosen = order.to(case.data.rows.device)
+    parts = torch.split(case.data.rows[chosen], case.model.encoding.rows_per_pass)
+    grid = torch.cat([case.model.scores(part) for part in parts]).double()
+    other = int(case.decision.differ(grid, records.model.scores(records.data.rows[chosen])).sum())
+    if not other:
+        return tuple(notes)
+    seen = (
+        f"{other:,} of {len(order):,} records {'gets' if other == 1 else 'get'} another decision after rounding to "
+        "the grid of the domain. The metrics of the data set use the original cells; generated records are on the grid."
+    )
+    if other > MUCH * len(order):
+        seen += " So many differ that findings and the metrics of generated records may not hold between its steps."
+    return (*notes, Note("rounded-records" if other > MUCH * len(order) else "rounded-few", seen, remedy))
+
+
+def _measure_pairs(case: Case, inquiry: Inquiry, progress: Progress) -> None:
+    """Estimate the flip rate over plausible pairs, where it is known which twins are plausible."""
+    if case.pairs is case.domain:
+        return
+    pairs = plausible_pair_rate(
+        case.model,
+        case.pairs,
+        case.records,
+        samples=case.samples,
+        confidence=case.confidence,
+        decision=case.decision,
+        seed=case.seed,
+        progress=lambda done, total: progress("Comparing people with their plausible twins", done, total),
+    )
+    if pairs is None:
+        seen = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
+        inquiry.note(Note(NO_TWIN, seen, "Check the rules of the domain file, or choose another attribute."))
+        return
+    inquiry.add(rates=replace(inquiry.report.rates, pairs=words.pair_rate_of(pairs)))
+    inquiry.add(direction=(*inquiry.report.direction, *direction(case.domain, "pairs", pairs.rate.direction)))
 
 
 def look_inside(case: Case, inquiry: Inquiry, progress: Progress) -> None:
@@ -262,7 +372,7 @@ def _interpretation(profile: BiasProfile) -> Interpretation:
 
 
 def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
-    """Look for short rules under which discrimination is frequent, among plausible people if they are known."""
+    """Look for short rules under which discrimination is frequent, in plausible pairs if they are known."""
     rate, found = inquiry.rate, [o.findings.packed for o in inquiry.outcomes]
     if rate is None or not found:
         return
@@ -271,12 +381,22 @@ def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
     rows = rows[case.plausible(rows)]
     if len(rows) == 0 and rate.found == 0:
         return
+    if case.pairs is not case.domain:  # the rate of the same people, compared with plausible twins only
+        rate = discrimination_rate(
+            case.model,
+            case.pairs,
+            population=case.population or "domain",
+            samples=case.samples,
+            confidence=case.confidence,
+            decision=case.decision,
+            seed=case.seed,
+        )
     generator = torch.Generator().manual_seed(case.seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[:LOOK].to(rows.device)]
     try:
         result = subgroups(
             case.model,
-            case.domain,
+            case.pairs,
             rows,
             rate,
             population=case.population,
@@ -288,4 +408,4 @@ def find_subgroups(case: Case, inquiry: Inquiry, progress: Progress) -> None:
         seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
         inquiry.note(Note("no-groups", seen, "Use fewer or simpler rules."))
         return
-    inquiry.add(subgroups=tuple(words.subgroup(case.domain, group) for group in result))
+    inquiry.add(subgroups=tuple(words.subgroup(case.pairs, group) for group in result))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from neuronfair.domain.data import Data
@@ -14,14 +16,20 @@ from neuronfair.verdict.report import PopulationReport
 from neuronfair.words import percent
 
 
-def who_is_usual(data: Data, own: Tensor | None, seed: int) -> PopulationModel:
+def who_is_usual(
+    data: Data, own: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
+) -> PopulationModel:
     """Return the population of plausible people; refused where nobody of the table is plausible in it.
 
-    `own` are people from a sampler of the user's own, who then stand for all plausible people.
+    `own` are people from a sampler of the user's own, who then stand for all plausible people. `progress` is called
+    with the number of columns fitted so far, and of all.
     """
-    rows = data.rows if own is None else own.to(data.rows.device)
-    fit = fit_population if own is None else own_population
-    model: PopulationModel = fit(data.domain, rows, seed=seed)
+    data = data.compared
+    model: PopulationModel
+    if own is None:
+        model = fit_population(data.domain, data.rows, seed=seed, progress=progress)
+    else:
+        model = own_population(data.domain, own.to(data.rows.device), seed=seed)
     plausible(data.domain, model, PLAUSIBLE, data.domain.clip(data.rows))
     return model
 
@@ -35,7 +43,7 @@ def usual_if_known(data: Data, seed: int) -> PopulationModel | None:
 
 
 def usual_or_nobody(
-    data: Data, own: Tensor | None, seed: int, least: float
+    data: Data, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
 ) -> tuple[PopulationModel | None, PopulationReport]:
     """Return the population of an audit, and what is said of it; None where who is usual cannot be known.
 
@@ -43,7 +51,7 @@ def usual_or_nobody(
     """
     rows = len(data if own is None else own)
     try:
-        model = who_is_usual(data, own, seed)
+        model = who_is_usual(data, own, seed, progress)
     except NeuronFairError as error:
         if least:
             raise
@@ -53,7 +61,7 @@ def usual_or_nobody(
         text = f"Plausible people are those of the population that was given.{kept}"
         return model, PopulationReport("own", rows, text, least=least)
     text = "Plausible people are drawn from a model of the table"
-    quality = population_quality(data.domain, data.rows, seed=seed)
+    quality = population_quality(data.domain, data.compared.rows, seed=seed)
     if quality is None:
         return model, PopulationReport("table", rows, f"{text}.{kept}", least=least)
     told = f"; a classifier tells them from real ones with an AUC of {quality.auc:.2f} (0.5: not at all)"

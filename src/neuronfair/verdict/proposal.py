@@ -13,6 +13,7 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.model.records import records_of
 from neuronfair.model.stacked import linear_layers
 from neuronfair.repair.counterparts import held_out_effect
 from neuronfair.repair.outcome import Outcome
@@ -74,22 +75,42 @@ def propose(
         return RepairReport("none", text, command)
     if alike:
         return _by_counterparts(case, opened, work, parts, f"{_doubt(parts_seed)}{_longer(command)}", command)
-    before, after, without = work.before, work.after, work.without
-    lost = 100 * (before.accuracy - after.accuracy)
+    assert work.control is not None
+    before, after, without = (
+        replace(state, test=rate_of(_test_rate(one, case, parts)))
+        for one, state in (
+            (opened, _out(opened, work.before, case, parts)),
+            (work.kept, _out(work.kept, work.after, case, parts)),
+            (work.control, _state(work.without, case.confidence)),
+        )
+    )
+    assert before.test is not None
+    assert after.test is not None
+    assert without.test is not None
+    was, now = before.test.rate, after.test.rate
     by = listed([plain(name) for name in case.domain.sensitive])
     text = (
-        f"A short retraining with {work.pairs:,} of the pairs found: the decision flips with {by} for "
-        f"{percent(after.rate)} of people drawn uniformly from the domain instead of {percent(before.rate)}"
-        f"{_change(before.rate, after.rate)}, and that {_points(lost)} of accuracy on test rows; the same retraining "
-        f"without them ends at {percent(without.rate)}.{_doubt(parts_seed)}{_longer(command)}"
+        f"A short retraining with {work.pairs:,} of the pairs found: of {before.test.of:,} test rows, held-out records "
+        f"of the data set, decisions depend on {by} for {percent(now)} instead of {percent(was)}{_change(was, now)}, "
+        f"of people drawn uniformly from the domain for {percent(after.rate.rate)} instead of "
+        f"{percent(before.rate.rate)}"
+        f"{_change(before.rate.rate, after.rate.rate)}. It {_points(100 * (before.accuracy - after.accuracy))} of "
+        f"accuracy on test rows. The same retraining without the pairs ends at {percent(without.test.rate)} of the "
+        f"test rows.{_doubt(parts_seed)}{_longer(command)}"
     )
-    return RepairReport(
-        "retraining",
-        text,
-        command,
-        before=_out(opened, before, case, parts),
-        after=_out(work.kept, after, case, parts),
-        without_findings=_state(without, case.confidence),
+    return RepairReport("retraining", text, command, before=before, after=after, without_findings=without)
+
+
+def _test_rate(one: Opened, case: Case, parts: Split) -> Rate:
+    """Return the flip rate of the test rows."""
+    return discrimination_rate(
+        one.model,
+        case.domain,
+        population=parts.test,
+        samples=len(parts.test),
+        confidence=case.confidence,
+        decision=case.decision,
+        seed=case.seed,
     )
 
 
@@ -178,7 +199,8 @@ def _out(opened: Opened, outcome: Outcome, case: Case, parts: Split) -> RepairSt
     network = opened.model
     assert isinstance(network, Network)
     auc = interpret(network, case.domain, test.rows).worst.auc
-    groups, _ = group_figures(network, test, case.decision)
+    tested = records_of(network, test)
+    groups, _ = group_figures(tested.model, tested.data, case.decision)
     people = len(test) if counterparts_of(case.domain) is not None else SAMPLES
     state = replace(_state(outcome, case.confidence, people), groups=groups, auc=auc)
     if case.population is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from neuronfair.certify.bounds import Unprovable
+from neuronfair.certify.contradictions import Seen, check_against_model
 from neuronfair.certify.proof import Proof
 from neuronfair.certify.prove import Progress as Step
 from neuronfair.certify.prove import prove
@@ -26,7 +28,9 @@ def prove_and_sample(case: Case, inquiry: Inquiry, opened: Opened, seconds: floa
 
     Ctrl-C ends the proof, and what was proved by then is kept.
     """
-    proved, found = proof_of(opened, case.domain, seconds, progress)
+    findings = [Seen(f"found by {o.plan.method}", o.findings.rows) for o in inquiry.outcomes if o.plan.twins == "flip"]
+    seen = [*findings, Seen("a row of the table", case.data.rows)]
+    proved, found = proof_of(opened, case.domain, seconds, progress, seen)
     inquiry.add(proved=proved)
     if found is None:
         return
@@ -46,9 +50,12 @@ def prove_and_sample(case: Case, inquiry: Inquiry, opened: Opened, seconds: floa
 
 
 def proof_of(
-    opened: Opened, domain: TableDomain, seconds: float, progress: Progress
+    opened: Opened, domain: TableDomain, seconds: float, progress: Progress, seen: Sequence[Seen]
 ) -> tuple[Proved, tuple[Subject, Proof] | None]:
-    """Return what can be proved in so many seconds, and the proof; None where nothing can be."""
+    """Return what can be proved in so many seconds, and the proof; None where nothing can be.
+
+    A proof that somebody who was seen contradicts is an error.
+    """
 
     def note(now: Step) -> None:
         progress("Proving", now.boxes, None, f"{percent(now.open)} open")
@@ -59,6 +66,8 @@ def proof_of(
         proof = prove(subject, seconds=seconds, progress=note)
     except Unprovable as error:
         return Proved.nothing(domain.count, one_line(error)), None
+    progress("Checking the proof against the model", 0, None)
+    check_against_model(subject, proof, opened, seen)
     counts = (proof.people, proof.fair, proof.discriminatory)
     method = cast(Method, subject.method)
     return Proved.of(counts, domain.sensitive, proof.boxes, proof.seconds, method), (subject, proof)

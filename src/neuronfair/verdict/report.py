@@ -17,13 +17,14 @@ from neuronfair.domain.column import LeftOut
 from neuronfair.errors import DataError
 from neuronfair.model.probability import Scale
 from neuronfair.verdict.counterpart import CounterpartState
-from neuronfair.verdict.entries import AttributeReport, Group
+from neuronfair.verdict.entries import AttributeReport, Group, Level
 from neuronfair.verdict.rates import RateOf
 
-SCHEMA = 2
+SCHEMA = 3
 T = TypeVar("T")
-FeedingLevel = Literal["ok", "suspicious", "wrong"]
-Level = Literal["wrongly fed", "discriminates", "suspicious", "nothing found", "interrupted"]
+ThresholdState = Literal["none set", "passed", "failed", "not evaluated"]
+Tone = Literal["alarm", "caution", "calm", "neutral"]
+FeedingLevel = Literal["ok", "not assessable", "suspicious", "unconfirmed", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,13 @@ class RepairState:
     groups: tuple[Group, ...] = ()
     auc: float | None = None  # of the most biased layer
     plausible: RateOf | None = None  # of plausible people; null where it was not measured
+    test: RateOf | None = None  # of the test rows, held-out records of the data set; null in a repair by counterparts
     counterpart: CounterpartState | None = None  # of a repair by counterparts
+
+    @property
+    def shown_rate(self) -> RateOf:
+        """The rate that comes first: of held-out records of the data set, where it was measured."""
+        return self.test or self.rate
 
 
 @dataclass(frozen=True)
@@ -116,10 +123,27 @@ class Gate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The audit in a sentence or two."""
+    """What the audit concludes. Only a threshold that failed raises an alarm."""
 
-    level: Level  # discriminates: people of a population are hit; suspicious: only a search found somebody
-    text: str
+    level: Level  # dependence found: for a record of the data set, or only for synthetic ones: the headline says which
+    headline: str  # the conclusion as a fact in one sentence
+    details: str = ""  # more about it
+    thresholds: ThresholdState = "none set"  # not evaluated: set, but the audit was interrupted or cannot be assessed
+    threshold_text: str = ""  # the same as a sentence
+
+    @property
+    def text(self) -> str:
+        """The headline and the details."""
+        return f"{self.headline} {self.details}".rstrip()
+
+    @property
+    def tone(self) -> Tone:
+        """How it is shown: an alarm for a failed threshold, calm where all passed, neutral where none was set."""
+        if self.thresholds == "failed":
+            return "alarm"
+        if self.level == "not assessable":
+            return "caution"
+        return "calm" if self.thresholds == "passed" else "neutral"
 
 
 @dataclass(frozen=True)
@@ -181,6 +205,7 @@ class FeedingReport:
     level: FeedingLevel
     text: str
     rows: int  # of the table that were looked at
+    trusted: bool = False  # whether the user said that the encoding is right whatever the check says
     constant: bool = False  # whether all of them get one decision
     decided: tuple[float, ...] = ()  # share of each class among the decisions
     probabilities: tuple[float, ...] = ()  # of the last class: 5, 25, 50, 75 and 95 % of the rows lie below
@@ -196,6 +221,11 @@ class FeedingReport:
     auc_high: float | None = None
     attainable: float | None = None  # AUC of a quick forest on the same rows, out of bag
     better: BetterFeed | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is no verdict about a model unless the user says that its inputs are right."""
+        return self.level in ("unconfirmed", "wrong")
 
 
 @dataclass(frozen=True)
@@ -260,6 +290,11 @@ class Report:
     def to_json(self) -> str:
         """Return the content of audit.json."""
         return as_json(self)
+
+    @property
+    def is_misfed(self) -> bool:
+        """Whether the input encoding check failed, and the user has not said that the encoding is right."""
+        return self.feeding is not None and self.feeding.refused and not self.feeding.trusted
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> Report:

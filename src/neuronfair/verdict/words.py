@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.plausible import PlausibleTwins
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.direction import favourable_class
-from neuronfair.measure.rate import Rate
+from neuronfair.measure.rate import PairRate, Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
@@ -20,7 +22,7 @@ from neuronfair.model.probability import Scale, chances
 from neuronfair.search.counterparts import counterparts_of
 from neuronfair.verdict.entries import Cell, Change, Condition, Finding, SubgroupReport
 from neuronfair.verdict.rates import RateOf
-from neuronfair.words import apart, listed, percent, plain, plural, shift
+from neuronfair.words import apart, exact, listed, percent, plain, plural, shift
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 MOVED = 5  # attributes of a counterpart that a sentence names besides the group
@@ -48,7 +50,7 @@ def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequen
     if len(classes) == count:
         return classes
     if decision.kind == "threshold":
-        return f"below {decision.value:g}", f"at least {decision.value:g}"
+        return f"below {exact(decision.value)}", f"at least {exact(decision.value)}"
     return [f"class {number}" for number in range(count)]
 
 
@@ -214,6 +216,8 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     flips = f"the decision flips with {by}"
     if counterparts_of(domain) is not None:
         flips = f"a counterpart by {by} is decided otherwise"
+    if isinstance(domain.twinning, PlausibleTwins):
+        flips = f"the decision differs from that of a plausible twin by {by}"
     who = "Plausible people" if group.rate.population == "plausible" else "People"
     return SubgroupReport(
         text=text,
@@ -224,6 +228,11 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
         lift=group.lift,
         sentence=f"{who} with {text}: {flips} for {percent(group.rate.rate)} of them{times}.",
     )
+
+
+def pair_rate_of(pairs: PairRate) -> RateOf:
+    """Return the flip rate over plausible pairs with its interval, and who was left out, as plain values."""
+    return replace(rate_of(pairs.rate), left_out=pairs.left_out, alone=pairs.alone)
 
 
 def rate_of(rate: Rate) -> RateOf:

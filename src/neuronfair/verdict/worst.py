@@ -1,7 +1,9 @@
-"""The worst cases of an inquiry: plausible people first, brought as near to a row of the table as can be."""
+"""The worst cases of an inquiry: plausible pairs first, brought as near to a row of the table as can be."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.encoding import families
-from neuronfair.search.judge import Pairs, judge
+from neuronfair.search.judge import Judgement, Pairs, judge
 from neuronfair.search.shrink import shrink
 from neuronfair.verdict.inquiry import NEAR, Case
 
@@ -24,7 +26,7 @@ class Candidates(NamedTuple):
     rows: Tensor  # (f, d), packed
     once: Tensor  # the numbers of different people among them
     gaps: Tensor  # of those
-    usual: Tensor  # whether they are plausible
+    usual: Tensor  # whether they and the twins they were found with are plausible
 
     def only(self, usual: bool) -> Candidates:
         """Return those who are, or are not, plausible."""
@@ -41,8 +43,9 @@ class _Shown(NamedTuple):
 def worst_people(case: Case, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
     """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
 
-    Plausible people come first, and stay plausible when they are shrunk. Where the searches found too few of them,
-    plausible rows of the table whose decision flips come next (their numbers are below 0), and others last.
+    Plausible pairs come first, and stay plausible when they are shrunk. Where the searches found too few of them,
+    plausible rows of the table whose decision differs from a plausible twin's come next (their numbers are below 0),
+    and others last.
     """
     domain = case.domain
     parts = [_shrunk(case, case.near[0], found.only(usual=True))]
@@ -50,7 +53,7 @@ def worst_people(case: Case, found: Candidates) -> tuple[Tensor, Tensor, list[li
         parts += [_shrunk(case, domain, found.only(usual=False)), _real(case)]
     which, people, goals = map(torch.cat, zip(*parts, strict=True))
     order = case.decision.gap(*partners(case, people)[2:]).argsort(descending=True, stable=True)
-    rank = torch.where(case.plausible(people), (which < 0).long(), 2)
+    rank = torch.where(case.plausible(people) & plausible_flips(case, people), (which < 0).long(), 2)
     order = order[rank[order].argsort(stable=True)]
     _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
     order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
@@ -59,12 +62,31 @@ def worst_people(case: Case, found: Candidates) -> tuple[Tensor, Tensor, list[li
 
 
 def partners(case: Case, people: Tensor) -> Pairs:
-    """Return people and the twins that they are compared with, and the scores of both, in float64."""
-    parts = [
-        judge(case.exact, case.domain, part, case.decision).pairs()
-        for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True)
-    ]
+    """Return people and the twins that they are compared with, and the scores of both, in float64.
+
+    Where the decision differs from that of a plausible twin, the twin is a plausible one.
+    """
+    parts = [_preferred(case, judged).pairs() for judged in _judged(case, people)]
     return Pairs(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def plausible_flips(case: Case, people: Tensor) -> Tensor:
+    """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
+    parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _judged(case, people)]
+    return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
+
+
+def _judged(case: Case, people: Tensor) -> Iterator[Judgement]:
+    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
+        yield judge(case.exact, case.domain, part, case.decision)
+
+
+def _preferred(case: Case, judged: Judgement) -> Judgement:
+    """Return a judgement without implausible twins, where the decision differs from a plausible one's."""
+    good = case.pairs.twins(judged.rows).valid & judged.valid
+    some = (judged.differs & good).any(1, keepdim=True)
+    valid = torch.where(some, good, judged.valid)
+    return replace(judged, valid=valid, apart=judged.apart & valid)
 
 
 def _shrunk(case: Case, domain: TableDomain, found: Candidates) -> _Shown:
@@ -80,14 +102,10 @@ def _shrunk(case: Case, domain: TableDomain, found: Candidates) -> _Shown:
 
 
 def _real(case: Case) -> _Shown:
-    """Return the plausible rows of the table whose decision flips, those with the widest gaps."""
+    """Return the plausible rows of the table whose decision differs from a plausible twin's: the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
     numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
-    flips = [
-        judge(case.exact, case.domain, part, case.decision).discriminates
-        for (part,) in zip(*families(case.model.encoding, case.domain, rows[numbers]), strict=True)
-    ]
-    numbers = numbers[torch.cat(flips)]
+    numbers = numbers[plausible_flips(case, rows[numbers])]
     gaps = case.decision.gap(*partners(case, rows[numbers])[2:])
     numbers = numbers[gaps.topk(min(len(gaps), case.shrunk)).indices]
     return _Shown(-1 - numbers, rows[numbers], rows[numbers])

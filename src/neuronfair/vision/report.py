@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SCHEMA = 2  # as of audit.json
+SCHEMA = 3  # as of audit.json
 
 
 @dataclass(frozen=True)

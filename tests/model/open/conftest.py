@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import Opened
-from tests.conftest import PEOPLE
-from tests.model.open.archives import export
 
 
 class Crowd(NamedTuple):
@@ -31,23 +27,6 @@ def crowd(people) -> Crowd:
     rows = people.sample(300, torch.Generator().manual_seed(0))
     labels = (rows[:, 0] / 40 + rows[:, 1] + (rows[:, 4] == 2) > 1.6).long()
     return Crowd(people, rows, TableEncoding.of(people).encode(rows), labels)
-
-
-@pytest.fixture(scope="session")
-def content(tmp_path_factory) -> bytes:
-    """A small network, exported by torch."""
-    width = TableEncoding.of(parse_domain(PEOPLE)).width
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
-    return export(module, tmp_path_factory.mktemp("net") / "net.pt2", torch.zeros(3, width)).read_bytes()
-
-
-@pytest.fixture
-def path(content, tmp_path, monkeypatch) -> Path:
-    """A small network, in a folder where attacks leave their mark."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.pt2").write_bytes(content)
-    return tmp_path / "net.pt2"
 
 
 def trained(module: nn.Module, x: Tensor, loss) -> nn.Module:

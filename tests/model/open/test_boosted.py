@@ -10,7 +10,7 @@ import pytest
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import boosted, open_model
 from neuronfair.model.open.frames import Frames
 from tests.model.open.conftest import check_black_box
 
@@ -119,7 +119,7 @@ def test_a_regression_has_a_tolerance(crowd, tmp_path):
     booster.save_model(path)
     found = open_model(path, crowd.domain, crowd.rows)
     assert found.decision.kind == "tolerance"
-    assert "a tenth of their standard deviation on rows of the table" in found.note
+    assert "a fifth of their robust standard deviation (interquartile range / 1.349)" in found.note
     found = open_model(path, crowd.domain, crowd.rows, decision=Decision("tolerance", 5.0))
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
     assert found.decision == Decision("tolerance", 5.0)
@@ -164,3 +164,52 @@ def test_a_json_file_without_end_is_refused(crowd, tmp_path):
     path.write_text('{"learner":' + "[" * 100_000)
     with pytest.raises(ModelError, match="not a readable XGBoost model"):
         open_model(path, crowd.domain, crowd.rows)
+
+
+@pytest.mark.parametrize("suffix", [".ubj", ".json"])
+@pytest.mark.parametrize("options", [{}, {"booster": "dart"}, {"num_parallel_tree": 3, "subsample": 0.5}], ids=str)
+def test_after_early_stopping_the_best_rounds_count(options, suffix, crowd, tmp_path):
+    """As `XGBClassifier.load_model` and `predict_proba` do; the rounds after the best one are in the file, too."""
+    table = Frames(crowd.domain).of_rows(crowd.rows)
+    for name in ("sex", "relationship", "marital", "race"):
+        table[name] = table[name].astype("category")
+    noise = np.random.default_rng(0).random(len(table)) < 0.3
+    labels = np.where(noise, 1 - crowd.labels.numpy(), crowd.labels.numpy())
+    model = xgboost.XGBClassifier(n_estimators=60, max_depth=4, early_stopping_rounds=10, n_jobs=1, **options)
+    model.set_params(enable_categorical=True)
+    model.fit(table[:150], labels[:150], eval_set=[(table[150:], labels[150:])], verbose=False)
+    rounds, best = model.get_booster().num_boosted_rounds(), model.best_iteration + 1
+    assert best < rounds
+    path = tmp_path / f"trees{suffix}"
+    model.save_model(path)
+    again = xgboost.XGBClassifier()
+    again.load_model(path)
+    expected = again.predict_proba(table)[:, 1]
+    found = open_model(path, crowd.domain, crowd.rows)
+    every = model.get_booster().predict(xgboost.DMatrix(table, enable_categorical=True))
+    assert np.abs(expected - every).max() > 0
+    check_black_box(found, crowd.rows, expected, f"its first {best} of {rounds} rounds count")
+    if not options.get("booster"):
+        np.testing.assert_allclose(found.trees().scores(crowd.rows)[:, 0].numpy(), expected, atol=1e-6)
+    memory = open_model(model, crowd.domain, crowd.rows)
+    np.testing.assert_allclose(memory.model.scores(crowd.rows)[:, 1].numpy(), expected, atol=1e-6)
+    if not options.get("booster"):
+        np.testing.assert_allclose(memory.trees().scores(crowd.rows)[:, 1].numpy(), expected, atol=1e-6)
+    booster = open_model(model.get_booster(), crowd.domain, crowd.rows)
+    check_black_box(booster, crowd.rows, every, f"all {rounds} rounds count")
+
+
+def test_a_linear_model_has_no_best_rounds():
+    """XGBClassifier asks all of it, whatever its file says."""
+    learner = {"attributes": {"best_iteration": "3"}, "gradient_booster": {"model": {"weights": [1.0]}}}
+    assert boosted.best_rounds(learner) is None
+
+
+def test_a_best_round_that_does_not_exist_is_refused(crowd, tmp_path):
+    booster, _ = trees(crowd)
+    path = tmp_path / "trees.json"
+    for wrong in ("99", "-3", "second"):
+        booster.set_attr(best_iteration=wrong)
+        booster.save_model(path)
+        with pytest.raises(ModelError, match="not a readable XGBoost model"):
+            open_model(path, crowd.domain, crowd.rows)

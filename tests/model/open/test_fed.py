@@ -17,6 +17,7 @@ from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import open_model
+from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
 
 CODE = """
@@ -132,10 +133,10 @@ def test_an_exported_program(line, crowd, tmp_path):
     inputs = (codes(crowd.rows)[:3], numbers(crowd.rows)[:3])
     program = torch.export.export(line, inputs, dynamic_shapes=({0: batch}, {0: batch}))
     torch.export.save(program, tmp_path / "net.pt2")
-    found = open_model(tmp_path / "net.pt2", crowd.domain, crowd.rows)
+    found = open_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, trust_pickle=True)
     check_white_box(found, crowd.rows, line(codes(crowd.rows), numbers(crowd.rows)).detach(), [6])
     check_effects(found, crowd.rows)
-    found = open_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, preprocess=prepare)
+    found = open_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, preprocess=prepare, trust_pickle=True)
     check_white_box(found, crowd.rows, line(codes(crowd.rows), raw_numbers(crowd.rows)).detach(), [6])
 
 
@@ -403,7 +404,7 @@ def test_an_audit_finds_planted_bias(crowd):
         module.b.weight[0, 0], module.b.bias[0] = 1.0, -10.0
     data = Data("crowd", crowd.domain, crowd.rows, crowd.labels)
     opened = open_model(module, crowd.domain, crowd.rows, preprocess=prepare)
-    result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=10, steps=3, samples=300))
+    result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=10, steps=3, samples=300, **FLIPS))
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.
     rates = result.report.attributes[0].rates
     assert abs(rates.domain.rate - 30 / 74) < 0.1

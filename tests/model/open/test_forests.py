@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -18,11 +20,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, PolynomialFeatures
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import TableEncoding, parse_domain
+from neuronfair import TableEncoding, parse_domain, prove
 from neuronfair.errors import ModelError
 from neuronfair.model import forest as forests
 from neuronfair.model.forest import Tree, forest
+from neuronfair.model.open import catboost_trees, open_model
 from neuronfair.model.open.forests import forest_of
+from neuronfair.search.judge import judge
 
 DOMAIN = """
 sensitive = ["sex"]
@@ -187,3 +191,89 @@ def test_trees_of_catboost_compare_categories_by_their_texts(table, kind):
     expected = torch.from_numpy(np.asarray(ask(fresh), dtype=np.float64).reshape(500, -1))
     torch.testing.assert_close(trees.scores(fresh), expected, rtol=1e-6, atol=1e-6)
     assert int(trees.cells[2].max()) > 0  # jobs are told apart
+
+
+WITH_EMPTY_CELLS = parse_domain("""
+sensitive = ["sex"]
+[attributes]
+income = { kind = "ordinal", low = 0, high = 15, missing = "keep" }
+sex = { kind = "flag", values = ["f", "m"] }
+debt = { kind = "ordinal", low = 0, high = 11, missing = "keep" }
+town = { kind = "nominal", values = ["n", "s", "w"] }
+""")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("nan_mode", ["Min", "Max"])
+@pytest.mark.parametrize("policy", ["SymmetricTree", "Depthwise", "Lossguide"])
+def test_catboost_reads_empty_cells_of_every_column_also_the_first(policy, nan_mode, seed):
+    """All rows of the domain against CatBoost itself, and the certificate against the count over all of them."""
+    catboost, pandas = pytest.importorskip("catboost"), pytest.importorskip("pandas")
+    domain = WITH_EMPTY_CELLS
+    rows = torch.tensor(list(product(*(range(a.size) for a in domain.attributes))))
+
+    def given(rows):
+        x = rows.numpy().astype(float)
+        x[x[:, 0] == 16, 0] = np.nan
+        x[x[:, 2] == 12, 2] = np.nan
+        town = np.array(["n", "s", "w"])[rows[:, 3].numpy()]
+        sex = np.array(["f", "m"])[rows[:, 1].numpy()]
+        return pandas.DataFrame({"income": x[:, 0], "sex": sex, "debt": x[:, 2], "town": town})
+
+    table = given(rows)
+    noise = np.random.default_rng(seed).normal(size=len(rows))
+    person = (table.sex == "m") * np.where(table.income.isna(), 3, 1)
+    score = table.income.fillna(6) / 6 + person - table.debt.fillna(2) / 4 + (table.town == "w") + noise
+    options = {"nan_mode": nan_mode, "grow_policy": policy, "depth": 4, "iterations": 8, "one_hot_max_size": 9}
+    options |= {"cat_features": ["sex", "town"], "verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    model = catboost.CatBoostClassifier(**options, random_seed=seed).fit(table, score > np.median(score))
+    opened = open_model(model, domain, rows[::7])
+    trees = opened.trees()
+    expected = torch.from_numpy(model.predict_proba(table))
+    torch.testing.assert_close(trees.scores(rows), expected, rtol=1e-6, atol=1e-6)
+    flips = judge(opened.model, domain, rows, opened.decision).discriminates
+    assert int(flips[rows[:, 0] == 16].sum()) > 0
+    report = prove(model, domain, rows=0)
+    assert report.complete
+    assert report.proved_discriminatory.count == str(int(flips.sum()))
+    assert report.proved_fair.count == str(int((~flips).sum()))
+
+
+def test_trees_that_are_wrong_about_empty_cells_are_not_accepted(monkeypatch):
+    """Empty cells are seldom, so the rebuilt trees are compared with the model where cells were emptied, too."""
+    catboost, pandas = pytest.importorskip("catboost"), pytest.importorskip("pandas")
+    domain = WITH_EMPTY_CELLS
+    rows = domain.sample(400, torch.Generator().manual_seed(0))
+
+    def given(rows):
+        x = rows.numpy().astype(float)
+        x[x[:, 0] == 16, 0] = np.nan
+        return pandas.DataFrame(x[:, :3], columns=["income", "sex", "debt"])
+
+    table = given(rows)
+    options = {"nan_mode": "Max", "depth": 4, "iterations": 8, "verbose": 0, "allow_writing_files": False}
+    model = catboost.CatBoostClassifier(**options, thread_count=1).fit(
+        table, table.income.isna() & (table.sex == 1) & (table.debt > 6)
+    )
+    told = catboost_trees._told
+
+    def wrong(model):
+        said = told(model)
+        for one in said["features_info"]["float_features"]:
+            one["nan_value_treatment"] = "AsFalse"
+        return said
+
+    monkeypatch.setattr(catboost_trees, "_told", wrong)
+    filled = rows[(rows[:, 0] < 16) & (rows[:, 2] < 12)]
+    with pytest.raises(ModelError, match="could not be reproduced"):
+        forest_of(model, given, lambda r: model.predict_proba(given(r)), domain, filled)
+
+
+def test_trees_that_take_too_much_memory_are_unknown_trees(table, monkeypatch):
+    domain, rows, x, score = table
+    x = np.nan_to_num(x, nan=1.0)
+    model = DecisionTreeClassifier(max_depth=6).fit(x, score > 1)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "9000")
+    raw = numbers(domain, full=True)
+    with pytest.raises(ModelError, match="its trees are too large"):
+        forest_of(model, raw, lambda r: model.predict_proba(raw(r)), domain, rows[:50])

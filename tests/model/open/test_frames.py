@@ -10,7 +10,9 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
+from neuronfair.model.open import open_model
 from neuronfair.model.open.frames import Frames, cells
+from neuronfair.verdict.given import given
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -107,3 +109,51 @@ def test_an_unknown_column_is_named(people):
 def test_a_table_over_very_many_values_is_not_made():
     with pytest.raises(TooLarge, match="attribute 'a', which has 1,000,000,000,001 values"):
         cells(Attribute("a", "ordinal", low=0, high=10**12))
+
+
+@pytest.fixture
+def typed_table():
+    """A table of every common dtype, with whole numbers as names of columns."""
+    return pd.DataFrame(
+        {
+            0: pd.to_datetime(["2020-01-01", "2021-06-30", "2022-02-28", "2023-12-31"] * 3),
+            1: pd.Categorical(["b", "a", "b", "a"] * 3, categories=["b", "a", "c"]),
+            2: [True, False, False, True] * 3,
+            3: ["0", "1", "1", "0"] * 3,
+            4: np.array([1.0, 2.0, 3.0, 4.0] * 3, dtype=np.float32),
+            5: np.array([5, 6, 7, 9] * 3, dtype=np.int32),
+            "y": [0, 1, 0, 1] * 3,
+        }
+    )
+
+
+def test_a_model_is_given_the_names_and_dtypes_of_the_table_that_the_rows_came_from(typed_table):
+    data = given(typed_table, sensitive=["1"], target="y").data
+    frames = Frames(data.domain, types=data.types)
+    pd.testing.assert_frame_equal(frames.of_rows(data.rows), typed_table[[*range(6)]], check_column_type=False)
+
+
+def test_original_cells_are_given_as_they_came_and_not_as_the_grid_has_them():
+    domain = TableDomain(
+        "d",
+        (Attribute("age", "ordinal", low=0, high=100, step=10), Attribute("job", "nominal", values=("cook", "other"))),
+        ("job",),
+    )
+    table = pd.DataFrame({"id": [7, 8], "job": ["cook", "smith"], "age": [31.5, 20.0]})
+    found = Frames(domain).of_frame(table)
+    assert found.columns.tolist() == ["age", "job"]
+    assert found.to_numpy().tolist() == [[31.5, "cook"], [20.0, "smith"]]
+
+
+def test_an_opened_model_gives_the_scores_of_a_table_of_original_cells():
+    linear, pipeline = pytest.importorskip("sklearn.linear_model"), pytest.importorskip("sklearn.pipeline")
+    scale = pytest.importorskip("sklearn.preprocessing").StandardScaler
+    draws = np.random.default_rng(0)
+    table = pd.DataFrame({"use": draws.exponential(size=200), "sex": draws.integers(0, 2, 200)})
+    labels = draws.integers(0, 2, 200)
+    model = pipeline.make_pipeline(scale(), linear.LogisticRegression()).fit(table, labels)
+    whole = table.assign(id=range(200), label=labels)[["id", "sex", "use", "label"]]
+    data = given(whole, model=model, sensitive="sex", target="label").data
+    for source in (model, lambda rows: model.predict_proba(rows[["use", "sex"]])):
+        opened = open_model(source, data.domain, data)
+        assert np.array_equal(opened.scores_of_frame(whole), model.predict_proba(table))

@@ -38,6 +38,7 @@ from neuronfair.search.methods import check_method
 from neuronfair.verdict.compare import able
 from neuronfair.verdict.gate import check
 from neuronfair.verdict.settings import AuditSettings
+from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
 
 pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -150,7 +151,7 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     assert "frontier" in able(found.model)
     assert not {"neuronfair", "neuronfair-paper"} & set(able(found.model))
     data = Data("people", crowd.domain, crowd.rows, crowd.labels)
-    result = audit(model, data, settings=AuditSettings.quick(seeds=5, steps=5, samples=500))
+    result = audit(model, data, settings=AuditSettings.quick(seeds=5, steps=5, samples=500, **FLIPS))
     (entry,) = result.report.attributes
     assert entry.interpretation is None
     assert [search.method for search in entry.searches] == ["frontier", "aequitas"]

@@ -11,7 +11,7 @@ from torch import nn
 
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model, operators
+from neuronfair.model.open import onnx_file, open_model, operators
 from tests.model.open.conftest import check_black_box, check_white_box, trained
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
@@ -309,10 +309,12 @@ def test_a_graph_that_torch_computes_otherwise_is_a_black_box(crowd, tmp_path, m
     found = open_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, answers(path, crowd.x), "its scores could not be reproduced in torch")
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
-    assert open_model(path, crowd.domain, crowd.rows).white_box  # there is nothing to compare with
+    found = open_model(path, crowd.domain, crowd.rows)
+    assert found.white_box  # there is nothing to compare with, which is said
+    assert "not compared with its source" in found.note
 
 
-def test_a_graph_for_one_row_at_a_time_is_not_compared(crowd, tmp_path):
+def test_a_graph_for_one_row_at_a_time_is_asked_row_by_row(crowd, tmp_path, monkeypatch):
     path = graph(tmp_path / "g.onnx", [*FIRST, OUT("r")], WEIGHTS | {"v": floats(16, 2)})
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
@@ -320,3 +322,18 @@ def test_a_graph_for_one_row_at_a_time_is_not_compared(crowd, tmp_path):
     found = open_model(path, crowd.domain, crowd.rows)
     assert found.white_box
     assert found.model.rows_forward == 0
+    monkeypatch.setitem(operators._SIMPLE, "Relu", nn.Softplus)
+    found = open_model(path, crowd.domain, crowd.rows)
+    assert not found.white_box
+    assert "could not be reproduced" in found.note
+
+
+def test_a_rebuilt_graph_whose_source_does_not_answer_is_no_white_box(crowd, tmp_path, monkeypatch):
+    path = graph(tmp_path / "g.onnx", [*FIRST, OUT("r")], WEIGHTS | {"v": floats(16, 2)})
+
+    def refuses(*_):
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(onnx_file, "_predictor", lambda *_: (refuses, ""))
+    with pytest.raises(ModelError, match="not today"):
+        open_model(path, crowd.domain, crowd.rows)

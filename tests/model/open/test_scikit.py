@@ -19,6 +19,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -335,7 +336,7 @@ def test_refusals(case):
         opened(model, case)
     strict = ColumnTransformer([("w", OneHotEncoder(), ["sex"])])
     model = fitted(make_pipeline(strict, perceptron()), case.x[case.x.sex == "Male"], case.y[case.x.sex == "Male"])
-    with pytest.raises(ModelError, match=r"refuses rows of the domain .*unknown categories.*Female"):
+    with pytest.raises(ModelError, match=r"refuses rows of the table .*unknown categories.*Female"):
         opened(model, case)
     x = TableEncoding.of(case.domain).encode(case.rows).numpy()
     several = fitted(perceptron(), x, np.eye(3, dtype=int)[[0, 1, 2] * 100])
@@ -409,13 +410,16 @@ def test_a_single_score_can_be_decided_by_class(case):
     check_black_box(found, case.rows, np.stack([chosen == "yes", chosen == "no"], 1), "asked by its method predict")
 
 
-def test_ties_are_no_other_decisions(case):
+def test_ties_are_decided_as_the_model_itself_does(case):
     """Two equal scores: scikit-learn takes the first of its own classes, which is the last of the domain's."""
     domain, y = two_classes(case)
-    model = make_pipeline(columns(), RandomForestClassifier(2, random_state=0)).fit(case.x, y)
-    assert (model.predict_proba(case.filled)[:, 0] == 0.5).any()
-    found = open_model(save(model, case), domain, case.rows, trust_pickle=True)
-    check_black_box(found, case.rows, model.predict_proba(case.filled)[:, ::-1], "has no neurons")
+    for final in (RandomForestClassifier(2, random_state=0), KNeighborsClassifier(4)):
+        model = make_pipeline(columns(), final).fit(case.x, y)
+        assert (model.predict_proba(case.filled)[:, 0] == 0.5).any()
+        found = open_model(save(model, case), domain, case.rows, trust_pickle=True)
+        decided = np.asarray(domain.target.classes)[found.decision.chosen(found.model.scores(case.rows))]
+        assert (decided == model.predict(case.filled).astype(str)).all()
+        assert "asked by its method predict" in found.note
 
 
 @pytest.mark.parametrize(
@@ -427,7 +431,7 @@ def test_a_regression_has_a_tolerance(final, case):
     path = save(model, case)
     found = open_model(path, case.domain, case.rows, trust_pickle=True)
     assert found.decision.kind == "tolerance"
-    assert "a tenth of their standard deviation on rows of the table" in found.note
+    assert "a fifth of their robust standard deviation (interquartile range / 1.349)" in found.note
     found = open_model(path, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 1e3))
     assert found.decision == Decision("tolerance", 1e3)
     assert found.white_box  # large scores are compared by their size
@@ -496,3 +500,32 @@ def test_a_member_that_is_larger_than_it_says_is_not_unpacked(case, monkeypatch)
     path.write_bytes(lying_archive("schema.json", b"[" * 100_000_000, said=100))
     with pytest.raises(ModelError, match="cannot be read"):
         open_model(path, case.domain, case.rows)
+
+
+def test_trees_are_not_read_where_they_alone_do_not_decide(case):
+    """A step that may be any program, a method that was replaced: a sample of rows would not show what they do."""
+
+    class Scaler(StandardScaler):
+        pass
+
+    def trees(*steps):
+        forest = RandomForestClassifier(3, max_depth=3, random_state=0)
+        return make_pipeline(columns(sparse_output=False), *steps, forest).fit(case.x, case.y)
+
+    def read(model):
+        return open_model(model, case.domain, case.rows).trees is not None
+
+    assert read(trees())
+    assert not read(trees(FunctionTransformer(np.abs)))
+    assert not read(trees(Scaler()))
+    patched = trees()
+    own = patched.predict_proba
+    patched.predict_proba = lambda rows: own(rows)
+    assert not read(patched)
+
+
+def test_trees_of_xgboost_with_a_number_for_empty_cells_are_not_read(crowd):
+    xgboost = pytest.importorskip("xgboost", reason="the package xgboost is not installed")
+    for missing, read in ((float("nan"), True), (999, False)):
+        model = xgboost.XGBClassifier(n_estimators=3, missing=missing).fit(crowd.x.numpy(), crowd.labels.numpy())
+        assert (open_model(model, crowd.domain, crowd.rows).trees is not None) == read

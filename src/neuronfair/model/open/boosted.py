@@ -14,27 +14,38 @@ import numpy as np
 from neuronfair.apart import Unreadable, read_apart
 from neuronfair.errors import needs, one_line
 from neuronfair.limits import check_size
+from neuronfair.model.blackbox import as_scores
 from neuronfair.model.open.forests import forest_of
 from neuronfair.model.open.opened import TRIED, File, Opened, Request
-from neuronfair.model.open.readings import first_that_works, readings
+from neuronfair.model.open.readings import first_that_works, positions, readings, with_frames
 
 Json = dict[str, Any]  # a part of what XGBoost writes
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
-    """Read trees that XGBoost has saved."""
+    """Read trees that XGBoost has saved, up to the best round where training was stopped early."""
     xgboost = needs("xgboost", "xgboost")
     content, learner = _checked(request)
-    return _opened(request, xgboost.Booster(model_file=bytearray(content)), learner, request.digest)
+    rounds = best_rounds(learner)
+    note = ""
+    if rounds is not None and rounds < _rounds(learner):
+        note = f"its first {rounds} of {_rounds(learner)} rounds count, as XGBClassifier does after early stopping"
+        _cut(learner, rounds)
+        content = json.dumps({**json.loads(content), "learner": learner}).encode()
+    return _opened(request, xgboost.Booster(model_file=bytearray(content)), learner, request.digest, note)
 
 
 def open_booster(request: Request, booster: Any, print_of: str) -> Opened:
-    """Take trees that are in memory."""
-    return _opened(request, booster, json.loads(booster.save_raw("json"))["learner"], print_of)
+    """Take trees that are in memory: all rounds, as the method predict of a booster does."""
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    best, note = best_rounds(learner), ""
+    if best is not None and best < _rounds(learner):
+        note = f"all {_rounds(learner)} rounds count, as Booster.predict does; give booster[:{best}] for the best"
+    return _opened(request, booster, learner, print_of, note)
 
 
-def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Opened:
+def _opened(request: Request, booster: Any, learner: Json, print_of: str, note: str) -> Opened:
     xgboost = needs("xgboost", "xgboost")
     objective = learner["objective"]["name"]
     margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
@@ -51,7 +62,8 @@ def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Ope
     if booster.feature_names is not None:
         inputs.feature_names_in_ = booster.feature_names
     reading, _ = first_that_works(request, readings(request, inputs, bare=True), ask)
-    why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note)))
+    said = positions(request) if reading.by_position and not reading.declared else ""
+    why = "; ".join(filter(None, ("boosted trees have no neurons to look at", reading.note, said, note)))
     opened = request.black_box(
         "XGBoost",
         lambda rows: ask(reading.given(rows)),
@@ -59,8 +71,13 @@ def _opened(request: Request, booster: Any, learner: Json, print_of: str) -> Ope
         probability=objective != "binary:logitraw",
         print_of=print_of,
     )
+    of_frame = reading.of_frame
+    if of_frame is not None:
+        opened = replace(opened, scores_of_frame=lambda table: as_scores(ask(of_frame(table))))
     trees = partial(forest_of, booster, reading.given, opened.model.scores, request.domain, request.tried)
-    return replace(opened.with_trees(trees), inputs=ask if reading.declared else None)
+    places = reading.by_position is True
+    known = replace(opened.with_trees(trees), inputs=ask if reading.declared else None, by_position=places)
+    return with_frames(known, ask, reading)
 
 
 def names(file: File) -> list[str] | None:
@@ -79,6 +96,27 @@ def _checked(request: File) -> tuple[bytes, Json]:
         return content, learner
     except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise request.error(f"not a readable XGBoost model ({one_line(error)})") from None
+
+
+def best_rounds(learner: Json) -> int | None:
+    """Return after how many rounds early stopping has found a model best; None without it, or for a linear model."""
+    best = learner.get("attributes", {}).get("best_iteration")
+    return None if best is None or "trees" not in _model(learner) else int(best) + 1
+
+
+def _rounds(learner: Json) -> int:
+    return len(_model(learner)["iteration_indptr"]) - 1
+
+
+def _cut(learner: Json, rounds: int) -> None:
+    """Leave out the trees of later rounds; a slice of a booster would lose its categories."""
+    booster, model = learner["gradient_booster"], _model(learner)
+    ends = model["iteration_indptr"][: rounds + 1]
+    model["iteration_indptr"] = ends
+    model["trees"], model["tree_info"] = model["trees"][: ends[-1]], model["tree_info"][: ends[-1]]
+    model["gbtree_model_param"]["num_trees"] = str(ends[-1])
+    if "weight_drop" in booster:  # of trees some of which are dropped in training
+        booster["weight_drop"] = booster["weight_drop"][: ends[-1]]
 
 
 def _model(learner: Json) -> Json:
@@ -118,6 +156,9 @@ def _check(learner: Json, source: str) -> None:
     rounds = model.get("iteration_indptr", [])
     if rounds:
         _check_offsets("the rounds", rounds, len(trees))
+    best = best_rounds(learner)
+    if best is not None and not 1 <= best < max(2, len(rounds)):
+        raise ValueError("its best round does not exist")
     if cats := model.get("cats"):
         _check_categories(cats)
 

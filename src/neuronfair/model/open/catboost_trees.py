@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.errors import ModelError, needs
+from neuronfair.apart import Unreadable, read_apart
+from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.model.forest import Link, Tree
 
 LINKS: dict[str, Link] = {
@@ -26,18 +27,28 @@ Json = dict[str, Any]
 def trees_of_catboost(model: Any) -> tuple[list[Tree], list[float], Link]:
     """Return the trees of CatBoost. A category is the number that CatBoost makes of its text (`Hashed`)."""
     told = _told(model)
+    try:
+        return _read(told)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise ModelError(
+            f"what CatBoost tells of its trees is not understood ({type(error).__name__}: {one_line(error)})"
+        ) from error
+
+
+def _read(told: Json) -> tuple[list[Tree], list[float], Link]:
     columns = {
         split: [one["flat_feature_index"] for one in told["features_info"].get(kind, [])]
         for split, kind in (("FloatFeature", "float_features"), ("OneHotFeature", "categorical_features"))
     }
-    empty = [
-        one["nan_value_treatment"] == "AsTrue" and one["flat_feature_index"]
+    empty = {  # the columns whose empty cells count as larger than every number
+        one["flat_feature_index"]
         for one in told["features_info"].get("float_features", [])
-    ]
+        if one["nan_value_treatment"] == "AsTrue"
+    }
     scale, base = told["scale_and_bias"]
     bases = np.atleast_1d(np.array(base, dtype=np.float64))
     grown = [_oblivious(tree, len(bases)) for tree in told.get("oblivious_trees", [])] or told.get("trees", [])
-    trees = [_tree(tree, columns, set(empty) - {False}, scale, len(bases)) for tree in grown]
+    trees = [_tree(tree, columns, empty, scale, len(bases)) for tree in grown]
     loss = told["model_info"]["params"]["loss_function"]["type"]
     return trees, bases.tolist(), LINKS.get(loss, "none")
 
@@ -55,8 +66,7 @@ class Hashed:
         texts = {str(text) for column in kinds for text in cells[:, column]}
         if not texts <= self._known.keys():
             pool = needs("catboost", "catboost").Pool(table, cat_features=sorted(kinds))
-            told = _told(self._model, pool)["features_info"]["cat_features_hash"]
-            self._known |= {one["value"]: float(one["hash"]) for one in told}
+            self._known |= _hashes(self._model, pool)
         numbers = np.empty(cells.shape)
         for column in range(cells.shape[1]):
             own = [self._known[str(cell)] for cell in cells[:, column]] if column in kinds else cells[:, column]
@@ -64,12 +74,22 @@ class Hashed:
         return numbers
 
 
-def _told(model: Any, pool: Any = None) -> Json:
+def _told(model: Any) -> Json:
+    """Return a model as JSON, which is written in another process: a damaged one can end it."""
+    try:
+        told: Json = json.loads(read_apart("catboost_json", bytes(model._serialize_model()), "a CatBoost model"))
+    except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
+        raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None
+    return told
+
+
+def _hashes(model: Any, pool: Any) -> dict[str, float]:
+    """Return the number that CatBoost makes of each category in a pool."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json", pool=pool)
-        told: Json = json.loads(path.read_bytes())
-    return told
+        told = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
+    return {one["value"]: float(one["hash"]) for one in told}
 
 
 def _oblivious(tree: Json, outputs: int) -> Json:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.model.open.frames import spelling
 
 SHOWN = 8  # class names in a note
+REST = "another answer"  # the class of an answer that was not met when the model was opened
 
 
 def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int] | None:
-    """Return for each class of the domain its place among the model's classes; None if they are named otherwise."""
+    """Return for each class of the domain its place among the model's classes; None if they are named otherwise.
+
+    The same texts first, so that classes 1, "01" and True can stand side by side; then the same numbers.
+    """
     if classes is None or domain.target is None:
         return None
-    names = [_name(c) for c in classes]
-    wanted = [_name(c) for c in domain.target.classes]
-    return [names.index(c) for c in wanted] if sorted(names) == sorted(wanted) else None
+    for name in (_text, _number):
+        names, wanted = [name(c) for c in classes], [name(c) for c in domain.target.classes]
+        if sorted(names) == sorted(wanted) and len(set(names)) == len(names):
+            return [names.index(c) for c in wanted]
+    return None
 
 
 def by_position(domain: TableDomain, classes: Sequence[Any] | None) -> str:
@@ -42,14 +51,70 @@ def ordered(scores: np.ndarray, order: list[int] | None) -> np.ndarray:
     return scores[:, order]
 
 
+@dataclass(frozen=True)
+class Labels:
+    """The labels that a model answers with, in the order of the domain's classes, if they are these."""
+
+    names: tuple[str, ...]
+    note: str = ""
+    unassessed: str = ""  # why they cannot be compared with the labels of the table
+
+    def scores(self, answers: np.ndarray) -> np.ndarray:
+        """Return 1 for the class that each answer names and 0 for the others: (n, classes)."""
+        known = {answer: self._place(answer) for answer in dict.fromkeys(answers.tolist())}
+        chosen = np.array([known[answer] for answer in answers.tolist()])
+        if (chosen < 0).any():
+            raise ModelError(f"answers {answers[chosen < 0].tolist()[0]!r}, which is none of {_listed(self.names)}")
+        return np.asarray(np.eye(len(self.names))[chosen])
+
+    def _place(self, answer: Any) -> int:
+        """Return the class that an answer names: by its text, or else as a number; -1 if there is none."""
+        places = {_number(name): number for number, name in enumerate(self.names)}
+        places |= {name: number for number, name in enumerate(self.names)}
+        return places.get(_text(answer), places.get(_number(answer), places.get(REST, -1)))
+
+
+def labels_of(domain: TableDomain, answers: np.ndarray) -> Labels | None:
+    """Return the labels among some answers of a model, (n,); None if they are scores, or 0 and 1, which are as good.
+
+    Texts are labels. Numbers are if they are names of the domain's classes, or two whole numbers such as -1 and 1.
+    """
+    if answers.ndim != 1:
+        return None
+    classes = () if domain.target is None else tuple(map(_text, domain.target.classes))
+    wanted = Labels(classes, "it answers with the names of classes")
+    distinct = list(dict.fromkeys(answers.tolist()))
+    known = sorted({_number(answer) for answer in distinct}, key=_place)
+    are_classes = all(wanted._place(answer) >= 0 for answer in distinct)
+    if answers.dtype.kind in "biuf":
+        if set(known) <= {"0", "1"} or answers.dtype.kind == "b":
+            return None
+        whole = answers.dtype.kind in "iu" or not set(known) - {"-1", "1"}
+        if not are_classes and not (whole and len(known) == 2):
+            return None
+    if are_classes:
+        return wanted
+    why = f"it answers {_listed(known)}, and the classes of the target are {_listed(classes)}" if classes else ""
+    return Labels((*known, REST), why or f"it answers {_listed(known)}", why)
+
+
+def _place(name: str) -> tuple[bool, float, str]:
+    """Sort numbers by size, before all texts."""
+    try:
+        return False, float(name), name
+    except ValueError:
+        return True, 0.0, name
+
+
 def _listed(classes: Sequence[Any]) -> str:
     return ", ".join(str(c) for c in classes[:SHOWN]) + (", …" if len(classes) > SHOWN else "")
 
 
-def _name(thing: Any) -> str:
+def _text(thing: Any) -> str:
+    return str(thing).strip()
+
+
+def _number(thing: Any) -> str:
     """Return a class as text, so that 1, 1.0, True and "1" are one."""
-    text = str(thing).strip()
-    try:
-        return f"{float({'True': '1', 'False': '0'}.get(text, text)):g}"
-    except ValueError:
-        return text
+    text = _text(thing)
+    return spelling({"True": "1", "False": "0"}.get(text, text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from neuronfair.model.open.opened import File
 
 # Where fitted models keep the names of their inputs: scikit-learn and XGBoost, LightGBM, CatBoost, boosters themselves.
 _NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
+CONSTANTS = ("const", "Intercept")  # what statsmodels calls a column of ones
 # Where others keep the fitted model that is given the rows.
 _INSIDE = ("best_estimator_",)
 # Of several alike, all or the first.
@@ -29,6 +31,9 @@ WRAPPERS = {
     "VotingRegressor": "estimators_",
     "StackingClassifier": "estimators_",
     "StackingRegressor": "estimators_",
+    "ThresholdOptimizer": "estimator_",  # of Fairlearn, as the next two
+    "ExponentiatedGradient": "predictors_",
+    "GridSearch": "predictors_",
 }
 
 
@@ -88,12 +93,17 @@ def input_names(model: Any) -> list[str] | None:
         return single_columns((tensor.name, tensor.shape[1:]) for tensor in _said(model, "inputs") or ())
     if isinstance(model, nn.Module):
         return None
+    if inspect.ismethod(model):
+        return input_names(model.__self__)
     if _said(model, "transformers_") is not None:
         return _transformed(model)
     for parts in _parts(model):
         every = [names for names in map(input_names, parts) if names is not None]
         if every and len(every) == len(parts):  # a part without a pipeline reads all columns, in the right order
             return list(dict.fromkeys(name for names in sorted(every, key=len, reverse=True) for name in names))
+    exogenous = _said(_said(model, "model"), "exog_names")
+    if exogenous is not None and not hasattr(model.model, "formula"):  # of statsmodels
+        return [name for name in exogenous if name not in CONSTANTS]
     for name in _NAMES:
         said = _said(model, name)
         said = said() if name == "feature_name" and callable(said) else said  # of a booster of LightGBM
@@ -142,7 +152,7 @@ def _parts(model: Any) -> Iterator[list[Any]]:
     for place in (*_INSIDE, *filter(None, [WRAPPERS.get(type(model).__name__)])):
         part = _said(model, place)
         if part is not None and _said(model, "passthrough") is not True:  # then the last model is given all columns too
-            yield part if isinstance(part, list) else [part]
+            yield list(part) if isinstance(part, list) or hasattr(part, "iloc") else [part]
 
 
 def _said(model: Any, what: str) -> Any:

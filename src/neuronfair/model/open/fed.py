@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.limits import check_size
+from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.layers import ACTIVATIONS, evaluating, with_functions_as_modules
 from neuronfair.model.open.feeds import Feed
@@ -99,9 +100,9 @@ class Fed(nn.Module):
         """Return what the network computes for encoded rows."""
         parts = self.inputs(x).split(self._widths, 1)
         inputs = [
-            part.reshape(len(x), *shape)
+            part.reshape(x.shape[0], *shape)
             if dtype.is_floating_point
-            else part.detach().round().to(dtype).reshape(len(x), *shape)
+            else part.detach().round().to(dtype).reshape(x.shape[0], *shape)
             for part, (shape, dtype) in zip(parts, self._kinds, strict=True)
         ]
         if self.looked_up is None or not (torch.is_grad_enabled() and x.requires_grad):
@@ -129,11 +130,19 @@ class Direct:
 
     def given(self, rows: Tensor) -> list[Tensor]:
         """Return the inputs of rows, where the network computes."""
-        return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in self.feed.given(rows)]
+        return self._here(self.feed.given(rows))
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return what the network computes for rows."""
         return torch.cat([self._run(self.given(part)).detach().cpu() for part in torch.split(rows, ROWS_PER_PASS)])
+
+    def scores_of_frame(self, table: Any) -> np.ndarray:
+        """Return what the network computes for a DataFrame of original cells."""
+        assert self.feed.of_frame is not None
+        return as_scores(self._run(self._here(self.feed.of_frame(table))).detach().cpu().numpy())
+
+    def _here(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in inputs]
 
     def reads_all(self, rows: Tensor) -> bool:
         """Return whether each attribute makes a difference: a network that leaves one out was made for others."""
@@ -220,6 +229,7 @@ def learned(request: Request, direct: Direct) -> tuple[TableEncoding, Fed]:
         except Exception:  # its forward() cannot be followed, so its layers stay unknown
             inner = direct.inner
     fed = Fed(inner, direct.feed, inputs, sites, made)
+    fed.inputs.found_by_asking = direct.feed.asked
     for part in filter(None, (fed.inputs, fed.looked_up)):  # which alone are ours to change
         part.to(direct.device, direct.dtype)
     return encoding, fed

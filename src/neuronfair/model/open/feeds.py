@@ -56,6 +56,8 @@ class Feed:
     given: Callable[[Tensor], list[Tensor]]
     names: tuple[str, ...] = ()
     note: str = ""
+    asked: str | None = None  # what makes them, where that may be any program
+    of_frame: Callable[[Any], list[Tensor]] | None = None  # the same of a DataFrame of original cells
 
     def call(self, module: nn.Module, inputs: Sequence[Tensor]) -> Any:
         """Return what a module computes from inputs."""
@@ -73,28 +75,34 @@ def by_domain(request: Request) -> Feed:
 
 def by_preprocess(request: Request) -> Feed:
     """Return what the user's own function makes of the table."""
-    function, frames = request.preprocess, Frames(request.domain)
+    function, frames = request.preprocess, Frames(request.domain, types=request.types)
     assert function is not None
 
-    def made(rows: Tensor) -> Any:
+    def made(table: Any) -> Any:
         try:
-            return function(frames.of_rows(rows))
+            return function(table)
         except Exception as error:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
-    first = made(request.tried[:2])
+    first = made(frames.of_rows(request.tried[:2]))
     names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 
-    def given(rows: Tensor) -> list[Tensor]:
-        parts = made(rows)
+    def given(table: Any) -> list[Tensor]:
+        parts = made(table)
         if names:
             parts = [parts[name] for name in names]
         tensors = [_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
-        if odd := [tuple(t.shape) for t in tensors if t.dim() == 0 or len(t) != len(rows)]:
-            raise request.error(f"preprocess was given {len(rows)} rows and made a tensor of shape {odd[0]} of them")
+        if odd := [tuple(t.shape) for t in tensors if t.dim() == 0 or len(t) != len(table)]:
+            raise request.error(f"preprocess was given {len(table)} rows and made a tensor of shape {odd[0]} of them")
         return tensors
 
-    return Feed(given, names, "rows go through preprocess")
+    return Feed(
+        lambda rows: given(frames.of_rows(rows)),
+        names,
+        "rows go through preprocess",
+        "the function preprocess",
+        lambda table: given(frames.of_frame(table)),
+    )
 
 
 def _tensor(request: Request, part: Any) -> Tensor:

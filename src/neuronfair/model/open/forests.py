@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, one_line
+from neuronfair.limits import TooLarge
 from neuronfair.model.forest import Forest, Link, Tree, forest
 from neuronfair.model.open.catboost_trees import Hashed, trees_of_catboost
 from neuronfair.model.open.trees import entries
 
 MOST_CLASSES = 6  # whose order is looked for
+EMPTIED = 64  # rows that are tried with an empty cell, for each column that may have one
 AGREE = 1e-5  # how close the scores must be to the model's own
 Told = tuple[list[Tree], list[float], Link]  # trees, what is added to their sum, and what makes scores of it
 
@@ -32,16 +34,31 @@ def forest_of(
     """Return the trees of a fitted model over codes.
 
     `given` makes of rows what the model itself is given, and `ask` its scores, which the trees must reproduce on the
-    tried rows.
+    tried rows, and on some of them with an empty cell in each column that may have one.
     """
     name = type(final).__name__
     if name == "Booster":
         name += f" of {type(final).__module__.partition('.')[0]}"
     if name not in _READERS:
         raise ModelError(f"the trees of {name} are not known here")
+    try:
+        return _reproduced(final, name, given, ask, domain, tried)
+    except TooLarge as error:  # the model can still be asked
+        raise ModelError(f"its trees are too large ({one_line(error)})") from error
+
+
+def _reproduced(
+    final: Any,
+    name: str,
+    given: Callable[[Tensor], Any],
+    ask: Callable[[Tensor], Any],
+    domain: TableDomain,
+    tried: Tensor,
+) -> Forest:
     trees, base, link = _READERS[name](final)
     before = Hashed(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
     features = partial(_numbers, given, before)
+    tried = torch.cat([tried, *_emptied(domain, tried)])
     scores = torch.from_numpy(np.asarray(ask(tried), dtype=np.float64).reshape(len(tried), -1))
     made = forest(trees, features, domain, tried[0], base, link)
     for matrix, end in _arrangements(len(base), link, scores.shape[1]):
@@ -49,6 +66,15 @@ def forest_of(
         if torch.allclose(arranged.scores(tried), scores, rtol=AGREE, atol=AGREE):
             return arranged
     raise ModelError("its scores could not be reproduced from its trees")
+
+
+def _emptied(domain: TableDomain, rows: Tensor) -> Iterator[Tensor]:
+    """Yield rows with an empty cell in one column after the other: a table may have too few to notice an error."""
+    for column, attribute in enumerate(domain.attributes):
+        if attribute.empty is not None:
+            emptied = rows[:EMPTIED].clone()
+            emptied[:, column] = attribute.empty
+            yield emptied
 
 
 def _numbers(given: Callable[[Tensor], Any], before: Any, rows: Tensor) -> npt.NDArray[np.float64]:
@@ -170,9 +196,8 @@ def _xgboost(model: Any) -> Told:
     outputs = max(1, int(said["num_class"]))
     trees = []
     best = getattr(model, "best_iteration", None) if hasattr(model, "early_stopping_rounds") else None
-    for number, told in enumerate(inner["trees"]):
-        if best is not None and number >= (best + 1) * outputs:
-            break
+    last = len(inner["trees"]) if best is None else inner["iteration_indptr"][best + 1]
+    for number, told in enumerate(inner["trees"][:last]):
         left = np.array(told["left_children"])
         leaf = left < 0
         limit = np.array(told["split_conditions"], dtype=np.float32).astype(np.float64)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, MISSING_CELLS, Attribute
+from neuronfair.domain.files import ColumnType
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
@@ -21,8 +24,26 @@ class Column:
 
     def __init__(self, attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> None:
         self._attribute, self._lookup = attribute, lookup  # the cells of `content`, in its order
+        self._content = content
         self._codes = np.array(list(content))
         self._order = np.argsort(self._codes)
+
+    def of_cells(self, cells: Any) -> Any:
+        """Return original cells, a Series, as the model is given them: labels spelled as it knows them."""
+        attribute, empty = self._attribute, cells.isna()
+        if not attribute.values:
+            return cells.array
+        labels = {label: code for code, label in enumerate(attribute.values)} | dict(attribute.extra)
+        spelled = {label: self._content[code] for label, code in labels.items() if code in self._content}
+        distinct = cells.astype(object).unique()
+        made = {cell: spelled.get(as_text(cell), cell) for cell in distinct if cell == cell and cell is not None}
+        code = int(attribute.codes([None])[0]) if attribute.missing is not None and empty.any() else None
+        filled = np.nan if code is None else self._content.get(code, np.nan)
+        same = all(spelled is cell for cell, spelled in made.items()) and filled != filled
+        if same and not hasattr(self._lookup, "categories"):
+            return cells.array
+        given = cells.astype(object).map(made).where(~empty, filled)
+        return given.astype(self._lookup.dtype).array if _holds(self._lookup, given) else given.infer_objects().array
 
     def of(self, codes: np.ndarray) -> Any:
         """Return the cells of codes; one that stands for nothing is an empty cell."""
@@ -49,8 +70,8 @@ class TypedColumn:
         texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
         self._content = cells(attribute, texts if categories is None else categories)
         self._kind = None if categories is None else self._pandas.CategoricalDtype(list(categories))
-        self._named = {spelling(category): category for category in categories or ()}
-        if self._named and not any(spelling(cell) in self._named for cell in self._content.values()):
+        self._known = _Categories(categories or ())
+        if categories and not any(_is_known(self._known.of(cell)) for cell in self._content.values()):
             raise ModelError(
                 f"none of the values of '{attribute.name}' is a category that the model knows. "
                 f"{did_you_mean(str(next(iter(self._content.values()))), map(str, categories or ()))}"
@@ -62,8 +83,17 @@ class TypedColumn:
         values = [self._cell(code) for code in distinct.tolist()]
         if self._kind is None:
             return np.array([str(value) for value in values], dtype=object)[inverse]
-        known = [self._named.get(spelling(value), np.nan) for value in values]
+        known = [self._known.of(value) for value in values]
         return self._pandas.Categorical(known, dtype=self._kind).take(inverse)
+
+    def of_cells(self, cells: Any) -> Any:
+        """Return original cells, a Series, in the same way."""
+        numbers, distinct = self._pandas.factorize(cells.astype(object), use_na_sentinel=False)
+        if self._kind is None:
+            texts = [as_text(np.nan if self._pandas.isna(value) else value) for value in distinct]
+            return np.array(texts, dtype=object)[numbers]
+        known = [self._known.of(value) for value in distinct]
+        return self._pandas.Categorical(known, dtype=self._kind).take(numbers)
 
     def _cell(self, code: int) -> Any:
         beyond = np.nan if self._attribute.values else self._attribute.value(code)
@@ -76,7 +106,9 @@ class Frames:
     Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell becomes empty again.
     `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column: they tell how the
     labels were spelled when they were fitted, if otherwise than in the domain. `categorical` gives text as categories.
-    `typed` are columns that are given as just these categories, or as texts where there is no list of them.
+    `typed` are columns that are given as just these categories, or as texts where there is no list of them. `types` are
+    those of the table that the rows came from: what its columns were called, their dtypes, and the cells of labels.
+    `dates` gives dates as such that were texts in the table.
     """
 
     def __init__(
@@ -87,8 +119,11 @@ class Frames:
         *,
         categorical: bool = False,
         typed: Mapping[str, Sequence[Any] | None] | None = None,
+        types: Mapping[str, ColumnType] | None = None,
+        dates: bool = False,
     ) -> None:
         self._pandas = needs("pandas", "sklearn")
+        types = types or {}
         self.columns = tuple(domain.names if columns is None else columns)
         own = set(domain.names)
         for name in self.columns:
@@ -103,19 +138,29 @@ class Frames:
             if typed is not None and name in typed:
                 self._cells.append((place, TypedColumn(domain.attributes[place], typed[name])))
                 continue
-            content = cells(domain.attributes[place], (known or {}).get(name, ()))
-            lookup = self._pandas.Series(list(content.values()))
+            attribute, own_type = domain.attributes[place], types.get(name, ColumnType(name))
+            content = cells(attribute, (known or {}).get(name, ()))
+            content = _as_they_came(attribute, content, own_type)
+            dtype = np.dtype("datetime64[ns]") if dates and attribute.date is not None else own_type.dtype
+            lookup = _with_dtype(self._pandas.Series(list(content.values())), dtype)
             if categorical and lookup.dtype.kind not in "iufb":
                 lookup = lookup.astype("category")
-            self._cells.append((place, Column(domain.attributes[place], content, lookup.array)))
+            self._cells.append((place, Column(attribute, content, lookup.array)))
+        self._labels = [types[name].label if name in types else name for name in self.columns]
 
     def of_rows(self, rows: Tensor | np.ndarray) -> Any:
         """Return rows of codes as a table; a code that stands for nothing becomes an empty cell."""
         codes = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
-        table = {
-            name: cells.of(codes[:, place]) for name, (place, cells) in zip(self.columns, self._cells, strict=True)
-        }
-        return self._pandas.DataFrame(table, columns=list(self.columns))
+        return self._table([cells.of(codes[:, place]) for place, cells in self._cells])
+
+    def of_frame(self, table: Any) -> Any:
+        """Return a table of original cells as the model is given it; its columns have the names of the attributes."""
+        return self._table([made.of_cells(table[n]) for n, (_, made) in zip(self.columns, self._cells, strict=True)])
+
+    def _table(self, columns: Sequence[Any]) -> Any:
+        table = self._pandas.DataFrame(dict(enumerate(columns)))
+        table.columns = self._labels
+        return table
 
 
 def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
@@ -154,12 +199,77 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     return found
 
 
-def spelling(cell: Any) -> str:
-    """Return a cell as text, so that 1, 1.0 and "1" are one."""
+def _as_they_came(attribute: Attribute, content: dict[int, Any], own: ColumnType) -> dict[int, Any]:
+    """Return the cells of labels as they stood in a table that has types: 1, "1" and True are not the same there."""
+    if not attribute.values:
+        return content
+    labels = {code: label for label, code in attribute.extra.items()} | dict(enumerate(attribute.values))
+    return {code: own.cells.get(labels.get(code, ""), cell) for code, cell in content.items()}
+
+
+def _with_dtype(cells: Any, dtype: Any) -> Any:
+    """Return cells, a Series, with the dtype that they had in the table, if it can hold them: no int holds a gap."""
+    if dtype is None or cells.dtype == dtype:
+        return cells
     try:
-        return str(cell) if isinstance(cell, bool) else f"{float(cell):.15g}"
-    except (ValueError, OverflowError):
-        return str(cell).strip()
+        if dtype.kind == "m":  # durations are read as seconds
+            return needs("pandas", "sklearn").to_timedelta(cells, unit="s").astype(dtype)
+        return needs("pandas", "sklearn").to_datetime(cells).astype(dtype) if dtype.kind == "M" else cells.astype(dtype)
+    except (TypeError, ValueError):
+        return cells
+
+
+def _holds(lookup: Any, cells: Any) -> bool:
+    """Return whether an array of categories, or of another type, has a place for each of some cells."""
+    known = set(lookup.categories if hasattr(lookup, "categories") else ())
+    return bool(known) and all(cell in known for cell in cells.dropna().unique())
+
+
+def as_text(cell: Any) -> str:
+    """Return a cell as the text that a table in memory is read as."""
+    text = str(cell).strip()
+    return text if isinstance(cell, str) else text.removesuffix(".0")
+
+
+def spelling(cell: Any) -> str:
+    """Return a cell as text, so that 1, 1.0 and "1" are one, and two different numbers never.
+
+    >>> spelling(1.0), spelling("1"), spelling(-0.0), spelling(1000001), spelling(True), spelling("1e16")
+    ('1', '1', '0', '1000001', 'True', '1E+16')
+    """
+    text = str(cell).strip()
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
+    if not number.is_finite():
+        return text.casefold()
+    exact = Context(prec=max(1, len(number.as_tuple().digits)), Emax=MAX_EMAX, Emin=MIN_EMIN)
+    return str(number.normalize(exact)) if number else "0"
+
+
+class _Categories:
+    """The categories that a model knows, found by a cell: the same number, or the only one that rounds to it.
+
+    A domain has the numbers of a table to twelve digits, and a model may know 0.30000000000000004.
+    """
+
+    def __init__(self, categories: Sequence[Any]) -> None:
+        self._exact = {spelling(category): category for category in categories}
+        rounded = [(_rounded(category), category) for category in categories if isinstance(category, float)]
+        count = Counter(number for number, _ in rounded)
+        self._near = {number: category for number, category in rounded if count[number] == 1}
+
+    def of(self, cell: Any) -> Any:
+        """Return the category of a cell, NaN if there is none."""
+        found = self._exact.get(spelling(cell))
+        if found is None and isinstance(cell, (int, float)):
+            found = self._near.get(_rounded(cell))
+        return np.nan if found is None else found
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.12g}")  # as `Attribute.value`
 
 
 def _as_numbers(labels: Sequence[str]) -> dict[str, int | float]:
@@ -168,4 +278,16 @@ def _as_numbers(labels: Sequence[str]) -> dict[str, int | float]:
         numbers = {label: float(label) for label in labels}
     except ValueError:
         return {}
-    return {label: int(n) if n.is_integer() and "." not in label else n for label, n in numbers.items()}
+    return {label: _whole(label) if n.is_integer() and "." not in label else n for label, n in numbers.items()}
+
+
+def _whole(label: str) -> int:
+    """Return a whole number of any length; a float has sixteen digits only."""
+    try:
+        return int(label)
+    except ValueError:  # "1e3"
+        return int(float(label))
+
+
+def _is_known(category: Any) -> bool:
+    return category is not np.nan

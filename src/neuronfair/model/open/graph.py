@@ -84,6 +84,8 @@ class Graph(nn.Module):
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
         inputs = (*inputs, *(named[name] for name in self.given[len(inputs) :]))
+        if torch.compiler.is_exporting():  # its operators are read, and nothing is computed
+            return self._run(inputs)
         # What is looked up by whole numbers has a gradient, too.
         graded = torch.is_grad_enabled() and any(x.requires_grad or not x.is_floating_point() for x in inputs)
         self._need(inputs).check(gradients=graded, double=any(x.dtype == torch.float64 for x in inputs))
@@ -182,11 +184,6 @@ def names_in(arguments: Any) -> Iterator[str]:
             waiting.extend(value)
         elif isinstance(value, Mapping):
             waiting.extend(value.values())
-
-
-def renamed(arguments: Any, now: Mapping[str, str]) -> Any:
-    """Return arguments in which some values are called by other names."""
-    return _filled(arguments, {name: Ref(now.get(name, name)) for name in names_in(arguments)}) if now else arguments
 
 
 def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:

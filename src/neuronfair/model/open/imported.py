@@ -5,27 +5,29 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.errors import did_you_mean, needs, one_line
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import keras_file, scikit
+from neuronfair.model.open.asked import known_by_answers, open_function, source_code
 from neuronfair.model.open.columns import input_names
-from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.inputs import open_module
 from neuronfair.model.open.opened import File, Opened, Request
 from neuronfair.model.weights import fingerprint, read_safetensors
-
-DIGITS = 6  # of the answers that a function is known by
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
@@ -57,16 +59,25 @@ def open_object(request: Request, thing: Any) -> Opened:
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
-        found = _answering(request, thing.ask, thing.ask, "a function shows nothing of itself")
-        return replace(found, inputs=thing.inputs)
+        why, code = "a function shows nothing of itself", source_code(thing.ask)
+        found = request.black_box("Python function", thing.ask, why, print_of=code)
+        return replace(known_by_answers(request, found, thing.ask), inputs=thing.inputs)
     if scikit.is_estimator(thing):
-        content = needs("joblib", "sklearn").hash(thing)
-        return scikit.open_estimator(request, thing, hashlib.sha256(content.encode()).hexdigest())
+        return scikit.open_estimator(request, thing, _print_of(thing))
     if not callable(thing):
         raise request.error(
             f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
         )
-    return _function(request, thing)
+    return open_function(request, thing)
+
+
+def _print_of(estimator: Any) -> str | None:
+    """Return the fingerprint of a fitted model; None if it holds what cannot be pickled, as a lock or a lambda."""
+    try:
+        content = needs("joblib", "sklearn").hash(estimator)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def names(file: File) -> list[str] | None:
@@ -76,14 +87,13 @@ def names(file: File) -> list[str] | None:
 
 
 def imported(request: File, what: str) -> Any:
-    """Return what `package.module:name` stands for; the folder that the user is in is importable."""
+    """Return what `package.module:name` stands for; its module may lie in the working folder."""
     module_name, _, name = what.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    _check_clear(request, module_name.partition(".")[0])
     importlib.invalidate_caches()
     try:
-        found: Any = importlib.import_module(module_name)
+        with _WORKING_FOLDER.open(Path.cwd()):
+            found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # importing runs the user's own code
         raise request.error(
             f"'{module_name}' cannot be imported ({type(error).__name__}: {one_line(error)})"
@@ -94,6 +104,76 @@ def imported(request: File, what: str) -> Any:
             raise request.error(f"there is no '{part}' in it. {did_you_mean(part, public)}")
         found = getattr(found, part)
     return found
+
+
+def _check_clear(request: File, name: str) -> None:
+    """Refuse a module of the working folder that has the name of a package, which is imported elsewhere."""
+    here = PathFinder.find_spec(name, [str(Path.cwd())])
+    if here is None or not here.has_location:  # not there, or a folder without code of its own
+        return
+    known = getattr(sys.modules.get(name), "__spec__", None)
+    other = known or PathFinder.find_spec(name, [place for place in sys.path if not _is_here(place)])
+    if other is not None and other.origin != here.origin:
+        raise request.error(
+            f"'{name}' is {here.origin}, and also the name of the package {other.origin}. Rename the file of your own"
+        )
+
+
+def _is_here(place: str) -> bool:
+    return Path(place).resolve() == Path.cwd().resolve()
+
+
+class _WorkingFolder(MetaPathFinder):
+    """Finds modules in the folder that the user stood in, for the user's own modules alone.
+
+    Were it on `sys.path`, a file such as pandas.py in that folder would be taken for the package whenever this program
+    or a library imports it. It comes last, so that an installed package goes before a file of the same name.
+    """
+
+    def __init__(self) -> None:
+        self._folders: list[Path] = []
+        self._opened: list[Path] = []  # while the module that the user has named is imported itself
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator[None]:
+        """Let the next import find a module in a folder, and from then on the modules in it each other."""
+        folder = folder.resolve()
+        if folder not in self._folders:
+            self._folders.append(folder)
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)
+        self._opened.append(folder)
+        try:
+            yield
+        finally:
+            self._opened.pop()
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Return where a module lies, if one of the folder, or `imported` itself, asks for it."""
+        if path is not None:  # inside a package, which has a place of its own
+            return None
+        asking = _importer()
+        if asking == Path(__file__):
+            folders = self._opened[-1:]
+        else:
+            folders = [folder for folder in self._folders if asking is not None and asking.is_relative_to(folder)]
+        places = [str(folder) for folder in folders]
+        return PathFinder.find_spec(fullname, places) if places else None
+
+
+def _importer() -> Path | None:
+    """Return the file whose code is importing something now; None for code without a file."""
+    frame: FrameType | None = sys._getframe(1)
+    machinery = (importlib.__file__, "<frozen importlib")
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(machinery) and frame.f_code.co_name not in ("find_spec", "_importer"):
+            return None if file.startswith("<") else Path(file).resolve()
+        frame = frame.f_back
+    return None
+
+
+_WORKING_FOLDER = _WorkingFolder()
 
 
 def _takes_nothing(function: Any) -> bool:
@@ -112,39 +192,6 @@ def _load_weights(request: Request, module: nn.Module) -> None:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
         raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
-
-
-def _function(request: Request, function: Any) -> Opened:
-    frames = Frames(request.domain)
-
-    def ask(rows: Tensor) -> Any:
-        table = frames.of_rows(rows)
-        answer = function(table if request.preprocess is None else request.preprocess(table))
-        return answer.detach().cpu().numpy() if isinstance(answer, torch.Tensor) else answer
-
-    why = "a Python function shows nothing of itself; it is given tables of labels and numbers"
-    return _answering(request, function, ask, why)
-
-
-def _answering(request: Request, function: Any, ask: Callable[[Tensor], Any], why: str) -> Opened:
-    """Return a function as a black box, known by its source code and by its answers.
-
-    The code alone is not enough: it may read a file or call other functions, which can change. The answers are those
-    to rows that are the same for every table, and in a batch of their own.
-    """
-    found = request.black_box("Python function", ask, why, print_of=source_code(function))
-    scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
-    found.model.rows_forward = 0
-    answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
-    return replace(found, fingerprint=hashlib.sha256(found.fingerprint.encode() + answers).hexdigest())
-
-
-def source_code(function: Any) -> str:
-    """Return the source code of a function, or the name of its type where there is none to read."""
-    try:
-        return inspect.getsource(function)
-    except (TypeError, OSError):
-        return repr(type(function))
 
 
 def _kind(thing: Any) -> str:

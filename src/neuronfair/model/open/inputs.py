@@ -23,7 +23,6 @@ from neuronfair.model.open.feeds import (
     guesses,
     matched,
 )
-from neuronfair.model.open.graph import Graph, check_full_pass
 from neuronfair.model.open.opened import TOLERANCE, Opened, Request
 from neuronfair.model.open.preprocessing import NotLinear
 from neuronfair.model.weights import fingerprint
@@ -38,13 +37,14 @@ def open_fed(
     """
     direct = Direct(inner, feed)
     known = fingerprint(inner)
+    of_frame = None if feed.of_frame is None else direct.scores_of_frame
     try:
         encoding, module = learned(request, direct)
         module.training = inner.training
         opened = request.white_box(kind, module, encoding=encoding, note=feed.note)
         same = request.reproduced(opened, direct.scores) and (ask is None or request.reproduced(opened, ask))
         if opened.white_box and same:
-            return replace(opened, fingerprint=known)
+            return replace(opened, fingerprint=known, original=ask or direct.scores, scores_of_frame=of_frame)
         why = (
             "its scores could not be reproduced in torch"
             if opened.white_box
@@ -52,7 +52,9 @@ def open_fed(
         )
     except NotLinear as reason:
         why = str(reason)
-    return request.black_box(kind, ask or direct.scores, "; ".join(filter(None, (why, feed.note))), print_of=known)
+    why = "; ".join(filter(None, (why, feed.note)))
+    opened = request.black_box(kind, ask or direct.scores, why, print_of=known)
+    return opened if ask is not None else replace(opened, scores_of_frame=of_frame)
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
@@ -83,16 +85,6 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
     if any(s.shape != scores.shape or not torch.allclose(s, scores, TOLERANCE, TOLERANCE) for _, s in others):
         raise request.error(f"takes {', '.join(names)}, which fit the domain in several ways. {REMEDY}")
     return open_fed(request, kind, module, feed)
-
-
-def open_graph(request: Request, kind: str, graph: Graph, inputs: Sequence[Input]) -> Opened:
-    """Return a graph from a file as it can be fed; what it takes is measured before anything is computed."""
-    feed = graph_feed(request, inputs)
-    if feed is None:
-        check_full_pass(request, graph)
-        return open_module(request, kind, graph)
-    check_full_pass(request, graph, feed.given(request.drawn[:1]))
-    return open_fed(request, kind, graph, feed)
 
 
 def graph_feed(

@@ -1,8 +1,9 @@
-"""Keras 3 models: ordinary layers, joined in any way, become torch modules, others black boxes."""
+"""Keras models: ordinary layers, joined in any way, become torch modules, others black boxes."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -73,12 +74,16 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
             return request.black_box("Keras", ask, why, print_of=known)
         except ModelError as error:
             raise ModelError(f"{error}; and {why}") from error
-    if feed is not None:
+    if feed is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
+        said = "not compared with Keras itself, which takes text with TensorFlow only"
+        opened = open_fed(request, "Keras", graph, replace(feed, note="; ".join(filter(None, (feed.note, said)))))
+    elif feed is not None:
         opened = open_fed(request, "Keras", graph, feed, ask=ask)
     else:
         opened = open_module(request, "Keras", graph)
         if not request.reproduced(opened, ask):
             return request.black_box("Keras", ask, "its scores could not be reproduced in torch", print_of=known)
+        opened = replace(opened, original=ask)
     return opened if known is None else replace(opened, fingerprint=known)
 
 
@@ -131,11 +136,46 @@ def _checked(request: File) -> bytes:
             files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
             content, weights = repacked(files), files["model.weights.h5"]
         read_apart("hdf5", weights, request.source)
+        if content is request.content:
+            content = _renewed(content)
     except TooLarge:
         raise
     except Exception as error:  # a damaged archive can fail anywhere in the reader
         raise request.error(f"not a readable Keras file ({one_line(error)})") from error
     return content
+
+
+def _renewed(content: bytes) -> bytes:
+    """Return an HDF5 file that Keras 1 or 2 has written, its layers described as Keras 3 reads them."""
+    held = io.BytesIO(content)
+    with needs("h5py", "keras").File(held, "r+") as file:
+        version, config = (_decoded(file.attrs.get(name, "")) for name in ("keras_version", "model_config"))
+        if not version.startswith(("1.", "2.")) or not config:
+            return content
+        file.attrs["model_config"] = json.dumps(json.loads(config, object_hook=_renewed_entry))
+    return held.getvalue()
+
+
+def _renewed_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of the description of an old model: how weights begin plays no part, since they are in the file."""
+    entry = {name: value for name, value in entry.items() if not name.endswith("_initializer")}
+    layers, axis = entry.get("config"), entry.get("axis")
+    if entry.get("class_name") == "Sequential" and isinstance(layers, list):
+        layers = entry["config"] = {"name": "sequential", "layers": layers}
+    if entry.get("class_name") == "Sequential" and isinstance(layers, dict) and layers.get("layers"):
+        first = layers["layers"][0]
+        if first["class_name"] != "InputLayer" and "batch_input_shape" in first["config"]:
+            given = {"name": "given", "batch_shape": first["config"].pop("batch_input_shape"), "dtype": "float32"}
+            layers["layers"].insert(0, {"class_name": "InputLayer", "config": given})
+    if entry.get("class_name") == "Model" and isinstance(layers, dict) and "layers" in layers:
+        entry["class_name"] = "Functional"
+    if isinstance(axis, list) and len(axis) == 1:
+        entry["axis"] = axis[0]
+    return entry
+
+
+def _decoded(attribute: Any) -> str:
+    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
 
 
 def _stood_in(entry: dict[str, Any]) -> dict[str, Any]:

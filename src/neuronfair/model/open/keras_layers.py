@@ -201,7 +201,7 @@ class Reshape(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rows in the new shape."""
-        return x.reshape(len(x), *self.shape)
+        return x.reshape(x.shape[0], *self.shape)
 
 
 _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {

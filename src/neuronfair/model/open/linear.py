@@ -35,13 +35,17 @@ def is_perceptron(final: Any) -> bool:
     return type(final).__name__ in ("MLPClassifier", "MLPRegressor")
 
 
-def networks(request: Request, transform: Transform, final: Any) -> tuple[TableEncoding, list[nn.Sequential]]:
+def networks(
+    request: Request, transform: Transform, final: Any, asked: str | None = None
+) -> tuple[TableEncoding, list[nn.Sequential]]:
     """Return a model and what stands before it as torch modules, and the encoding that they read.
 
-    There are several ways to make answers of the scores of a linear model; whoever calls this compares them.
+    `asked` is what stands before it, or it itself, where that may be any program. There are several ways to make
+    answers of the scores of a linear model; whoever calls this compares them.
     """
     base = torch.zeros_like(request.tried[0])  # no row of the table: with any table the same numbers are found
-    encoding, first = linear_layer(transform, request.domain, base)
+    encoding, first = linear_layer(transform, request.domain, base, every=True)
+    first.found_by_asking = asked
     parts: OrderedDict[str, nn.Module] = OrderedDict(preprocessing=first)
     if is_perceptron(final):
         *hidden, last = [_linear(w, b) for w, b in zip(final.coefs_, final.intercepts_, strict=True)]

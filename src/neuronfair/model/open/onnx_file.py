@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +24,7 @@ from neuronfair.model.open.graph import Graph, Ref, Step, Unsupported, check_ful
 from neuronfair.model.open.inputs import graph_feed, open_fed, open_module
 from neuronfair.model.open.onnx_model import read_model
 from neuronfair.model.open.opened import File, Opened, Request
-from neuronfair.model.open.operators import activation, operator
+from neuronfair.model.open.operators import SHAPED, activation, operator
 
 OLDEST = 9  # the first version of the standard whose operators are those known here
 _FLOATS = {1: torch.float32, 11: torch.float64}
@@ -61,14 +62,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
             f"{request.widths()}, or export the model with a dynamic batch size"
         ) from error
     try:
-        ask, _ = _predictor(request, model, inputs, feed)
-    except ModelError:  # without onnxruntime there is nothing to compare with
-        ask = None
+        ask, said = _predictor(request, model, inputs, feed)[0], ""
+    except ModelError as error:  # without onnxruntime there is nothing to compare with
+        ask, said = None, f"not compared with its source: {one_line(error)}"
     if feed is not None:
-        return open_fed(request, "ONNX", graph, feed, ask=ask)
+        return open_fed(request, "ONNX", graph, replace(feed, note="; ".join(filter(None, (feed.note, said)))), ask=ask)
     opened = open_module(request, "ONNX", graph)
-    if ask is None or request.reproduced(opened, ask):
-        return opened
+    if ask is None:
+        return replace(opened, note=f"{opened.note.removesuffix('.')}; {said}.")
+    if request.reproduced(opened, ask):
+        return replace(opened, original=ask)
     return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
 
 
@@ -111,7 +114,9 @@ def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
         constants = [fixed[name].item() if name in fixed and fixed[name].size == 1 else None for name in node.input]
         part = activation(node.op_type, attributes, constants)
         names = node.input if part is None else node.input[:1]  # bounds and the like are in the part already
-        arguments = tuple(Ref(name) if name else None for name in names)
+        arguments: tuple[Any, ...] = tuple(Ref(name) if name else None for name in names)
+        if node.op_type in SHAPED and len(names) > 1 and names[1] in fixed:  # a shape is a part of the graph
+            arguments, names = (arguments[0], fixed[names[1]].flatten().tolist()), names[:1]
         call = operator(node.op_type, attributes) if part is None else part
         steps.append(Step(node.name or node.output[0], tuple(node.output[:1]), call, arguments))
         used.update(names)
@@ -188,7 +193,15 @@ def _predictor(
     order = class_order(request.domain, classes)
     told.append(by_position(request.domain, classes))
 
+    fixed = next((given.shape[0] for given in session.get_inputs() if _is_count(given.shape)), None)
+
     def ask(rows: Tensor) -> np.ndarray:
+        if fixed is None or len(rows) == fixed:
+            return answered(rows)
+        filled = torch.cat([rows, rows[-1:].repeat(-len(rows) % fixed, 1)])  # a graph for batches of one size
+        return np.concatenate([answered(part) for part in torch.split(filled, fixed)])[: len(rows)]
+
+    def answered(rows: Tensor) -> np.ndarray:
         try:
             answers = session.run([scores] if scores else None, given(rows))
         except Exception as error:
@@ -205,6 +218,10 @@ def _predictor(
         return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
 
     return ask, "; ".join(filter(None, told))
+
+
+def _is_count(shape: Any) -> bool:
+    return bool(shape) and isinstance(shape[0], int) and shape[0] > 0
 
 
 def _session(request: Request, model: bytes) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.files import ColumnType
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import read_bytes
@@ -29,7 +30,8 @@ from neuronfair.words import listed
 TRIED = 256  # rows of the table that a model is tried on before it is used
 TOLERANCE = 1e-4  # how far two answers to one question may lie apart
 SHARES = (-0.5, 1.5)  # where the answers of a regression on 0 and 1 lie
-TENTH = 0.1  # of the spread of a regression's answers is the smallest difference that matters, unless said otherwise
+FIFTH = 0.2  # of the spread of a regression's answers: a small effect (Cohen 1988), and by default what still is alike
+NORMAL = 1.349  # standard deviations between the quartiles of a normal distribution
 STRAY = 0.05  # but for this part of them: random people can be unlike all those it was fitted to
 
 
@@ -40,7 +42,9 @@ class Opened:
     `decision` is what counts as another decision for the model's outputs. `note` is a sentence for people: white box,
     or black box and why. `fingerprint` is that of the weights or of the file; `module` the torch module of a white box.
     `inputs` gives the scores of the numbers that the domain's encoding makes of rows, (n, width); None for a model that
-    is given the table itself.
+    is given the table itself. `scores_of_frame` gives the scores of a DataFrame of original cells, in the order of the
+    domain's classes as `model.scores` does: its columns have the attributes' names, and others are ignored. None for a
+    model that is not given a table.
     """
 
     model: Network | BlackBox
@@ -56,6 +60,10 @@ class Opened:
     save: Callable[[nn.Module | None, Path], None] | None = None  # writes it, with this module, in its own format
     unlock: Callable[[nn.Module], None] | None = None  # says which parameters of the module may be trained
     scale: Scale | None = None  # what its scores are, where its kind tells; else they are judged by themselves
+    original: Callable[[Tensor], Any] | None = None  # asks what a rebuilt model was made from for the scores of rows
+    scores_of_frame: ScoresOfFrame | None = None
+    by_position: bool = False  # whether columns were matched by their order alone, since its inputs have no names
+    unassessed: str = ""  # why its decisions cannot be compared with the labels of the table
 
     @property
     def white_box(self) -> bool:
@@ -72,9 +80,18 @@ class Opened:
         """Return the same model with another module in the place of its own, read in the same way."""
         assert isinstance(self.model, Network)
         network = Network(module, self.model.encoding, layers=None if self.model.layers else ())
-        return replace(self, model=network, module=module, fingerprint=fingerprint(module))
+        return replace(
+            self,
+            model=network,
+            module=module,
+            fingerprint=fingerprint(module),
+            inputs=None,
+            scores_of_frame=None,
+            original=None,
+        )
 
 
+ScoresOfFrame = Callable[[Any], np.ndarray]  # from a DataFrame of original cells to scores, (n, outputs)
 Refit = Callable[[Tensor, Tensor, int], Opened]  # rows, labels, and a seed
 
 
@@ -116,6 +133,8 @@ class Request(File):
     decision: Decision | None = None
     preprocess: Callable[[Any], Any] | None = None  # from a DataFrame to the inputs of the model
     outside: tuple[str, ...] = ()  # attributes that the model is not given, and this domain does not have
+    types: Mapping[str, ColumnType] = field(default_factory=dict)  # of the table's columns, where it has some
+    inferred: bool = False  # whether the domain was read off the table, so that nobody has declared an encoding
 
     @cached_property
     def tried(self) -> Tensor:
@@ -219,7 +238,7 @@ class Request(File):
     def reproduced(self, opened: Opened, ask: Callable[[Tensor], Any]) -> bool:
         """Return whether a converted model gives the scores of its source, `ask`, on the tried rows.
 
-        A source that cannot be asked here, such as one for batches of another size, says nothing against it.
+        A source that does not answer cannot be compared, so it is not reproduced.
         """
         rows = self.tried.to(self.device)
         ours = opened.model.scores(rows).double()
@@ -227,7 +246,7 @@ class Request(File):
         try:
             theirs = BlackBox(ask, opened.model.encoding).scores(rows)
         except ModelError:
-            return True
+            return False
         return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
     def widths(self) -> str:
@@ -258,11 +277,16 @@ class Request(File):
         outside = ((scores < SHARES[0]) | (scores > SHARES[1])).double().mean().item()
         if (target is None or target.classes) and not (probability and outside > STRAY):
             return Decision("threshold", 0.5 if probability else 0.0), ""
-        spread = scores[: min(TRIED, len(self.rows))].double().std(correction=0).item()
-        tolerance = float(f"{TENTH * spread:.2g}")
+        answers = scores[: min(TRIED, len(self.rows))].double()
+        first, last = torch.quantile(answers[:, -1], torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
+        # Quartiles, since a few very large answers would make everything else alike.
+        robust = last > first
+        spread = (last - first) / NORMAL if robust else answers.std(correction=0).item()
+        of = "robust standard deviation (interquartile range / 1.349)" if robust else "standard deviation"
+        tolerance = float(f"{FIFTH * spread:.2g}")
         return Decision("tolerance", tolerance), (
-            f"a regression: answers that differ by more than {tolerance:g}, a tenth of their standard deviation on "
-            "rows of the table, count as another decision (--decision tolerance=… sets another)"
+            f"a regression: answers that differ by more than {tolerance:g}, a fifth of their {of} on records of the "
+            "data set, count as another decision (--decision tolerance=… sets another)"
         )
 
     def _steady(self, model: Network | BlackBox) -> Tensor:

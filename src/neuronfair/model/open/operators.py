@@ -176,8 +176,8 @@ def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     raise Unsupported(f"Flatten along axis {axis}")
 
 
-def _reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
-    sizes = [int(size) for size in shape.tolist()]
+def _reshape(x: Tensor, shape: Tensor | Sequence[int], *, allowzero: int = 0) -> Tensor:
+    sizes = [int(size) for size in shape.tolist()] if isinstance(shape, Tensor) else shape
     return x.reshape([x.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
 
 
@@ -190,12 +190,12 @@ def _transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     return x.permute(*(perm or range(x.dim())[::-1]))
 
 
-def _squeeze(x: Tensor, given: Tensor | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def _squeeze(x: Tensor, given: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
     places = _axes(given, axes)
     return x.squeeze() if places is None else x.squeeze(tuple(places))
 
 
-def _unsqueeze(x: Tensor, given: Tensor | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def _unsqueeze(x: Tensor, given: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
     places = _axes(given, axes) or []
     rank = x.dim() + len(places)
     for place in sorted(place % rank for place in places):
@@ -203,9 +203,9 @@ def _unsqueeze(x: Tensor, given: Tensor | None = None, *, axes: Sequence[int] | 
     return x
 
 
-def _axes(given: Tensor | None, axes: Sequence[int] | None) -> list[int] | None:
+def _axes(given: Tensor | Sequence[int] | None, axes: Sequence[int] | None) -> list[int] | None:
     if given is not None:
-        return [int(axis) for axis in given.flatten().tolist()]
+        return [int(axis) for axis in (given.flatten().tolist() if isinstance(given, Tensor) else given)]
     return None if axes is None else list(axes)
 
 
@@ -244,10 +244,12 @@ def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> T
 
 
 def _gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
-    axis %= x.dim()
-    taken = x.index_select(axis, index.flatten() % x.shape[axis])
-    return taken.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+    # As onnxruntime does, negative places count from the end and those that do not exist are an error.
+    places: list[slice | Tensor] = [slice(None)] * (axis % x.dim())
+    return x[(*places, index)]
 
+
+SHAPED = {"Reshape", "Squeeze", "Unsqueeze"}  # whose second input says a shape or dimensions
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "Gemm": _gemm,

@@ -17,6 +17,7 @@ from neuronfair.model.encoding import TableEncoding
 POINTS = 17  # values of a number at which a straight line is checked, both ends among them
 MAX_LOOKUP = 256  # values of a number that may become a one-hot block where the transform is no straight line
 MAX_CURVE = 1 << 17  # and those of a number whose transform may be kept as a table
+PART = 4096  # values that are tried at once
 STRAIGHT = 1e-6  # how far a feature may lie from the line, in parts of the size of the feature
 
 Transform = Callable[[Tensor], np.ndarray]  # rows of codes (n, d) to features (n, f)
@@ -55,6 +56,9 @@ class Curve(nn.Module):
 class Columns(nn.Linear):
     """A linear layer, and beside it the curves of those numbers for which no straight line will do."""
 
+    # What was asked for values, and may do anything to people whom nobody asked about; None: it works column by column.
+    found_by_asking: str | None = None
+
     def __init__(self, weight: Tensor, bias: Tensor, curves: Sequence[Curve] = ()) -> None:
         super().__init__(weight.shape[1], weight.shape[0], dtype=torch.float64)
         self.load_state_dict({"weight": weight, "bias": bias})
@@ -76,13 +80,16 @@ class Columns(nn.Linear):
         return (curve for curve in self.curves if isinstance(curve, Curve))
 
 
-def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tuple[TableEncoding, Columns]:
+def linear_layer(
+    transform: Transform, domain: TableDomain, row: Tensor, *, every: bool = False
+) -> tuple[TableEncoding, Columns]:
     """Return an encoding from which a linear layer computes the features, and that layer, in float64.
 
     Such preprocessing works column by column: features(row) = features(base) + the sum over attributes of what a
     change of that attribute alone adds. So one row is varied in one attribute at a time. A nominal attribute becomes a
     one-hot block, which can express anything; a number a multiple of itself if its features lie on straight lines, and
-    a one-hot block otherwise, if it has few values. Whoever calls this compares the result on real rows.
+    a one-hot block otherwise, if it has few values. Whether they do is seen at some values, or at `every` one, if these
+    are not too many. Whoever calls this compares the result on real rows.
     """
     domain = domain.to("cpu")
     base = domain.clip(row.cpu()[None])[0]
@@ -93,6 +100,8 @@ def linear_layer(transform: Transform, domain: TableDomain, row: Tensor) -> tupl
         codes = _points(attribute)
         adds = _added(transform, base, start, place, codes)
         middle = _on_line(attribute, codes, adds) if attribute.ordered or attribute.size <= 2 else None
+        if middle is not None and every and len(codes) < attribute.size <= MAX_CURVE:
+            middle = _everywhere(transform, base, start, place, attribute, adds)
         straight = middle is not None
         if not straight and len(codes) < attribute.size:
             # A curve has no place for an empty cell beside its numbers.
@@ -159,6 +168,20 @@ def _on_line(attribute: Attribute, codes: np.ndarray, adds: np.ndarray) -> float
     line = adds[0] + share[:, None] * way
     straight = (np.abs(adds - line) <= STRAIGHT * (1 + np.abs(adds).max(0))).all()
     return middle if straight else None
+
+
+def _everywhere(
+    transform: Transform, base: Tensor, start: np.ndarray, place: int, attribute: Attribute, adds: np.ndarray
+) -> float | None:
+    """Return the same for all values of a number, where the first and the last ones add the ends of `adds`."""
+    count = attribute.points
+    last = adds[-1 if attribute.empty is None else -2]
+    for codes in np.array_split(np.arange(count), -(-count // PART)):
+        line = adds[0] + (codes / max(1, count - 1))[:, None] * (last - adds[0])
+        found = _added(transform, base, start, place, codes)
+        if (np.abs(found - line) > STRAIGHT * (1 + np.abs(adds).max(0))).any():
+            return None
+    return _on_line(attribute, _points(attribute), adds)
 
 
 def _as_number(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,14 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import did_you_mean, needs, one_line
+from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names, picked
-from neuronfair.model.open.frames import Column, Frames, TypedColumn, cells
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.frames import Column, Frames, TypedColumn, as_text, cells
+from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.open.trees import TreeColumns
 
+SHOWN = 30  # names of columns in a note
 _EMPTY = ("?", "nan", "NaN", "NA", "None")  # how a column of dummies for an empty cell may end
 
 
@@ -29,6 +31,8 @@ class Reading:
     given: Callable[[Tensor], Any]
     note: str = ""
     declared: bool = False  # it is given the numbers that the domain file declares
+    of_frame: Callable[[Any], Any] | None = None  # the same of a DataFrame of original cells
+    by_position: bool | None = False  # whether columns are matched by their order alone; None: that has to be tried
 
 
 def readings(request: Request, estimator: Any, *, bare: bool, names: list[str] | None = None) -> list[Reading]:
@@ -38,26 +42,49 @@ def readings(request: Request, estimator: Any, *, bare: bool, names: list[str] |
     """
     domain = request.domain.to("cpu")
     if request.preprocess is not None:
-        function, table = request.preprocess, Frames(domain)
-        return [Reading(lambda rows: function(table.of_rows(rows)), "rows go through preprocess")]
+        function, table = request.preprocess, Frames(domain, types=request.types)
+        return [
+            Reading(
+                lambda rows: function(table.of_rows(rows)),
+                "rows go through preprocess",
+                of_frame=lambda frame: function(table.of_frame(frame)),
+            )
+        ]
     if isinstance(estimator, TreeColumns):
         return _of_trees(request, domain, estimator)
     names = names or input_names(estimator)
     if names is not None:
         return _by_name(request, domain, names, estimator, bare)
-    encoding = TableEncoding.of(domain)
-    width = _said(estimator, "n_features_in_") or (encoding.width if bare else len(domain.names))
-    if bare and width == encoding.width:
-        note = f"it is given the {width} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True)]
-    if not bare and width == len(domain.names):
-        frames = Frames(domain, known=_categories(estimator, domain.names))
-        note = "it is given the columns in the domain's order, because it has no column names"
-        return [Reading(lambda rows: frames.of_rows(rows).to_numpy(), note)]
+    return _by_place(request, domain, estimator, bare)
+
+
+def _by_place(request: Request, domain: TableDomain, estimator: Any, bare: bool) -> list[Reading]:
+    """Return the ways to give rows to an estimator without column names.
+
+    A pipeline is given the table's cells. So is what does not say how many inputs it has, and any estimator if the
+    domain was read off the table: nobody has declared other numbers then.
+    """
+    encoding, said = TableEncoding.of(domain), _said(estimator, "n_features_in_")
+    ways = []
+    if (request.inferred or not bare or said is None) and said in (None, len(domain.names)):
+        frames = Frames(domain, known=_categories(estimator, domain.names), types=request.types)
+        ways = [
+            Reading(frames.of_rows, of_frame=frames.of_frame, by_position=said is not None or None),
+            Reading(
+                lambda rows: frames.of_rows(rows).to_numpy(),
+                of_frame=lambda frame: frames.of_frame(frame).to_numpy(),
+                by_position=True,
+            ),
+        ]
+    if bare and said in (None, encoding.width):
+        note = f"it is given the {encoding.width} numbers of the domain's encoding, because it has no column names"
+        ways.append(Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True, by_position=True))
+    if ways:
+        return ways
     if bare:
-        raise request.error(f"expects {width} inputs. {request.widths()}")
+        raise request.error(f"expects {said} inputs. {request.widths()}")
     has = f"{len(domain.names)}{request.fewer(len)}"
-    raise request.error(f"expects {width} columns, but the domain '{domain.name}' has {has}")
+    raise request.error(f"expects {said} columns, but the domain '{domain.name}' has {has}")
 
 
 def _of_trees(request: Request, domain: TableDomain, known: TreeColumns) -> list[Reading]:
@@ -67,10 +94,10 @@ def _of_trees(request: Request, domain: TableDomain, known: TreeColumns) -> list
     if len(names) == len(domain.names):
         note = "it is given the columns in the domain's order, because it has no column names"
         typed = {own: known.typed[name] for own, name in zip(domain.names, names, strict=True) if name in known.typed}
-        return [_numbers(request, domain, list(domain.names), typed, note)]
+        return [replace(_numbers(request, domain, list(domain.names), typed, note), by_position=True)]
     if len(names) == encoding.width and not known.typed:
         note = f"it is given the {len(names)} numbers of the domain's encoding, because it has no column names"
-        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True)]
+        return [Reading(lambda rows: encoding.encode(rows.cpu()).numpy(), note, declared=True, by_position=True)]
     raise request.error(f"expects {len(names)} inputs. {request.widths()}")
 
 
@@ -85,24 +112,37 @@ def first_that_works(
     request: Request, ways: Sequence[Reading], ask: Callable[[Any], np.ndarray]
 ) -> tuple[Reading, np.ndarray]:
     """Return the first way to give rows to the estimator that it accepts, and its answers to the tried rows."""
+    first: Exception | None = None
     for reading in ways:
         try:
             answers = ask(reading.given(request.tried)).astype(np.float64)
             return reading, answers[:, None] if answers.ndim == 1 else answers
         except Exception as error:  # the estimator's own code
-            last = error
-    raise request.error(
-        f"it refuses rows of the domain ({one_line(last)}). Take out of the domain file what it was not trained for"
-    ) from last
+            first = first or error
+    assert first is not None
+    raise request.error(f"it refuses rows of the table ({type(first).__name__}: {one_line(first)})") from first
+
+
+def positions(request: Request) -> str:
+    """Return a remark on columns that were matched by position."""
+    names = request.domain.names
+    shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    return f"its inputs have no names, so columns are matched by position, in the order of the table: {shown}"
+
+
+def with_frames(opened: Opened, ask: Callable[[Any], np.ndarray], reading: Reading) -> Opened:
+    """Return a model that can be asked about original cells, if it is given the table and not numbers made of it."""
+    given = reading.of_frame
+    return opened if given is None else replace(opened, scores_of_frame=lambda table: as_scores(ask(given(table))))
 
 
 def _by_name(request: Request, domain: TableDomain, names: list[str], estimator: Any, bare: bool) -> list[Reading]:
     if set(names) <= set(domain.names):
-        frames = Frames(domain, names, _categories(estimator, names), categorical=bare)
+        frames = Frames(domain, names, _categories(estimator, names), categorical=bare, types=request.types)
         if not bare:
-            return [Reading(frames.of_rows)]
+            return [Reading(frames.of_rows, of_frame=frames.of_frame)]
         return [
-            Reading(frames.of_rows),
+            Reading(frames.of_rows, of_frame=frames.of_frame),
             _numbers(request, domain, names),
         ]
     if not bare:
@@ -134,7 +174,7 @@ def _numbers(
         for mark in _EMPTY
         for code in _empty_code(a)
     }
-    columns: list[tuple[int, Callable[[np.ndarray], Any]]] = []
+    columns: list[tuple[int, Callable[[np.ndarray], Any], Callable[[Any], Any]]] = []  # of codes, and of cells
     own, typed, places = set(domain.names), typed or {}, False
     blanks = {name.replace(" ", "_"): name for name in (*flags, *domain.names)}
     for said in names:
@@ -143,16 +183,18 @@ def _numbers(
             place = domain.column(name)
             content = cells(domain.attributes[place])
             if said in typed:
-                columns.append((place, TypedColumn(domain.attributes[place], typed[said]).of))
+                column = TypedColumn(domain.attributes[place], typed[said])
+                columns.append((place, column.of, column.of_cells))
             elif any(isinstance(cell, str) for cell in content.values()):
                 places = True
-                columns.append((place, lambda codes: codes))
+                columns.append((place, lambda codes: codes, domain.attributes[place].codes))
             else:
                 numbers = np.array(list(content.values()), dtype=np.float64)
-                columns.append((place, Column(domain.attributes[place], content, pandas.array(numbers)).of))
+                of_codes = Column(domain.attributes[place], content, pandas.array(numbers)).of
+                columns.append((place, of_codes, partial(_as_floats, domain.attributes[place])))
         elif name in flags:
             place, code = flags[name]
-            columns.append((place, partial(np.equal, code)))
+            columns.append((place, partial(np.equal, code), partial(_is_value, name, domain.attributes[place])))
         else:
             raise request.error(
                 f"reads a column '{name}', which is neither an attribute of the domain nor one of its values. "
@@ -161,16 +203,40 @@ def _numbers(
 
     def given(rows: Tensor) -> Any:
         codes = rows.cpu().numpy()
-        made = [column(codes[:, place]) for place, column in columns]
+        return table_of([of_codes(codes[:, place]) for place, of_codes, _ in columns])
+
+    def of_frame(table: Any) -> Any:
+        return table_of([of_cells(table[domain.names[place]]) for place, _, of_cells in columns])
+
+    def table_of(made: Sequence[Any]) -> Any:
         numbers = [
-            np.zeros(len(codes)) if name in typed else np.asarray(cells, dtype=np.float64)
+            np.zeros(len(cells)) if name in typed else np.asarray(cells, dtype=np.float64)
             for name, cells in zip(names, made, strict=True)
         ]
         table = pandas.DataFrame(np.stack(numbers, 1), columns=names)
         return table.assign(**{name: cells for name, cells in zip(names, made, strict=True) if name in typed})
 
     labels = "labels are given as their places in the domain" if places else ""
-    return Reading(given, "; ".join(filter(None, (note, labels))))
+    return Reading(given, "; ".join(filter(None, (note, labels))), of_frame=of_frame)
+
+
+def _as_floats(attribute: Attribute, column: Any) -> np.ndarray:
+    """Return original cells, a Series, as numbers; an empty one is NaN."""
+    if column.dtype.kind == "m":  # durations are read as seconds
+        column = column.dt.total_seconds()
+    if column.dtype.kind in "iufb":
+        numbers: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return numbers
+    found = [None if cell is None or cell != cell else attribute.number(as_text(cell)) for cell in column]
+    return np.array([np.nan if number is None else number for number in found])
+
+
+def _is_value(name: str, attribute: Attribute, column: Any) -> np.ndarray:
+    """Return which original cells, a Series, a column of dummies such as 'sex_Male' is one for."""
+    value = name.removeprefix(f"{attribute.name}_")
+    if value in _EMPTY and value not in attribute.values:
+        return np.asarray(column.isna() | column.map(as_text).isin(_EMPTY))
+    return np.asarray(column.map(as_text) == value)
 
 
 def _labels(attribute: Attribute) -> list[tuple[int, Any]]:

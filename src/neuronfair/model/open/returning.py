@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from neuronfair.errors import needs
+from neuronfair.model.open.fed import Fed
 from neuronfair.model.open.graph import Graph
 from neuronfair.model.open.opened import Opened, Request
 from neuronfair.model.weights import read_safetensors
@@ -34,13 +35,17 @@ def returnable(request: Request, reader: str, opened: Opened) -> Opened:
 
 
 def _save_weights(request: Request, module: nn.Module | None, path: Path) -> None:
-    """Write the tensors that the file of weights held, under the names that they had there."""
+    """Write the tensors that the file of weights held, under the names that they had there.
+
+    What the network never uses is written as it was: a network that was followed through its code does not have it.
+    """
     state = {} if module is None else module.state_dict()
-    named = {}
-    for name in read_safetensors(Path(str(request.weights)))[0]:
-        here = next(own for own in state if own == name or own.endswith(f".{name}"))
-        named[name] = state[here].detach().cpu().contiguous().clone()
-    save_file(named, path)
+    before = "inner." if isinstance(module, Fed) else ""
+    held = read_safetensors(Path(str(request.weights)))[0]
+    named = {name: state.get(f"{before}{name}", tensor) for name, tensor in held.items()}
+    if not any(f"{before}{name}" in state for name in held):
+        raise request.error(f"none of the tensors in {request.weights} is found in the network again")
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}, path)
 
 
 def _read_onnx(request: Request) -> tuple[Any, set[str]]:

@@ -7,25 +7,42 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isnan
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from neuronfair.errors import NeuronFairError, needs, one_line
-from neuronfair.limits import TREE, check_array, check_size, members, repacked
+from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
+from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import boosted
-from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open import asked, boosted
+from neuronfair.model.open.asked import by_groups
+from neuronfair.model.open.classes import by_position, class_order, labels_of, ordered
 from neuronfair.model.open.columns import WRAPPERS, input_names
 from neuronfair.model.open.forests import forest_of
 from neuronfair.model.open.linear import is_network, is_perceptron, networks
 from neuronfair.model.open.opened import File, Opened, Request
-from neuronfair.model.open.preprocessing import NotLinear, Transform, mixes_columns
-from neuronfair.model.open.readings import Reading, first_that_works, readings
+from neuronfair.model.open.preprocessing import MAX_CURVE, NotLinear, Transform, mixes_columns
+from neuronfair.model.open.readings import Reading, first_that_works, positions, readings, with_frames
 from neuronfair.model.open.refit import dump, refitting
 from neuronfair.model.open.trees import framework, tree_columns
 
+_METHODS = {"transform", "predict", "predict_proba", "decision_function"}  # of an object, not of its class
+_LIBRARIES = {"sklearn", "xgboost", "lightgbm", "catboost"}  # whose trees are read
+_STRAIGHT = {
+    *("ColumnTransformer", "FeatureUnion", "Pipeline", "StandardScaler", "MinMaxScaler", "MaxAbsScaler"),
+    *("RobustScaler", "OneHotEncoder", "OrdinalEncoder", "SimpleImputer", "VarianceThreshold", "PCA", "TruncatedSVD"),
+}
+# These bend numbers, too: known where every value of a number is tried.
+_BENT = {
+    "KBinsDiscretizer",
+    "Binarizer",
+    "TargetEncoder",
+    "MissingIndicator",
+    "PowerTransformer",
+    "QuantileTransformer",
+}
 AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
 # Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
 _PLAIN = {
@@ -72,13 +89,41 @@ def is_estimator(thing: Any) -> bool:
     return not isinstance(thing, (type, nn.Module)) and callable(getattr(thing, "predict", None))
 
 
-def open_estimator(request: Request, estimator: Any, print_of: str, remark: str = "") -> Opened:
+def open_estimator(request: Request, estimator: Any, print_of: str | None, remark: str = "") -> Opened:
     """Return a fitted estimator as a network if it is a perceptron or linear, behind ordinary preprocessing or not.
 
-    All others are black boxes.
+    All others are black boxes. One whose inside cannot be read is asked with the table as it came, and the note says
+    why. Without a fingerprint it is known by its answers.
+    """
+    if by_groups(estimator):
+        why = "it is given the demographic groups beside its inputs"
+        return asked.open_estimator(request, _kind(estimator), estimator, why, print_of)
+    try:
+        opened = _opened(request, estimator, print_of or "known by its answers", remark)
+        return asked.known_by_answers(request, opened, estimator) if print_of is None else opened
+    except TooLarge:
+        raise
+    except Exception as error:  # also of the estimator's own code
+        reason = one_line(error).removeprefix(f"{request.source}: ")
+        refused = error if isinstance(error, ModelError) else request.error(f"{type(error).__name__}: {reason}")
+        try:
+            return asked.open_estimator(request, _kind(estimator), estimator, reason, print_of)
+        except ModelError as worse:
+            if str(worse) == str(refused):
+                raise refused from error
+            again = one_line(worse).removeprefix(f"{request.source}: ")
+            raise type(refused)(f"{refused}. Asked with the table as it came: {again}") from error
+
+
+def _kind(estimator: Any) -> str:
+    return framework(_split(estimator)[1]) or "scikit-learn"
+
+
+def _opened(request: Request, estimator: Any, print_of: str, remark: str = "") -> Opened:
+    """Return an estimator by what it is and what its parts say of their inputs.
 
     A pipeline is given the table's own labels and numbers. A bare estimator is given the columns that its feature
-    names say, or the numbers of the domain's encoding where it has no names.
+    names say; where it has no names, the numbers of the domain's encoding or the table's own.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)  # a finished search for hyperparameters
     steps, final = _split(estimator)
@@ -97,17 +142,26 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
         reopen = partial(open_estimator, request, print_of="fitted again")
         again["refit"] = refitting(estimator, final, reading.given, named if order is None else named[order], reopen)
         again["save"] = lambda _, path: dump(estimator, path)
+    if _is_detector(final):
+        again["unassessed"] = "it looks for outliers and was fitted without labels"
+    places = reading.by_position
+    if places is None:
+        places = asked.reads_places(ask, reading.given(request.tried), answers)
+    again["by_position"] = places
     why = "boosted trees have no neurons to look at"
     if kind == "scikit-learn":
         why = f"{type(final).__name__} has no neurons to look at"
-    remark = "; ".join(filter(None, (reading.note, by_position(request.domain, _classes(final)), remark)))
+    said = positions(request) if places and not reading.declared else ""
+    remark = "; ".join(filter(None, (reading.note, said, by_position(request.domain, _classes(final)), remark)))
     if _decides_otherwise(request, estimator, final, reading, answers):
         ask, probability = _by_predict(request, estimator, final), None
         why = "its decisions are not those of its largest score, so it is asked by its method predict"
     elif is_network(final):
         try:
             transform = _transform(steps, reading)
-            encoding, modules = networks(request, transform, final)
+            wide = any(attribute.size > MAX_CURVE for attribute in request.domain.attributes)
+            trusted = _STRAIGHT if wide else _STRAIGHT | _BENT
+            encoding, modules = networks(request, transform, final, _unknown(estimator, trusted))
             module = next((each for each in modules if _agrees(each, encoding, request, answers)), None)
             if module is None:
                 mixed = mixes_columns(transform, request.tried)
@@ -116,17 +170,25 @@ def open_estimator(request: Request, estimator: Any, print_of: str, remark: str 
             make = partial(request.white_box, kind, module, encoding=encoding, note=note)
             opened = make(probability=bool(probability), hidden=is_perceptron(final))
             # The numbers of the first layer depend on the row it was probed with, so they are no fingerprint.
-            return replace(opened, fingerprint=print_of, inputs=ask if reading.declared else None, **again)
+            again["original"] = lambda rows: ask(reading.given(rows))
+            known = replace(opened, fingerprint=print_of, inputs=ask if reading.declared else None, **again)
+            return with_frames(known, ask, reading)
         except NotLinear as reason:
             why = str(reason)
     why = "; ".join(filter(None, (why, remark)))
     opened = request.black_box(
         kind, lambda rows: ask(reading.given(rows)), why, probability=probability, print_of=print_of
     )
-    made = partial(
-        forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
-    )
-    return replace(opened.with_trees(made), inputs=ask if reading.declared else None, **again)
+    if not _hides_trees(estimator, steps, final):
+        made = partial(
+            forest_of, final, partial(_before, steps, reading), opened.model.scores, request.domain, request.tried
+        )
+        opened = opened.with_trees(made)
+    return with_frames(replace(opened, inputs=ask if reading.declared else None, **again), ask, reading)
+
+
+def _is_detector(final: Any) -> bool:
+    return isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin)
 
 
 def _agrees(module: nn.Module, encoding: TableEncoding, request: Request, answers: np.ndarray) -> bool:
@@ -181,7 +243,7 @@ def _reader(estimator: Any) -> Any:
     if place is None:
         return estimator
     inner = getattr(estimator, place)
-    return _reader(inner[0] if isinstance(inner, list) else inner)
+    return _reader(next(iter(inner)) if isinstance(inner, list) or hasattr(inner, "iloc") else inner)
 
 
 def _split(estimator: Any) -> tuple[list[Any], Any]:
@@ -189,7 +251,8 @@ def _split(estimator: Any) -> tuple[list[Any], Any]:
     if not hasattr(estimator, "steps"):
         return [], estimator
     *before, (_, last) = estimator.steps
-    steps = [step for _, step in before if step not in (None, "passthrough")]
+    # A sampler of imbalanced-learn changes the rows of a training only.
+    steps = [step for _, step in before if step not in (None, "passthrough") and not hasattr(step, "fit_resample")]
     more, final = _split(last)
     return steps + more, final
 
@@ -210,8 +273,16 @@ def _question(request: Request, estimator: Any, final: Any) -> tuple[Callable[[A
         method = partial(estimator.predict, prediction_type="Probability")
         return lambda table: ordered(np.asarray(_quietly(method, table)), order), True
     if classes is None:  # a regression: its number stands for the second class from one half on; or bare trees
-        return lambda table: np.asarray(_quietly(estimator.predict, table)).reshape(len(table), -1), True
+        return lambda table: _numbers(request, _quietly(estimator.predict, table), len(table)), True
     return _by_predict(request, estimator, final), None
+
+
+def _numbers(request: Request, answer: Any, rows: int) -> np.ndarray:
+    """Return the numbers that a model without classes predicts; refuse labels, which are no quantities."""
+    numbers = np.asarray(answer).reshape(rows, -1)
+    if numbers.shape[1] == 1 and labels_of(request.domain, numbers[:, 0]) is not None:
+        raise request.error("it predicts labels and does not say which there are")
+    return numbers
 
 
 def _by_predict(request: Request, estimator: Any, final: Any) -> Callable[[Any], np.ndarray]:
@@ -239,7 +310,7 @@ def _decides_otherwise(request: Request, estimator: Any, final: Any, reading: Re
         return False
     if chosen.shape != answers.shape or not (chosen.sum(1) == 1).all():
         return False
-    return bool((answers[chosen] < answers.max(1)).any())
+    return bool((answers.argmax(1) != chosen.argmax(1)).any())  # of equal scores it may choose another
 
 
 def _classes(final: Any) -> Any:
@@ -262,6 +333,40 @@ def _transform(steps: Sequence[Any], reading: Reading) -> Transform:
         return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
 
     return transform
+
+
+def _unknown(part: Any, known: set[str]) -> str | None:
+    """Return the class of the first part of a pipeline that may do anything to some rows; None: all are known.
+
+    Known are scikit-learn's own models, and some of its transformers: each column by itself, or a linear mixture.
+    """
+    if part is None or isinstance(part, str):  # passthrough, drop
+        return None
+    kind = type(part)
+    own = kind.__module__.partition(".")[0] == "sklearn" and not set(vars(part)) & _METHODS
+    if own and kind.__name__ == "FunctionTransformer" and part.func is None:  # what a fitted passthrough is
+        return None
+    if not own or (hasattr(part, "transform") and not hasattr(part, "predict") and kind.__name__ not in known):
+        return f"the step {kind.__name__}"
+    inner = [step for _, step in getattr(part, "steps", ())] + [
+        step for _, step in getattr(part, "transformer_list", ())
+    ]
+    inner += [step for _, step, _ in getattr(part, "transformers_", ())]
+    return next((name for one in inner if (name := _unknown(one, known)) is not None), None)
+
+
+def _hides_trees(estimator: Any, steps: Sequence[Any], final: Any) -> bool:
+    """Return whether the trees alone may not say what a model decides.
+
+    A step that may be any program stands before them, a method was replaced, or a number stands for an empty cell.
+    """
+    missing = getattr(final, "missing", None)  # of XGBoost: what counts as empty
+    return (
+        any(_unknown(step, _STRAIGHT | _BENT) is not None for step in steps)
+        or any(set(vars(part)) & _METHODS for part in (estimator, final))
+        or type(final).__module__.partition(".")[0] not in _LIBRARIES
+        or (isinstance(missing, (int, float)) and not isnan(missing))
+    )
 
 
 def _before(steps: Sequence[Any], reading: Reading, rows: Tensor) -> Any:

@@ -22,12 +22,19 @@ from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
 from neuronfair.shown import visible
 from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
-from neuronfair.verdict.entries import NOT_READ, AttributeReport, Change, Finding, SearchReport
+from neuronfair.verdict.entries import NOT_READ, UNMOVED, AttributeReport, Change, Finding, SearchReport
 from neuronfair.verdict.hurt import AMONG
 from neuronfair.verdict.index import worst_of
 from neuronfair.verdict.rates import RateOf
-from neuronfair.verdict.report import Seconds
+from neuronfair.verdict.report import Seconds, Tone
 
+# The class of the style sheet, and a sign next to the words, so that nothing depends on the colour.
+_TONES: dict[Tone, tuple[str, str]] = {
+    "alarm": ("strong", "▲"),
+    "caution": ("middle", "◆"),
+    "calm": ("calm", "●"),
+    "neutral": ("neutral", "○"),
+}
 SPACE = "\N{NARROW NO-BREAK SPACE}"  # between a figure and its unit
 
 
@@ -196,7 +203,8 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "AMONG": AMONG,
-        "NOT_READ": NOT_READ,
+        "UNREAD": (NOT_READ, UNMOVED),
+        "TONES": _TONES,
         "OF": words.OF,
         "POPULATIONS": words.POPULATIONS,
         "at": charts.at,

@@ -1,0 +1,217 @@
+"""Affine maps in twice the digits of float64: what the operators of a graph do to tensors of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.errors import ModelError
+
+MOST = 1 << 24  # numbers of one matrix
+LONGEST = 1 << 30  # products that are added up in twice the digits
+_SPLIT = float(2**27 + 1)
+Shape = tuple[int | None, ...]  # None: the dimension of the rows
+
+
+def check_numbers(count: int) -> None:
+    """Refuse matrices that are too large."""
+    if count > MOST:
+        raise ModelError(f"its matrices have more than {MOST:,} numbers")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A tensor whose numbers are affine functions of one layer's neurons, the same for each row.
+
+    `pair` is (2, *shape, neurons + 1): the weights and, last, the constant; each number is the sum of a float64 and of
+    a second one that holds its next digits. The dimension of the rows has the length 1 and is called `rows`.
+    """
+
+    layer: int
+    rows: int
+    pair: Tensor
+
+    @staticmethod
+    def of_layer(layer: int, shape: Shape) -> Form:
+        """Return the neurons of a layer themselves, in this shape."""
+        sizes = lengths(shape)
+        count = math.prod(sizes)
+        check_numbers(count * (count + 1))
+        pair = torch.zeros(2, count, count + 1, dtype=torch.float64)
+        pair[0].fill_diagonal_(1.0)
+        return Form(layer, shape.index(None), pair.reshape(2, *sizes, count + 1))
+
+    @property
+    def shape(self) -> Shape:
+        """The shape, with None for the rows."""
+        sizes = self.pair.shape[1:-1]
+        return tuple(None if place == self.rows else size for place, size in enumerate(sizes))
+
+    @property
+    def high(self) -> Tensor:
+        """The numbers, rounded to float64: (neurons of this tensor, neurons of the layer + 1)."""
+        return self.pair.sum(0).flatten(0, -2)
+
+    def reshaped(self, shape: Shape) -> Form:
+        """Return the same numbers in another shape; rows must stay rows."""
+        before = math.prod(size or 1 for size in self.shape[: self.rows])
+        if None not in shape or math.prod(size or 1 for size in shape[: shape.index(None)]) != before:
+            raise ModelError("it mixes the numbers of several rows")
+        return Form(self.layer, shape.index(None), self.pair.reshape(2, *lengths(shape), self.pair.shape[-1]))
+
+    def permuted(self, order: Sequence[int]) -> Form:
+        """Return the dimensions in another order."""
+        order = [place % len(self.shape) for place in order]
+        pair = self.pair.permute(0, *(place + 1 for place in order), self.pair.dim() - 1)
+        return Form(self.layer, order.index(self.rows), pair)
+
+    def taken(self, dim: int, chosen: slice | Tensor) -> Form:
+        """Return some places of a dimension that is not that of the rows."""
+        dim = self.inner(dim)
+        places: list[slice | Tensor] = [slice(None)] * self.pair.dim()
+        places[dim + 1] = chosen
+        return Form(self.layer, self.rows, self.pair[tuple(places)])
+
+    def inner(self, dim: int) -> int:
+        """Return a dimension counted from the first; refuse that of the rows."""
+        dim %= len(self.shape)
+        if dim == self.rows:
+            raise ModelError("it mixes the numbers of several rows")
+        return dim
+
+    def expanded(self, shape: Shape) -> Form:
+        """Return copies along dimensions of length 1, or new ones in front."""
+        if None not in shape or len(shape) - shape.index(None) != len(self.shape) - self.rows:
+            raise ModelError("it mixes the numbers of several rows")
+        sizes = lengths(shape)
+        check_numbers(math.prod(sizes) * self.pair.shape[-1])
+        pair = self.pair.reshape(2, *[1] * (len(shape) - len(self.shape)), *self.pair.shape[1:])
+        return Form(self.layer, shape.index(None), pair.expand(2, *sizes, -1))
+
+    def plus(self, other: Form | Tensor, factor: float = 1.0) -> Form:
+        """Return the sum with another one, or with constants, times a factor."""
+        if isinstance(other, Tensor):
+            pair = self.pair.new_zeros(2, *other.shape, self.pair.shape[-1])
+            pair[0, ..., -1] = other
+            rows = self.rows - len(self.shape)
+            if other.dim() >= -rows and other.shape[rows] != 1:
+                raise ModelError("it adds other numbers to each row of a batch")
+            other = Form(self.layer, other.dim() + rows, pair)
+        if other.layer != self.layer:
+            raise ModelError(f"it adds layer {self.layer} and layer {other.layer}, which are not one after the other")
+        if len(self.shape) - self.rows != len(other.shape) - other.rows:
+            raise ModelError("it mixes the numbers of several rows")
+        theirs = other.pair if factor == 1.0 else _times(other.pair, torch.tensor(factor, dtype=torch.float64))
+        mine, theirs = _same_rank(self.pair, theirs)
+        return Form(self.layer, mine.dim() - 2 + self.rows - len(self.shape), _added(mine, theirs))
+
+    def times(self, factor: Tensor) -> Form:
+        """Return the product with constants."""
+        rows = self.rows - len(self.shape)
+        if factor.dim() >= -rows and factor.shape[rows] != 1:
+            raise ModelError("it multiplies each row of a batch by another number")
+        factor = factor[..., None]
+        pair = self.pair.reshape(2, *[1] * (factor.dim() - self.pair.dim() + 1), *self.pair.shape[1:])
+        return Form(self.layer, pair.dim() - 2 + rows, _times(pair, factor))
+
+    def over(self, divisor: Tensor) -> Form:
+        """Return the quotient by constants."""
+        first = self.times(1 / divisor)
+        left = self.plus(first.times(divisor), -1.0)  # what the rounded reciprocal leaves
+        return first.plus(left.times(1 / divisor))
+
+    def through(self, matrix: Tensor) -> Form:
+        """Return the product with a matrix (n, m) along the last dimension, which must not be that of the rows."""
+        last = self.inner(-1)
+        sizes, count = self.pair.shape[1:-1], self.pair.shape[-1]
+        rest = math.prod(sizes[:last])
+        check_numbers(rest * matrix.shape[1] * count)
+        pair = self.pair.reshape(2, rest, sizes[last], count)
+        result = torch.zeros(2, rest, matrix.shape[1], count, dtype=torch.float64)
+        if _apart(pair[..., :-1]):  # each neuron is read once: each weight of the result is one product
+            result[0, ..., :-1] = torch.einsum("rkc,kn->rnc", pair[0, ..., :-1], matrix)
+            pair, part = pair[..., -1:], slice(-1, None)
+        else:
+            part = slice(None)
+        if pair.numel() * matrix.shape[1] > LONGEST:
+            raise ModelError(f"the product of its matrices takes more than {LONGEST:,} steps")
+        for place in range(sizes[last]):
+            if bool(pair[:, :, place].any()):
+                term = _times(pair[:, :, place, None, :], matrix[place][None, :, None])
+                result[..., part] = _added(result[..., part], term)
+        return Form(self.layer, self.rows, result.reshape(2, *sizes[:last], matrix.shape[1], count))
+
+    def mapped(self, function: Callable[[Tensor], Tensor], shape: Shape) -> Form:
+        """Return what a linear operator on (rows, …) makes of it: its matrix is what it makes of units."""
+        if self.rows != 0 or not shape or shape[0] is not None:
+            raise ModelError("it mixes the numbers of several rows")
+        sizes = lengths(self.shape)[1:]
+        width, after = math.prod(sizes), math.prod(lengths(shape))
+        check_numbers(width * max(width, after))
+        matrix = function(torch.eye(width, dtype=torch.float64).reshape(width, *sizes)).reshape(width, after)
+        flat = self.reshaped((None, width)).through(matrix)
+        return flat.reshaped(shape)
+
+    @staticmethod
+    def joined(parts: Sequence[Form | Tensor], dim: int) -> Form:
+        """Return tensors one after the other along a dimension that is not that of the rows."""
+        first = next(part for part in parts if isinstance(part, Form))
+        dim = first.inner(dim)
+        pairs = []
+        for part in parts:
+            if isinstance(part, Tensor):
+                part = first.taken(dim, slice(0, 1)).times(torch.zeros((), dtype=torch.float64)).plus(part)
+            if part.layer != first.layer:
+                raise ModelError(
+                    f"it joins layer {first.layer} and layer {part.layer}, which are not one after the other"
+                )
+            if part.rows != first.rows:
+                raise ModelError("it mixes the numbers of several rows")
+            pairs.append(part.pair)
+        return Form(first.layer, first.rows, torch.cat(pairs, dim + 1))
+
+
+def lengths(shape: Shape) -> list[int]:
+    """Return a shape with one row."""
+    return [1 if size is None else size for size in shape]
+
+
+def _apart(weights: Tensor) -> bool:
+    """Return whether each neuron of the layer is read by one number at most, without second digits."""
+    return not bool(weights[1].any()) and bool(((weights[0] != 0).flatten(0, 1).sum(0) <= 1).all())
+
+
+def _same_rank(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    rank = max(a.dim(), b.dim())
+    a, b = (x.reshape(2, *[1] * (rank - x.dim()), *x.shape[1:]) for x in (a, b))
+    return a, b
+
+
+def _sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a sum in float64 and what its rounding leaves out (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
+    high = _SPLIT * a
+    high = high - (high - a)
+    return high, a - high
+
+
+def _added(a: Tensor, b: Tensor) -> Tensor:
+    high, low = _sum(a[0], b[0])
+    return torch.stack(_sum(high, low + (a[1] + b[1])))
+
+
+def _times(a: Tensor, factor: Tensor) -> Tensor:
+    """Return numbers of twice the digits times a float64 (Dekker)."""
+    high = a[0] * factor
+    (ah, al), (bh, bl) = _halves(a[0]), _halves(factor)
+    low = ((ah * bh - high) + ah * bl + al * bh) + al * bl
+    return torch.stack(_sum(high, low + a[1] * factor))

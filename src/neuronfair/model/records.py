@@ -1,0 +1,247 @@
+"""The records of a data set, about which a model is asked with their original cells.
+
+A code stands for a value of the domain, and a cell may lie between two of these, or be a label that the domain counts
+as another. Metrics of the data set must not depend on that. So a record is a row of codes and its own number: wherever
+a code is still the record's own, the model is given the original cell, and elsewhere what the code stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.data import Data
+from neuronfair.domain.original import Original
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twinning import FLIPS
+from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.model.blackbox import Model
+from neuronfair.model.encoding import Encoding, TableEncoding
+from neuronfair.model.network import Network
+from neuronfair.model.open.frames import as_text
+from neuronfair.model.open.opened import Opened
+from neuronfair.model.open.preprocessing import Curve
+
+RECORD = "number of the record"
+REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"
+Given = Literal["cells", "numbers", "codes"]  # what the model is given of a record: see `records_of`
+Ask = Callable[[np.ndarray, Tensor], Tensor]  # from numbers of records and rows of codes to scores
+
+
+@dataclass(frozen=True)
+class Records:
+    """A data set whose rows have one more column, the number of the record, and a model of such rows.
+
+    `given` says what the model is given: the original "cells", the original "numbers" by its encoding, or "codes".
+    `why` says why it is not given some cells as they are: some are no values of the domain, but it can be given codes
+    only, or it refuses empty cells.
+    """
+
+    model: Model
+    data: Data
+    given: Given
+    why: str = ""
+
+
+def records_of(asked: Opened | Model, data: Data) -> Records:
+    """Return a data set ready for its own metrics.
+
+    A model that can be given a DataFrame is given the original cells. Another that reads numbers by an encoding of the
+    domain is given the original numbers; of labels the code is all that it reads. What can be given codes only, or
+    refuses the original cells, is given codes.
+    """
+    model: Model = asked.model if isinstance(asked, Opened) else asked
+    original, domain = data.original, data.domain
+    if original is None or domain.twinning is not FLIPS or len(original.rows) != len(data):
+        return Records(model, data, "codes")
+    why = ""
+    frame_scores = asked.scores_of_frame if isinstance(asked, Opened) else None
+    for filled in (False, True) if frame_scores is not None else ():
+        assert frame_scores is not None
+        found = RecordModel(model, data.rows, _by_frame(_Cells(original, data, filled=filled), frame_scores, model))
+        try:
+            found.own  # noqa: B018  # the model is asked about every record
+            return replace(_records(found, data, "cells"), why=REFUSES_EMPTY if filled else "")
+        except ModelError as error:
+            why = why or f"the model refuses the original cells ({one_line(error)})"
+    off_grid = original.off_grid(domain, data.rows.cpu().numpy())
+    encoding = model.encoding
+    if isinstance(encoding, TableEncoding):
+        off_grid &= _matters(encoding)
+        ask = _by_numbers(asked, encoding, original, data) if off_grid.any() else None
+        if ask is not None:
+            return _records(RecordModel(model, data.rows, ask), data, "numbers")
+    return Records(model, data, "codes", (why or "the model reads values of the domain only") if off_grid.any() else "")
+
+
+def _records(model: RecordModel, data: Data, given: Given) -> Records:
+    numbers = torch.arange(len(data), device=data.rows.device)[:, None]
+    whole = replace(data, domain=_numbered(data.domain, len(data)), rows=torch.cat([data.rows, numbers], 1))
+    return Records(model, whole, given)
+
+
+def _numbered(domain: TableDomain, records: int) -> TableDomain:
+    """Return a domain with one more column, the number of the record, which no model is given."""
+    number = Attribute(RECORD, "ordinal", low=0, high=max(1, records - 1), encode="none")
+    return replace(domain, attributes=(*domain.attributes, number))
+
+
+class RecordModel:
+    """A model of rows of codes whose last column is the number of a record."""
+
+    def __init__(self, model: Model, rows: Tensor, ask: Ask) -> None:
+        self._model, self._rows, self._ask = model, rows, ask
+        self.encoding: Encoding = model.encoding
+        self.dtype, self.outputs, self.rows_forward = torch.float64, model.outputs, 0
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return the scores of rows: float64, (n, outputs). Every record itself is asked about once."""
+        codes, record = rows[:, :-1].long(), rows[:, -1].long()
+        other = (codes != self._rows[record]).any(1)
+        scores = self.own[record]
+        if bool(other.any()):
+            scores[other] = self._asked(record[other], codes[other])
+        return scores
+
+    @cached_property
+    def own(self) -> Tensor:
+        """The scores of the records themselves: (records, outputs)."""
+        return self._asked(torch.arange(len(self._rows), device=self._rows.device), self._rows)
+
+    def double(self) -> RecordModel:
+        """Return the same model: it answers in float64 already."""
+        return self
+
+    def _asked(self, record: Tensor, codes: Tensor) -> Tensor:
+        size = self.encoding.rows_per_pass
+        parts = zip(torch.split(record, size), torch.split(codes, size), strict=True)
+        scores = torch.cat([self._ask(some.cpu().numpy(), part).double() for some, part in parts])
+        self.rows_forward += len(record)
+        return scores.to(codes.device)
+
+
+class _Cells:
+    """The records of a data set as a DataFrame of original cells, in which cells can be replaced by those of codes.
+
+    With `filled`, empty cells are the numbers that the domain takes them for.
+    """
+
+    def __init__(self, original: Original, data: Data, *, filled: bool = False) -> None:
+        self._pandas = needs("pandas", "sklearn")
+        self._own = data.rows.cpu().numpy()
+        self._known: dict[tuple[int, int], int | None] = {}  # records that have a code, by column and code
+        if original.frame is None:
+            self._frame = self._pandas.DataFrame({a.name: _column(original, a) for a in data.domain.attributes})
+        else:
+            self._frame = original.frame.iloc[original.rows].reset_index(drop=True)
+            self._frame.columns = list(map(str, self._frame.columns))
+        place = {name: number for number, name in enumerate(self._frame.columns)}
+        # Attributes that stand beside the table are no columns of it, and no model is given them.
+        known = enumerate(data.domain.attributes)
+        self._columns = {column: (place[a.name], a) for column, a in known if a.given and a.name in place}
+        for number, attribute in self._columns.values() if filled else ():
+            if isinstance(attribute.missing, (int, float)) and not attribute.values:
+                self._frame.isetitem(number, self._frame.iloc[:, number].fillna(attribute.missing))
+
+    def of(self, record: np.ndarray, codes: np.ndarray) -> Any:
+        """Return the DataFrame of some records, whose cells are those of codes where these are not their own."""
+        table = self._frame.iloc[record].reset_index(drop=True)
+        changed = codes != self._own[record]
+        for column, (number, _) in self._columns.items():
+            if changed[:, column].any():
+                table.isetitem(number, self._replaced(column, record, codes[:, column], changed[:, column]))
+        return table
+
+    def _replaced(self, column: int, record: np.ndarray, codes: np.ndarray, changed: np.ndarray) -> Any:
+        """Return a column of some records in which some cells are those of codes, of the same type if it has them."""
+        number, attribute = self._columns[column]
+        cells = self._frame.iloc[record, number].reset_index(drop=True)
+        distinct, inverse = np.unique(codes[changed], return_inverse=True)
+        if attribute.values or attribute.date is not None or cells.dtype.kind not in "iuf":
+            first = {code: self._first(column, code) for code in distinct.tolist()}
+            if None not in first.values():  # a record has each of them, so its cell is taken
+                taken = record.copy()
+                taken[changed] = np.array(list(first.values()))[inverse]
+                return self._frame.iloc[taken, number].reset_index(drop=True)
+            cells = cells.astype(object)
+        values = [np.nan if code == attribute.empty else attribute.value(code) for code in distinct.tolist()]
+        if cells.dtype.kind in "iu" and not all(isinstance(value, int) for value in values):
+            cells = cells.astype(np.float64)
+        cells[changed] = self._pandas.Series(values, dtype=cells.dtype).to_numpy()[inverse]
+        return cells
+
+    def _first(self, column: int, code: int) -> int | None:
+        """Return the first record that has a code, and not for another label that the domain counts as this one."""
+        number, attribute = self._columns[column]
+        if (column, code) not in self._known:
+            having = np.flatnonzero(self._own[:, column] == code)
+            same = self._frame.iloc[having, number].map(as_text).to_numpy() == str(attribute.value(code))
+            self._known[column, code] = int(having[same.argmax()]) if len(having) else None
+        return self._known[column, code]
+
+
+def _column(original: Original, attribute: Attribute) -> Any:
+    """Return a column of a file as pandas reads one: numbers, or texts; an empty cell is NaN."""
+    if attribute.values or attribute.date is not None:
+        return original.texts(attribute)
+    numbers = original.numbers(attribute)
+    whole = bool((numbers == np.round(numbers)).all()) and bool((np.abs(numbers) < 2**53).all())
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model) -> Ask:
+    """Return how to ask a model that is given a DataFrame."""
+
+    def ask(record: np.ndarray, codes: Tensor) -> Tensor:
+        table = cells.of(record, codes.cpu().numpy())
+        try:
+            scores = torch.from_numpy(np.array(scores_of_frame(table), dtype=np.float64))
+        except Exception as error:  # the model's own code
+            raise ModelError(f"the model failed on records of the data set: {one_line(error)}") from error
+        if scores.shape != (len(record), model.outputs):
+            expected = f"{len(record)} rows of {model.outputs} scores"
+            raise ModelError(f"the model must give {expected} for a DataFrame, and gave {tuple(scores.shape)}")
+        if not bool(scores.isfinite().all()):
+            raise ModelError("the model gives NaN or infinite scores for records of the data set")
+        return scores
+
+    return ask
+
+
+def _by_numbers(asked: Opened | Model, encoding: TableEncoding, original: Original, data: Data) -> Ask | None:
+    """Return how to ask a model that reads numbers by an encoding, which may lie between those of two codes."""
+    model: Model = asked.model if isinstance(asked, Opened) else asked
+    inputs = asked.inputs if isinstance(asked, Opened) else None
+    answers: Callable[[Any], Any] | None = model.answers if isinstance(model, Network) else inputs
+    if isinstance(model, Network) and any(isinstance(part, Curve) for part in model.module.modules()):
+        return None  # what a number becomes is known for the values of the domain only
+    if answers is None:
+        return None
+    own = data.rows.cpu()
+    places = own.double()  # where among the codes the numbers lie
+    for column in np.flatnonzero(_matters(encoding)).tolist():
+        attribute = data.domain.attributes[column]
+        place = torch.from_numpy((original.numbers(attribute) - attribute.low) / attribute.step)
+        places[:, column] = torch.where(place.isnan(), places[:, column], place)
+
+    def ask(record: np.ndarray, codes: Tensor) -> Tensor:
+        index, codes = torch.from_numpy(record), codes.cpu()
+        numbers = encoding.encode(
+            torch.where(codes == own[index], places[index], codes.double()).to(encoding.device), torch.float64
+        )
+        scores = answers(numbers if isinstance(model, Network) else numbers.cpu().numpy())
+        return torch.as_tensor(scores).reshape(len(codes), model.outputs)
+
+    return ask
+
+
+def _matters(encoding: TableEncoding) -> np.ndarray:
+    """Return for which attributes a model reads more than the code: numbers that are no one-hot block, bool (d,)."""
+    return np.array([a.given and not a.values and a.encode != "onehot" for a in encoding.attributes])

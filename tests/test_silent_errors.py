@@ -1,0 +1,122 @@
+"""Ways in which a program is wrong without a word: numbers rounded into names, errors taken for success, True for 1.
+
+Each list says where such a thing is right, and why; a new one is a decision.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import neuronfair
+
+SOURCE = Path(neuronfair.__file__).parent
+TREES = {
+    path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")
+}
+ROUNDING = re.compile(r"\.?\d*[gG]$")
+
+# Numbers rounded to some digits that tell: a metric or a bound as people read it, never what something is known by.
+SHOWN_ONLY = {
+    "words.py": "metrics in sentences",
+    "render/card.py": "sentences",
+    "render/certify.py": "sentences",
+    "render/compare.py": "labels of bars",
+    "render/page/layermap.py": "places in a drawing",
+    "verdict/baseline.py": "sentences",
+    "verdict/excess.py": "sentences",
+    "verdict/expressions.py": "sentences",
+    "verdict/gate.py": "sentences",
+    "verdict/inquiry.py": "metrics in audit.json",
+    "verdict/words.py": "sentences",
+    "certify/check.py": "errors",
+    "certify/contradictions.py": "errors",
+    "certify/check_decision.py": "errors",
+    "certify/question.py": "errors",
+    "domain/attribute.py": "errors",
+    "domain/plausible.py": "errors",
+    "domain/column.py": "twelve digits of the bounds that are proposed, and what a cell is read as",
+    "domain/phrases.py": "twelve digits of the ends of a range, which undo the rounding of low + step * code",
+    "model/open/frames.py": "twelve digits, only where no category is the number itself and just one rounds to it",
+    "model/open/opened.py": "a tolerance that is chosen, to two digits, and then used as it is said",
+}
+
+# Handlers of any error that do not raise another, and why what follows is right.
+GOES_ON = {
+    "apart/server.py attempt": "the error is the answer, which the parent raises",
+    "cli/app.py main": "ends with exit status 3",
+    "cli/many.py audit_one": "the error is the line of that audit",
+    "cli/orders.py _code": "only looks for the file to take its digest; the audit itself says what is wrong",
+    "model/open/asked.py _accepted": "the first error is raised if no way works",
+    "model/open/asked.py reads_places": "a model that fails on columns in other places does not read by place",
+    "model/open/columns.py _said": "an attribute that an unfitted model does not have is not said",
+    "model/open/fed.py learned": "a network whose forward() cannot be followed is differentiated as a whole",
+    "model/open/graph.py check_full_pass": "measures memory only; the rows themselves fail next, with the reason",
+    "model/open/inputs.py open_module": "other ways to feed it are tried, and if none fits the error is raised there",
+    "model/open/inputs.py _fitting": "a way to feed it that fails is not among those that fit",
+    "model/open/readings.py first_that_works": "the last error is raised if no way works",
+    "model/open/scikit.py _decides_otherwise": "predict fails, so only the scores decide",
+    "search/plugins.py loaded": "a warning names the method; the others can be used",
+    "verdict/other_feeds.py fit": "a feed that the model refuses is rated as one that tells nothing",
+    "vision/archive.py _picture": "the image is counted as damaged",
+}
+
+
+def with_function(tree: ast.AST, inside: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Yield all nodes of a tree, each with the name of the function that it is in."""
+    for node in ast.iter_child_nodes(tree):
+        name = node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else inside
+        yield node, name
+        yield from with_function(node, name)
+
+
+def test_numbers_are_rounded_for_people_only():
+    found = {
+        path
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None
+        if ROUNDING.search(ast.unparse(node.format_spec).strip("f'\""))
+    }
+    found |= {
+        path
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "format" and len(node.args) == 2
+    }
+    assert found <= set(SHOWN_ONLY), "a name, a key or a command is written with words.exact, which rounds nothing"
+
+
+def test_an_error_of_any_kind_is_never_success():
+    found = set()
+    for path, tree in TREES.items():
+        for node, function in with_function(tree):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            assert node.type is not None, f"{path} {function}: a bare except"
+            names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)}
+            if names & {"Exception", "BaseException"} and not any(isinstance(n, ast.Raise) for n in ast.walk(node)):
+                found.add(f"{path} {function}")
+    assert found <= set(GOES_ON), "say why what follows is right"
+
+
+def test_the_lists_name_what_is_there():
+    functions = {f"{path} {name}" for path, tree in TREES.items() for _, name in with_function(tree)}
+    assert set(SHOWN_ONLY) - set(TREES) == set()
+    assert set(GOES_ON) - functions == set()
+
+
+def test_truth_is_not_taken_out_of_sets():
+    """Without False, a set of numbers loses its 0."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in TREES.items()
+        for operation in ast.walk(tree)
+        if isinstance(operation, ast.BinOp)
+        for node in (operation.left, operation.right)
+        if isinstance(node, ast.Set)
+        if any(isinstance(one, ast.Constant) and isinstance(one.value, bool) for one in node.elts)
+    ]
+    assert found == []
