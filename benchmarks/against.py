@@ -28,12 +28,12 @@ def child(options: argparse.Namespace) -> None:
     import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
     # isort: split
-    from neuronfair.domain.data import load
-    from neuronfair.domain.population import fit_population
+    from neuronfair.domain.population.model import fit_population
+    from neuronfair.domain.tables.dataset import load
     from neuronfair.model import weights
     from neuronfair.model.network import Network
-    from neuronfair.search.campaign import find
-    from neuronfair.search.outcome import Plan
+    from neuronfair.searches.campaign import find
+    from neuronfair.searches.config import Plan
     from neuronfair.store.manifest import make_manifest
     from neuronfair.store.run import Run
 

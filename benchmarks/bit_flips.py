@@ -26,25 +26,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neuronfair.cli.own import own_model
-from neuronfair.domain.data import Data
-from neuronfair.domain.toml import format_domain, parse_domain
+from neuronfair.audits import run as audit
+from neuronfair.audits.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights, shrunk_pair
+from neuronfair.audits.gate.baseline import read_baseline
+from neuronfair.audits.provenance import Origin
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.cli.trust import own_model
+from neuronfair.domain.schema.toml import format_domain, parse_domain
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.descent import TrainingSettings
-from neuronfair.model.fit import fit
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
+from neuronfair.model.train import fit
+from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, save
-from neuronfair.search.campaign import find
-from neuronfair.search.outcome import Plan
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
 from neuronfair.store.journal import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run
-from neuronfair.verdict import audit
-from neuronfair.verdict.about import Origin
-from neuronfair.verdict.baseline import read_baseline
-from neuronfair.verdict.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights, shrunk_pair
-from neuronfair.verdict.settings import AuditSettings
 
 import torch
 

@@ -25,12 +25,12 @@ from typing import NamedTuple
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
+from neuronfair.audits.wording.counterfactual import counterpart_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterparts import Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import Thoroughness, counterpart_effect
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.verdict.counterpart_words import counterpart_report
 
 import numpy as np
 import numpy.typing as npt

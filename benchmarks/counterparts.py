@@ -26,10 +26,10 @@ from dataclasses import replace
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.domain.counterpart_fit import fit_counterparts, placebo
+from neuronfair.domain.population.counterfactuals import fit_counterparts, placebo
 from neuronfair.domain.table import TableDomain
 from neuronfair.experiments.counterparts import trained, unread
-from neuronfair.measure.counterparts import Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import Thoroughness, counterpart_effect
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 

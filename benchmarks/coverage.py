@@ -28,13 +28,13 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import neuronfair
-from neuronfair.domain.plausible import plausible_twins
-from neuronfair.domain.population import fit_people, fit_population
+from neuronfair.audits.report.rates import covering
+from neuronfair.audits.wording.phrases import rate_of
+from neuronfair.domain.population.model import fit_people, fit_population
+from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import PairRate, Rate, Until, discrimination_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.verdict.rates import covering
-from neuronfair.verdict.words import rate_of
 
 import numpy as np
 import torch

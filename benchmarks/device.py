@@ -9,12 +9,12 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from neuronfair.domain.data import load
+from neuronfair.domain.tables.dataset import load
 from neuronfair.interpretation.profile import interpret
-from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import find
-from neuronfair.search.outcome import Plan
+from neuronfair.model.train import read_model
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
 
 import torch
 

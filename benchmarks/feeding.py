@@ -21,15 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from neuronfair.audits.report.report import FeedingReport
+from neuronfair.audits.stages.encoding_check import check_feeding
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import Data, load
 from neuronfair.domain.table import TableDomain, Target
-from neuronfair.model.descent import TrainingSettings
+from neuronfair.domain.tables.dataset import Data, load
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.fit import fit, read_model
 from neuronfair.model.open import open_model
-from neuronfair.verdict.feeding import check_feeding
-from neuronfair.verdict.report import FeedingReport
+from neuronfair.model.train import fit, read_model
+from neuronfair.model.training_loop import TrainingSettings
 
 import numpy as np
 import torch

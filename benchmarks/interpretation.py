@@ -22,13 +22,13 @@ from pathlib import Path
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.domain.data import load
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import load
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding, families
 from neuronfair.model.network import Network
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.weights import fully_connected
 
 import torch
 

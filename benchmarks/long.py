@@ -21,18 +21,18 @@ from pathlib import Path
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.domain.data import load
-from neuronfair.domain.population import fit_population
+from neuronfair.domain.population.model import fit_population
+from neuronfair.domain.tables.dataset import load
 from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.scale.pool import Serial
 from neuronfair.scale.processes import Processes
-from neuronfair.search.campaign import find
-from neuronfair.search.outcome import Plan
-from neuronfair.search.seeds import uniform_seeds
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
+from neuronfair.searches.starts import uniform_seeds
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.scattered import Scattered
+from neuronfair.store.sharding import Scattered
 
 STEPS = 1000
 # Judged rows for each seed and step: walkers that find nothing in the global phase go no further.

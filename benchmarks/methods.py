@@ -13,12 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-from neuronfair.domain.data import load
-from neuronfair.model.fit import read_model
+from neuronfair.domain.tables.dataset import load
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import find
-from neuronfair.search.methods import METHODS
-from neuronfair.search.outcome import Plan
+from neuronfair.model.train import read_model
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
+from neuronfair.searches.methods import METHODS
 
 LIMITS = {"symbgen": 60.0}
 

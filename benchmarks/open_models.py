@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair import TableEncoding, open_model
-from neuronfair.domain.data import Data, read_table
-from neuronfair.domain.infer import infer_domain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.domain.tables.dataset import Data, read_table
 
 import numpy as np
 import pandas as pd

@@ -16,12 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import neuronfair
-from neuronfair.domain.conditionals import filled
-from neuronfair.domain.data import DATASETS, Data
-from neuronfair.domain.forest import Forest
-from neuronfair.domain.population import TablePopulation, fit_people, fit_population
-from neuronfair.domain.population_quality import told_apart
-from neuronfair.domain.structure import information
+from neuronfair.domain.population.model import TablePopulation, fit_people, fit_population, told_apart
+from neuronfair.domain.population.trees import ChanceForest, filled, information
+from neuronfair.domain.tables.dataset import DATASETS, Data
 
 import numpy as np
 import torch
@@ -44,7 +41,7 @@ def with_parents(model: TablePopulation, rows: Tensor, most: int) -> TablePopula
         ends = [np.zeros(0, dtype=np.int64)] * width
         trees[target] = filled(places, target, sizes[target], np.array(column + [-1] * width), children + ends)
     free = replace(model.domain, rules=())
-    return replace(model, domain=free, tied=(), trees=Forest.of([trees[c] for c in range(len(sizes))]))
+    return replace(model, domain=free, tied=(), trees=ChanceForest.of([trees[c] for c in range(len(sizes))]))
 
 
 def seconds(work: Callable[[], object], times: int = 1) -> float:

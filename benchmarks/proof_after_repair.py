@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.cli import app
-from neuronfair.words import percent
+from neuronfair.formatting import percent
 
 HEAD = "| | accuracy | rate | proved fair | proved discriminatory | open | rows ±1 | rows ±2 | boxes |"
 

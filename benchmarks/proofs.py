@@ -1,8 +1,8 @@
 """How much is proved of published networks, and in which time: beside FairQuant's figures where there are some.
 
-    python benchmarks/proofs.py     # all networks of Fairify, ten times FairQuant's seconds (10 at least)
-    python benchmarks/proofs.py --seconds 60 adult-sex bank-age german-sex
-    python benchmarks/proofs.py --device cuda --seconds 12 AC-2 AC-6
+    python benchmarks/api.py     # all networks of Fairify, ten times FairQuant's seconds (10 at least)
+    python benchmarks/api.py --seconds 60 adult-sex bank-age german-sex
+    python benchmarks/api.py --device cuda --seconds 12 AC-2 AC-6
 
 The networks are found through NEURONFAIR_MODELS. Every figure is a sound count: no estimate.
 """
@@ -15,12 +15,12 @@ import os
 from pathlib import Path
 
 import neuronfair as nf
-from neuronfair.certify.prove import prove
-from neuronfair.certify.subject import Subject, subject_of
-from neuronfair.domain.data import catalog_domain
-from neuronfair.domain.toml import read_domain
+from neuronfair.domain.schema.toml import read_domain
+from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.weights import load
+from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.problem import Problem, problem_of
 
 import torch
 
@@ -33,17 +33,17 @@ FAIRQUANT = {
 FILES = {"adult": "census", "german": "credit", "bank": "bank"}
 
 
-def subject(name: str, device: str) -> Subject:
+def subject(name: str, device: str) -> Problem:
     """Return a network of Fairify (AC-1), or one of the paper's with a sensitive attribute (adult-sex)."""
     models = Path(os.environ["NEURONFAIR_MODELS"])
     if name in FAIRQUANT:
         domain = read_domain(models / "fairify" / ("adult.toml" if name.startswith("AC") else "bank.toml"))
         module, _ = load(models / "fairify" / f"{name}.npz")
-        return subject_of(nf.Network(module, domain), domain, decision=Decision("threshold", 0.0), device=device)
+        return problem_of(nf.Network(module, domain), domain, decision=Decision("threshold", 0.0), device=device)
     data, sensitive = name.split("-")
     domain = catalog_domain(data, "paper").with_sensitive(sensitive)
     module, _ = load(models / "neuronfair" / f"{FILES[data]}.npz")
-    return subject_of(nf.Network(module, domain), domain, device=device)
+    return problem_of(nf.Network(module, domain), domain, device=device)
 
 
 def main() -> None:

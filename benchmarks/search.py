@@ -24,17 +24,17 @@ from pathlib import Path
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.domain.data import Data, load
 from neuronfair.domain.draws import Draws
+from neuronfair.domain.tables.dataset import Data, load
 from neuronfair.model import weights
 from neuronfair.model.network import Network
-from neuronfair.search.budget import Budget
-from neuronfair.search.campaign import find
-from neuronfair.search.engine import search
-from neuronfair.search.keys import KeySet
-from neuronfair.search.method import World
-from neuronfair.search.methods import Setting, phases
-from neuronfair.search.outcome import Outcome, Plan
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.engine import search
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import World
+from neuronfair.searches.methods import Setting, phases
 
 import torch
 
@@ -50,7 +50,7 @@ MEMORY_STEPS = 1_000
 class Speed:
     """What one search took."""
 
-    outcome: Outcome
+    outcome: SearchResult
     preparation: float
     single: float  # judged rows per second of one walker alone
 
@@ -70,7 +70,7 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Data) -
     return Speed(outcome, whole - outcome.first.seconds - outcome.local.seconds, single(outcome, network, data))
 
 
-def single(outcome: Outcome, network: Network, data: Data) -> float:
+def single(outcome: SearchResult, network: Network, data: Data) -> float:
     """Return the judged rows per second of one walker that starts from a finding."""
     world = World(network, data.domain, outcome.plan.decision, Draws(0, "local"), outcome.profile)
     rule = phases(outcome.plan.method, Setting(world, KeySet(), outcome.plan.seeds * outcome.plan.steps)).local

@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 
 import neuronfair
-from neuronfair.certify.prove import prove
-from neuronfair.certify.strata import strata_rate
-from neuronfair.certify.subject import subject_of
+from neuronfair.formatting import percent, spanned
 from neuronfair.measure.rate import Rate, discrimination_rate
-from neuronfair.words import percent, spanned
+from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.decide.strata import strata_rate
+from neuronfair.proof.problem import problem_of
 
 import torch
 
@@ -48,7 +48,7 @@ def main() -> None:
     domain = domain.with_sensitive(*args.sensitive)
     rows = domain.sample(1000, torch.Generator().manual_seed(0))
     opened = neuronfair.open_model(args.model, domain, rows, device=args.device)
-    subject = subject_of(opened, domain, device=args.device)
+    subject = problem_of(opened, domain, device=args.device)
     exact = opened.model.double()
     plain = discrimination_rate(exact, domain, samples=args.samples, decision=opened.decision)
     for seconds in args.seconds:

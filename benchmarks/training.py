@@ -14,10 +14,10 @@ from functools import partial
 
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 from neuronfair.model import stacked
-from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.stacked import train_stack
 from neuronfair.model.train import train
-from neuronfair.model.zoo import HFCN, LFCN, fully_connected
+from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.model.weights import HFCN, LFCN, fully_connected
 
 import torch
 from torch import Tensor

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neuronfair.domain.data import read_table
-from neuronfair.domain.files import read_sheet
-from neuronfair.domain.infer import draft_domain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.infer import draft_domain
+from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.domain.tables.dataset import read_table
+from neuronfair.domain.tables.files import read_sheet
 
 import numpy as np
 import pandas as pd

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import neuronfair as nf
-from neuronfair.model.descent import TrainingSettings
+from neuronfair.model.training_loop import TrainingSettings
 
 METHODS = ("frontier", "neuronfair", "eidig5", "adf", "aequitas", "uniform")
 

@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from neuronfair.domain.data import load
+from neuronfair.domain.tables.dataset import load
 from neuronfair.experiments.cases import CASES
 from neuronfair.measure.diversity import mean_distance, regions
-from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import find
-from neuronfair.search.judge import Judgement
-from neuronfair.search.method import State, World
-from neuronfair.search.methods import METHODS, Entry, Phases, Setting, frontier
-from neuronfair.search.methods.frontier import BINS, DISTANCES, Frontier
-from neuronfair.search.outcome import Plan
+from neuronfair.model.train import read_model
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting, frontier
+from neuronfair.searches.methods.frontier import BINS, DISTANCES, Frontier
 
 import torch
 from torch import Tensor
@@ -139,7 +139,7 @@ def main() -> None:
         module = read_model(options.models / "neuronfair" / str(weights), data.domain)
         network = Network(module, data.domain)
         for label, method in VARIANTS.items():
-            METHODS["frontier"] = Entry(lambda setting, method=method: ready(setting, method))
+            METHODS["frontier"] = MethodEntry(lambda setting, method=method: ready(setting, method))
             with patch.object(frontier, "SCATTER", SCATTERED.get(label, frontier.SCATTER)):
                 plan = Plan("frontier", options.seeds, options.steps, controls=False)
                 outcome = find(network, data.domain, data.rows, plan)

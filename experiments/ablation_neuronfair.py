@@ -16,25 +16,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from neuronfair.domain.data import Data
-from neuronfair.domain.sources import where
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.sources import where
 from neuronfair.experiments.cases import SHORT, data, once
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.measure.mean import mean_interval
+from neuronfair.measure.stats import mean_interval
 from neuronfair.model.decision import Decision
-from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
+from neuronfair.model.train import fit, read_model
+from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.render.plots import saved_figure
-from neuronfair.search.campaign import find, random_directions
-from neuronfair.search.methods import METHODS, Entry, Phases, Setting
-from neuronfair.search.methods.neuronfair import NeuronFair
-from neuronfair.search.outcome import Count, Plan
-from neuronfair.search.pace import Pace
-from neuronfair.search.seeds import cluster_seeds
+from neuronfair.searches.campaign import find, random_directions
+from neuronfair.searches.config import Count, Plan
+from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
+from neuronfair.searches.methods.neuronfair import NeuronFair
+from neuronfair.searches.starts import cluster_seeds
+from neuronfair.searches.step_sizes import Pace
 
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
@@ -171,7 +171,7 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
         lambda: cluster_seeds(network.encoding, table.rows, seeds, seed=seed),
     )
     plan = Plan("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
-    entry = Entry(lambda setting: changed(setting, part), neurons=True)
+    entry = MethodEntry(lambda setting: changed(setting, part), neurons=True)
     pace = Pace.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
     with patch.dict(METHODS.data, neuronfair=entry), patch.object(Pace, "of", lambda *_: pace):
         given = (network, table.domain, table.rows, plan)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from neuronfair.domain.sources import where
+from neuronfair.domain.tables.sources import where
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.open import open_model
-from neuronfair.search.campaign import find
-from neuronfair.search.outcome import Plan
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
 
 TABLES = [name for name in ("adult", "german", "bank", "compas", "meps") if where(name) is not None]
 SEEDS, STEPS = 100, 200

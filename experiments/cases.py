@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from neuronfair.atomic import replacing
-from neuronfair.domain.data import Data, load
-from neuronfair.domain.sources import where
+from neuronfair.audits.comparison import figures
+from neuronfair.domain.tables.dataset import Data, load
+from neuronfair.domain.tables.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.experiments.lab import FOLDER, Job, Scale, code_digest
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import discrimination_rate
-from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.fit import fit, read_model
 from neuronfair.model.network import Network
+from neuronfair.model.train import fit, read_model
+from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
-from neuronfair.repair.retrain import MOST
-from neuronfair.search.campaign import find, random_directions
-from neuronfair.search.findings import Findings
-from neuronfair.search.outcome import Outcome, Plan
-from neuronfair.search.seeds import cluster_seeds
+from neuronfair.repairs.retrain import MOST
+from neuronfair.searches.campaign import find, random_directions
+from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.starts import cluster_seeds
 from neuronfair.store.tables import read_findings, write_findings
-from neuronfair.verdict.contest import figures
 
 import torch
 from torch import Tensor
@@ -188,7 +188,7 @@ def _kept(case: str, model: str | int, **plan: Any) -> Path:
     return Path(os.environ["NEURONFAIR_LAB"]) / "findings" / f"{job.key}-{code_digest()}.parquet"
 
 
-def _keep(result: Outcome, path: Path) -> None:
+def _keep(result: SearchResult, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(result.plan.seed)
     some = torch.randperm(len(result.findings), generator=generator)[:KEPT]
@@ -196,7 +196,7 @@ def _keep(result: Outcome, path: Path) -> None:
         write_findings(temporary, result.findings[some], result.domain)
 
 
-def outcome(case: str, model: str | int, **plan: Any) -> Outcome:
+def outcome(case: str, model: str | int, **plan: Any) -> SearchResult:
     """Search a classifier, by default without controls; a search that Ctrl-C has cut short is no result."""
     rows, chosen = case_data(case), Plan(**{"controls": False, **plan})
     seeds = starts(case, chosen.seeds, chosen.seed)

@@ -13,18 +13,18 @@ from itertools import product
 from typing import Any
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import Data
-from neuronfair.domain.sources import where
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.sources import where
 from neuronfair.experiments.cases import SHORT, data
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import fit_trees
-from neuronfair.measure.counterparts import CounterpartEffect, Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import CounterpartEffect, Thoroughness, counterpart_effect
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
-from neuronfair.model.fit import fit
 from neuronfair.model.network import Network
+from neuronfair.model.train import fit
 
 import torch
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neuronfair.experiments.planted import cast_classifier, cast_detector, mark, mark_classifier, marked_faces
-from neuronfair.search.methods import picture_methods
-from neuronfair.vision.drawn import drawn_pictures
-from neuronfair.vision.latent import fit_latent
-from neuronfair.vision.page import ENLARGED, enlarged, panels, twins_beside
-from neuronfair.vision.quality import walk_report
-from neuronfair.vision.search import PictureSettings
-from neuronfair.vision.subject import Split, compare, subject
+from neuronfair.images.drawn import drawn_pictures
+from neuronfair.images.latent_shift import fit_latent
+from neuronfair.images.measures import walk_report
+from neuronfair.images.page import ENLARGED, enlarged, panels, twins_beside
+from neuronfair.images.search import PictureSettings
+from neuronfair.images.subject import ImageSplit, compare, subject
+from neuronfair.searches.methods import picture_methods
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ def main() -> None:
     examples(folder / "planted_pictures.png")
     faces = drawn_pictures(200, 0, side=SIDE)
     nobody = torch.zeros(200, dtype=torch.bool)
-    split = Split(faces.pixels, faces.is_face, faces.attribute("cast")[1], held=nobody)
+    split = ImageSplit(faces.pixels, faces.is_face, faces.attribute("cast")[1], held=nobody)
     shares = {}
     for reads_cast in (True, False):
         detector = cast_detector(reads_cast=reads_cast)
@@ -72,7 +72,7 @@ def shifts(path: Path) -> None:
     """Draw what a latent shift, its control and FGSM make of faces with and without a mark."""
     faces, wears = marked_faces(100, SIDE)
     space, nobody = fit_latent(faces, wears), torch.zeros(len(faces), dtype=torch.bool)
-    split = Split(faces, ~nobody, wears, held=nobody)
+    split = ImageSplit(faces, ~nobody, wears, held=nobody)
     detector, classifier = cast_detector(reads_cast=True), mark_classifier(SIDE)
     under_test = subject(detector, classifier, split, name="marked", sensitive="mark", latent=space)
     way = torch.tensordot(space.groups[1] - space.groups[0], space.decoder, 1).flatten()

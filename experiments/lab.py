@@ -27,7 +27,7 @@ import neuronfair
 from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.errors import NeuronFairError
-from neuronfair.measure.mean import mean_interval
+from neuronfair.measure.stats import mean_interval
 from neuronfair.scale.pool import Note, Pool
 from neuronfair.scale.processes import Processes
 

@@ -8,7 +8,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.experiments.cases import CASES, PUBLISHED, case_data, model_of, network, split_of, train_jobs
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure
 from neuronfair.interpretation.profile import interpret
-from neuronfair.repair.neurons import repair_neurons
+from neuronfair.repairs.neurons import repair_neurons
 
 MAX_LOSS = 0.01
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from neuronfair.vision.drawn import drawn_pictures
+from neuronfair.images.drawn import drawn_pictures
 
 import torch
 from torch import Tensor, nn

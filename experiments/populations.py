@@ -10,19 +10,18 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from neuronfair.domain.data import Data
-from neuronfair.domain.plausible import PLAUSIBLE
-from neuronfair.domain.population import PopulationModel, fit_people, fit_population
-from neuronfair.domain.population_quality import told_apart
+from neuronfair.domain.population.model import PopulationModel, fit_people, fit_population, told_apart
+from neuronfair.domain.population.plausible import PLAUSIBLE
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.experiments.cases import CASES, data, once, train, weights_of
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import KINDS, tree_model
 from neuronfair.measure.rate import Rate, discrimination_rate
-from neuronfair.model.fit import read_model
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
-from neuronfair.search.campaign import find
-from neuronfair.search.outcome import Plan
+from neuronfair.model.train import read_model
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
 
 import torch
 from torch import Tensor

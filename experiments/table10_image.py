@@ -22,15 +22,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from neuronfair.search.methods import picture_methods
-from neuronfair.vision.archive import SETS, Pictures, load_pictures
-from neuronfair.vision.bodies import BODIES, Detector
-from neuronfair.vision.detector import accuracies, fit_attribute, fit_detector
-from neuronfair.vision.latent import fit_latent
-from neuronfair.vision.quality import walk_report
-from neuronfair.vision.repair import retrain, state
-from neuronfair.vision.search import PictureSearch, PictureSettings
-from neuronfair.vision.subject import Split, Subject, compare, subject
+from neuronfair.images.archive import SETS, Pictures, load_pictures
+from neuronfair.images.detector import accuracies, fit_attribute, fit_detector
+from neuronfair.images.latent_shift import fit_latent
+from neuronfair.images.measures import walk_report
+from neuronfair.images.networks import BODIES, Detector
+from neuronfair.images.repair import retrain, state
+from neuronfair.images.search import PictureSearch, PictureSettings
+from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
+from neuronfair.searches.methods import picture_methods
 
 import torch
 
@@ -85,7 +85,7 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
     clock = time.perf_counter()
     device = torch.device(options.device)
     attributes = [name for name in options.attributes if any(pictures.columns.get(name, ()))]
-    splits = {name: Split.of(pictures, name, device, options.seed) for name in attributes}
+    splits = {name: ImageSplit.of(pictures, name, device, options.seed) for name in attributes}
     if not splits:
         return
     split = splits[attributes[0]]
@@ -121,7 +121,7 @@ def one_attribute(
     detector: Detector,
     body: str,
     attribute: str,
-    split: Split,
+    split: ImageSplit,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Train the attribute classifier, search with all methods and controls, retrain with the findings of each."""
@@ -180,7 +180,7 @@ def one_attribute(
     }
 
 
-def searched(under_test: Subject, found: Mapping[str, PictureSearch]) -> dict[str, Any]:
+def searched(under_test: DetectorSubject, found: Mapping[str, PictureSearch]) -> dict[str, Any]:
     """Print and return how large the shift is and what each search found: by faces, then by pictures."""
     shift, (name, _, attribute) = under_test.report(), under_test.domain.name.partition("-")
     print(f"  {shift.kind}: {shift.detected:,} of {shift.faces:,} faces detected, {shift.attribute_flips:,} flip; "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from neuronfair.audits.comparison import Phase, compare
 from neuronfair.experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.search.outcome import Plan
-from neuronfair.verdict.compare import Phase, compare
+from neuronfair.searches.config import Plan
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 LOCAL_SEEDS = 100

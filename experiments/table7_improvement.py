@@ -25,11 +25,11 @@ from neuronfair.experiments.cases import (
 )
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.consistency import deviation, spearman
+from neuronfair.measure.stats import deviation, spearman
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
-from neuronfair.repair.labels import Ensemble
-from neuronfair.repair.retrain import RepairSettings, retrain, without_findings
+from neuronfair.repairs.labels import Ensemble
+from neuronfair.repairs.retrain import RepairSettings, retrain, without_findings
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronfair.domain.data import Data
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import needs
 from neuronfair.experiments.cases import data, once
 from neuronfair.model.encoding import TableEncoding

@@ -18,13 +18,13 @@ import pytest
 pytest.register_assert_rewrite("neuronfair.testing")  # its checks say what they compared
 
 if TYPE_CHECKING:
-    from neuronfair.verdict.fairness import Fairness
+    from neuronfair.audits.pytest_check import Fairness
 
 
 @pytest.fixture
 def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fairness:
     """Check models for discrimination: `fairness.check(model, domain, sensitive="sex", max_rate=0.01)`."""
-    from neuronfair.verdict.fairness import Fairness
+    from neuronfair.audits.pytest_check import Fairness
 
     # The cache outlives the tests, so that what was found can be seen again.
     cache: pytest.Cache | None = getattr(request.config, "cache", None)

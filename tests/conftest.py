@@ -13,19 +13,19 @@ import hypothesis
 import pytest
 import typer
 
+from neuronfair import api as proving
 from neuronfair import cli
-from neuronfair import proofs as proving
-from neuronfair.certify import answer
-from neuronfair.domain import own_population, population
+from neuronfair.audits import comparison
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages import population as usual
+from neuronfair.domain.population import model
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
 from neuronfair.model import stacked
-from neuronfair.repair import evaluate
-from neuronfair.search import campaign
+from neuronfair.proof import session
+from neuronfair.repairs import evaluate
+from neuronfair.searches import campaign
 from neuronfair.testing.cases import PEOPLE
-from neuronfair.verdict import compare
-from neuronfair.verdict import population as usual
-from neuronfair.verdict.settings import AuditSettings
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
 
@@ -71,8 +71,8 @@ def fitted_once() -> Iterator[None]:
         return fitted
 
     with pytest.MonkeyPatch.context() as patch:
-        fit = remembered(population.fit_population)
-        for module in (population, own_population, campaign, compare, usual):
+        fit = remembered(model.fit_population)
+        for module in (model, model, campaign, comparison, usual):
             patch.setattr(module, "fit_population", fit)
         patch.setattr(usual, "population_quality", remembered(usual.population_quality))
         yield
@@ -86,7 +86,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     """Train for few epochs, let audits and repairs search from 15 rows, 5 steps each, sample and prove little."""
-    descend, sized, effort = stacked.descend, AuditSettings.sized, answer.Effort
+    descend, sized, effort = stacked.descend, AuditSettings.sized, session.Effort
 
     def short(module, rows, held, settings, shuffles, **others):
         return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
@@ -100,7 +100,7 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(AuditSettings, "sized", small)
     patch.setattr(evaluate, "SEEDS", 15)
     patch.setattr(evaluate, "STEPS", 5)
-    for module in (answer, proving):
+    for module in (session, proving):
         patch.setattr(module, "Effort", lambda seconds, rows: effort(min(seconds, 0.1), min(rows, 5)))
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from neuronfair.audits.report import attribute as e
+from neuronfair.audits.report import counterfactual as c
+from neuronfair.audits.report import report as r
+from neuronfair.audits.report.attribute import Interpretation, LayerReport
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import RateOf, Rates
 from neuronfair.measure.rate import Rate
-from neuronfair.verdict import counterpart as c
-from neuronfair.verdict import entries as e
-from neuronfair.verdict import report as r
-from neuronfair.verdict.inside import Interpretation, LayerReport
-from neuronfair.verdict.proved import Proved
-from neuronfair.verdict.rates import RateOf, Rates
 
 MODEL = r.ModelReport(
     source="m.onnx", kind="ONNX", white_box=True, note="White box.", fingerprint="abc", outputs=2,
@@ -68,7 +68,11 @@ def layer(name: str, auc: float, act_diff: Sequence[float] = (0.1, 0.5)) -> Laye
     return LayerReport(name, len(act_diff), auc, 0.3, (1,), tuple(act_diff), ((0.0, 1.0), (0.25, 0.5), (0.5, 0.0)))
 
 
-GROUPS = (e.Group("F", 100, 0.26, 0.74, 0.5, 0.1), e.Group("M", 100, 0.65, 0.65, 0.8, 0.5), e.Group("X", 9, 1.0))
+GROUPS = (
+    e.GroupReport("F", 100, 0.26, 0.74, 0.5, 0.1),
+    e.GroupReport("M", 100, 0.65, 0.65, 0.8, 0.5),
+    e.GroupReport("X", 9, 1.0),
+)
 DISPARITY = e.Disparity(
     "yes", 0.95, e.Gap("selection rate", 0.4, 0.281, 0.549, "F", "M", ("X (9 rows)",)),
     e.Gap("selection rate", 0.39, 0.2, 0.5, "F", "M", ("X (9 rows)",)), None, {"error_rate.difference": "no labels"},
@@ -81,7 +85,7 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
         rates=Rates(table=rate(2, 50, "table"), domain=rate(found, people)),
         interpretation=Interpretation("l2", (layer("l1", 0.2), layer("l2", 0.4))),
         searches=(search("frontier", 80, 8.0), search("neuronfair")),
-        severity=e.Severity(1.0, 2.5, 3.0, e.Histogram((0.0, 1.0, 3.0), (60, 40))),
+        severity=e.SeverityReport(1.0, 2.5, 3.0, e.Histogram((0.0, 1.0, 3.0), (60, 40))),
         worst=(finding(name),),
     )  # fmt: skip
     return replace(made, **more)
@@ -218,8 +222,8 @@ def adult(
             "sex.rate fell from 2.41 % to 1.82 %.",
         ),
         gate=r.Gate(False, (
-            r.Check("rate > 0.01", "sex", 0.0182, 0.0163, 0.0201, "upper end", True, "its upper end is above 1 %."),
-            r.Check("corpus.still_flips > 5", None, 3, None, None, "value", False, "it is not above 5."),
+            r.GateCheck("rate > 0.01", "sex", 0.0182, 0.0163, 0.0201, "upper end", True, "its upper end is above 1 %."),
+            r.GateCheck("corpus.still_flips > 5", None, 3, None, None, "value", False, "it is not above 5."),
         )),
         seconds=r.Seconds(43.7, 1.2, 21.9, 0.8, 12.1),
         reproduction=replace(
@@ -257,11 +261,11 @@ def _choice(i: int, sensitive: tuple[str, ...], classes: Sequence[str], n: int, 
         name="+".join(sensitive), sensitive=sensitive, twins=1, rates=rates(364 + 50 * i, table=1213 + i),
         proved=proved(95 * 10**13, 9 * 10**12, 10**15, "+".join(sensitive)),
         groups=tuple(
-            e.Group(value, 20_000 - 4321 * j, 0.11 + 0.13 * j) for j, value in enumerate(PEOPLE[sensitive[0]])
+            e.GroupReport(value, 20_000 - 4321 * j, 0.11 + 0.13 * j) for j, value in enumerate(PEOPLE[sensitive[0]])
         ),
         interpretation=Interpretation("layer2", tuple(_layer(draw, name, *LAYERS[name]) for name in LAYERS)),
         searches=tuple(search(method, found, found / tried / 0.0182, tried) for method, found, tried in searches),
-        severity=e.Severity(gaps[n // 2], gaps[int(0.95 * n)], gaps[-1], bins) if gaps else None,
+        severity=e.SeverityReport(gaps[n // 2], gaps[int(0.95 * n)], gaps[-1], bins) if gaps else None,
         mean_distance=0.412, regions=9321, coverage=e.CoverageReport(0.62, 0.41),
         worst=tuple(sorted(people, key=lambda person: -person.gap)[:10]), findings=people,
         subgroups=tuple(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair import apart
-from neuronfair.apart import Unreadable, read_apart
+from neuronfair import sandbox
 from neuronfair.limits import TooLarge
+from neuronfair.sandbox import Unreadable, read_apart
 
 READER = """
 import os, json, signal, socket, time, sys
@@ -88,14 +88,14 @@ Ask = Callable[[str], str]
 @pytest.fixture(params=["forks", "once"])
 def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """Put a question to the reader above, in the manner of Linux and in that of other systems."""
-    if request.param == "forks" and not apart.FORKS:
+    if request.param == "forks" and not sandbox.FORKS:
         pytest.skip("this system does not fork")
-    monkeypatch.setattr(apart, "FORKS", request.param == "forks")
-    monkeypatch.setattr(apart, "_SERVERS", {})
+    monkeypatch.setattr(sandbox, "FORKS", request.param == "forks")
+    monkeypatch.setattr(sandbox, "_SERVERS", {})
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000000")
     (tmp_path / "reader.py").write_text(READER)
     yield lambda words: read_apart(str(tmp_path / "reader"), words.encode(), "a.file").decode()
-    apart._stop()
+    sandbox._stop()
 
 
 def test_a_reader_answers_and_each_file_has_a_fresh_process(ask: Ask) -> None:
@@ -130,9 +130,9 @@ def test_no_longer_answer_than_allowed(ask: Ask) -> None:
 
 def test_one_that_does_not_end_is_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     ask("echo")
-    monkeypatch.setattr(apart, "SECONDS", 1)
-    if not apart.FORKS:
-        monkeypatch.setattr(apart, "START", 0)
+    monkeypatch.setattr(sandbox, "SECONDS", 1)
+    if not sandbox.FORKS:
+        monkeypatch.setattr(sandbox, "START", 0)
     with pytest.raises(Unreadable, match="damaged"):
         ask("sleep")
 
@@ -146,12 +146,12 @@ def test_it_writes_no_file_and_leaves_no_core(ask: Ask, tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="OSError"):
         ask(f"write {tmp_path / 'new'}")
     assert not (tmp_path / "new").exists() or (tmp_path / "new").read_bytes() == b""
-    assert json.loads(ask("core")) == [0, 0, apart.SECONDS]
+    assert json.loads(ask("core")) == [0, 0, sandbox.SECONDS]
 
 
 def test_it_sees_little_of_the_environment(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
-    apart._stop()
+    sandbox._stop()
     seen = json.loads(ask("environment"))
     assert "SECRET" not in seen
     assert seen["OMP_NUM_THREADS"] == "1"
@@ -164,20 +164,20 @@ def _can_leave_the_network() -> bool:
 
 @pytest.mark.skipif(not _can_leave_the_network(), reason="this system does not let a process leave the network")
 def test_it_sees_no_network(ask: Ask) -> None:
-    if not apart.FORKS:
+    if not sandbox.FORKS:
         pytest.skip("on Linux only")
     with socket.create_server(("127.0.0.1", 0)) as here, pytest.raises(Unreadable, match="OSError"):
         ask(f"ask {here.getsockname()[1]}")
 
 
 def test_a_child_has_the_pipe_of_its_answer_only(ask: Ask) -> None:
-    if apart.FORKS:
+    if sandbox.FORKS:
         assert len(json.loads(ask("pipes"))) <= 2  # the pipe, and the way to nowhere
 
 
 def test_a_process_that_was_ended_is_started_again(ask: Ask) -> None:
     ask("echo")
-    for server in apart._SERVERS.values():
+    for server in sandbox._SERVERS.values():
         server.process.kill()
         server.process.wait()
     assert ask("echo again") == "again"
@@ -185,18 +185,18 @@ def test_a_process_that_was_ended_is_started_again(ask: Ask) -> None:
 
 def test_a_process_that_ends_meanwhile_is_an_error(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("raise SystemExit")
-    apart._stop()
+    sandbox._stop()
     with pytest.raises(Unreadable, match="damaged"):
         ask("echo")
 
 
 def test_the_process_of_another_process_is_left_alone(ask: Ask) -> None:
     ask("echo")
-    others = list(apart._SERVERS.values())
+    others = list(sandbox._SERVERS.values())
     for server in others:
         server.owner = -1  # as after a fork
     assert ask("echo mine") == "mine"
     for server in others:
-        assert apart.FORKS is False or server.process.poll() is None
+        assert sandbox.FORKS is False or server.process.poll() is None
         server.owner = os.getpid()
         server.stop()

@@ -16,34 +16,22 @@ STAGES = {
     "domain": 1,
     "model": 2,
     "interpretation": 3,
-    "search": 4,
+    "searches": 4,
     "store": 5,
     "measure": 6,
-    "certify": 7,
-    "repair": 8,
-    "verdict": 9,
+    "proof": 7,
+    "repairs": 8,
+    "audits": 9,
     "render": 10,
-    "vision": 11,
+    "images": 11,
 }
-FREE = {"errors", "atomic", "limits", "shown", "apart", "words", "scale"}  # any stage may use these
-CORE_STAGES = {"interpretation", "search", "measure", "certify"}
+FREE = {"errors", "atomic", "limits", "formatting", "progress", "sandbox", "scale"}  # any stage may use these
+CORE_STAGES = {"interpretation", "searches", "measure", "proof"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "base", "combinations", "rules", "identity", "table", "toml")),
+    *(f"domain/{name}.py" for name in ("attribute", "interface", "twins", "rules", "keys", "table", "schema/toml")),
     *(
         f"model/{name}.py"
-        for name in (
-            "blackbox",
-            "decision",
-            "descent",
-            "encoding",
-            "layers",
-            "network",
-            "stacked",
-            "threads",
-            "train",
-            "units",
-            "zoo",
-        )
+        for name in ("blackbox", "decision", "encoding", "layers", "network", "stacked", "training_loop")
     ),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)
@@ -138,7 +126,7 @@ def test_help_and_refusals_do_not_wait_for_torch():
     code = """
 import sys
 import neuronfair.cli
-import neuronfair.model.sources
+import neuronfair.model.formats
 print({"torch", "sklearn", "scipy", "matplotlib", "pyarrow"} & set(sys.modules))
 """
     assert fresh(code) == "set()"

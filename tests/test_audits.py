@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import AuditSettings, TableEncoding, audit, audit_page, audits, load, read_domain
-from neuronfair.audits import Audit
+from neuronfair import AuditSettings, TableEncoding, api, audit, audit_page, load, read_domain
+from neuronfair.api import Audit
+from neuronfair.audits.report.report import Report
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
-from neuronfair.search.outcome import Plan
-from neuronfair.verdict.report import Report
+from neuronfair.searches.config import Plan
 from tests import reports
 from tests.conftest import FLIPS
 
@@ -149,8 +149,8 @@ def test_what_a_replay_needs_and_remarks_are_kept(monkeypatch, tmp_path):
         origins.append(origin)
         return SimpleNamespace(report=reports.report(), outcomes={}, failure=None)
 
-    monkeypatch.setattr(audits, "run", note)
-    monkeypatch.setattr(audits, "open_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
+    monkeypatch.setattr(api, "run", note)
+    monkeypatch.setattr(api, "open_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
     monkeypatch.setattr(AuditSettings, "methods_for", lambda *given: ())
     table = {
         "age": [20, 30] * 9,
@@ -173,7 +173,7 @@ def test_how_a_model_is_opened_is_passed_on(monkeypatch):
     def note(model, domain, data, **options):
         raise ToldError(data, options)
 
-    monkeypatch.setattr(audits, "open_model", note)
+    monkeypatch.setattr(api, "open_model", note)
     model = model_of(wide(60))
     with pytest.raises(ToldError) as told:
         audit(model, wide(60), sensitive="sex", target="hired", preprocess=len, trust_pickle=True, checks=None)
@@ -186,9 +186,9 @@ def test_how_a_model_is_opened_is_passed_on(monkeypatch):
 
 
 def test_a_bar_is_shown_where_somebody_looks(capsys):
-    with audits._shown(False) as show:
+    with api._shown(False) as show:
         show("Judging", 1, 2)
-    with audits._shown(None) as show:  # standard error is no terminal here
+    with api._shown(None) as show:  # standard error is no terminal here
         show("Judging", 1, 2)
     assert capsys.readouterr() == ("", "")
 

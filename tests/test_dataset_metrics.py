@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import neuronfair as nf
-from neuronfair.certify.bounds import Unprovable
-from neuronfair.certify.subject import subject_of
-from neuronfair.domain.counterpart_fit import fit_counterparts
-from neuronfair.domain.data import read_table
-from neuronfair.domain.infer import infer_domain
-from neuronfair.domain.toml import format_domain, parse_domain
+from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import format_domain, parse_domain
+from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DomainError
 from neuronfair.model.open import open_model
 from neuronfair.model.records import records_of
+from neuronfair.proof.bounds.lines import Unprovable
+from neuronfair.proof.problem import problem_of
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("sklearn")
@@ -230,7 +230,7 @@ def test_age_bands_are_compared_by_their_medians():
     names = ["below 25", "25 to below 40", "40 to below 60", "60 or more"]
     assert rows == dict(zip(names, np.bincount(band).tolist(), strict=True))
     with pytest.raises(Unprovable, match="in bands"):
-        subject_of(open_model(model, data.domain, data.rows), data.domain)
+        problem_of(open_model(model, data.domain, data.rows), data.domain)
     with pytest.raises(DomainError, match="for the attribute-flip test only"):
         fit_counterparts(data.domain, data.rows)
     assert parse_domain(format_domain(data.domain)).fingerprint == data.domain.fingerprint != domain.fingerprint

@@ -24,7 +24,7 @@ import pytest
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.search.methods import METHODS
+from neuronfair.searches.methods import METHODS
 from tests.conftest import ROOT, flips_by_default, shorten
 
 DOCS = ROOT / "docs"
@@ -158,7 +158,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_every_figure_of_the_gate_is_in_the_reference():
-    from neuronfair.verdict import expressions as gate
+    from neuronfair.audits.gate import expressions as gate
 
     page = (DOCS / "reference" / "gate.md").read_text(encoding="utf-8")
     figures = {*gate.OF_AN_ATTRIBUTE, *gate.OF_THE_AUDIT, *(f"{figure}.METHOD" for figure in gate.OF_A_SEARCH)}
@@ -166,7 +166,7 @@ def test_every_figure_of_the_gate_is_in_the_reference():
 
 
 def test_every_entry_of_a_domain_file_is_in_the_reference():
-    from neuronfair.domain import toml
+    from neuronfair.domain.schema import toml
 
     page = (DOCS / "reference" / "domain-file.md").read_text(encoding="utf-8")
     entries = {*toml._TOP, *toml._ATTRIBUTE, "column", "classes", "if", "then", "forbid", "min", "max"}

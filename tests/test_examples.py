@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.orders import Orders
+from neuronfair.cli.audit_file import Orders
 from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"

@@ -18,15 +18,15 @@ from safetensors.torch import save as to_bytes
 from benchmarks.fuzzing import models, readings, specimens
 from benchmarks.fuzzing.mutate import wreck
 from benchmarks.fuzzing.specimens import DOMAIN, TABLE
-from neuronfair.domain.infer import infer_domain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.audits.gate.baseline import compare_with, read_baseline
+from neuronfair.audits.gate.expressions import read_expressions
+from neuronfair.audits.gate.gate import check
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.sources import READERS
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.formats import READERS
+from neuronfair.model.weights import fully_connected
 from neuronfair.store.run import Run
-from neuronfair.verdict.baseline import compare_with, read_baseline
-from neuronfair.verdict.expressions import read_expressions
-from neuronfair.verdict.gate import check
 from tests.reports import report
 
 fuzzed = settings(

@@ -7,7 +7,7 @@ import pytest
 from neuronfair import Decision, parse_domain, prove
 from neuronfair.errors import NeuronFairError
 from neuronfair.scale.pool import Serial
-from tests.certify.planted import DOMAIN, FLIPS, PEOPLE, make
+from tests.proof.planted import DOMAIN, FLIPS, PEOPLE, make
 
 
 @pytest.mark.parametrize(("kind", "pool"), [("domain", None), ("file", None), ("domain", Serial(2))])

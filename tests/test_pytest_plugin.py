@@ -15,9 +15,9 @@ import pytest
 import scipy.stats  # noqa: F401
 import sklearn.cluster  # noqa: F401
 
-from neuronfair.verdict.corpus import extend, read_corpus
-from neuronfair.verdict.entries import Change
-from neuronfair.verdict.kept import keep
+from neuronfair.audits.gate.regression_set import extend, read_corpus
+from neuronfair.audits.report.attribute import Change
+from neuronfair.audits.test_models import keep
 from tests import reports
 from tests.planted import networks
 
@@ -32,7 +32,7 @@ from neuronfair import BlackBox, Data, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
-from neuronfair.verdict.fairness import CheckSettings
+from neuronfair.audits.pytest_check import CheckSettings
 from tests.planted import networks
 
 domain = networks.domain()
@@ -205,7 +205,7 @@ def test_files_a_table_and_sensitive_attributes(outcome):
     text = said(
         outcome(
             """
-                        from neuronfair.domain.toml import format_domain
+                        from neuronfair.domain.schema.toml import format_domain
             both = networks.sex_and_race()
             pathlib.Path("both.toml").write_text(format_domain(both))
             model = networks.one_biased_pair()

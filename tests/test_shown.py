@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.shown import visible
+from neuronfair.formatting import visible
 
 # Worked out by hand from the Unicode charts.
 HOSTILE = {

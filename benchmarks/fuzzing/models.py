@@ -193,7 +193,7 @@ def _without_chance(archive: bytes) -> bytes:
 
 def _keras(suffix: str) -> list[Files]:
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    from neuronfair.model.open.keras_lookups import stand_ins
+    from neuronfair.model.open.graphs.keras_layers import stand_ins
 
     import keras
 

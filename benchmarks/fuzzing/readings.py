@@ -38,7 +38,7 @@ def _use(domain: Any) -> None:
 
 def domain(place: Path) -> Any:
     """Read a domain file and use it."""
-    from neuronfair.domain.toml import read_domain
+    from neuronfair.domain.schema.toml import read_domain
 
     found = read_domain(_one(place, "*.toml"))
     _use(found)
@@ -47,7 +47,7 @@ def domain(place: Path) -> Any:
 
 def table(place: Path) -> None:
     """Read a table of a known domain."""
-    from neuronfair.domain.data import read_table
+    from neuronfair.domain.tables.dataset import read_table
 
     read_table(_one(place, "table.*"), _people().domain)
 
@@ -58,9 +58,9 @@ def draft(place: Path) -> None:
 
 
 def _draft(path: Path, sensitive: str, target: str) -> None:
-    from neuronfair.domain.data import read_table
-    from neuronfair.domain.infer import infer_domain
-    from neuronfair.domain.toml import parse_domain
+    from neuronfair.domain.schema.infer import infer_domain
+    from neuronfair.domain.schema.toml import parse_domain
+    from neuronfair.domain.tables.dataset import read_table
 
     found = parse_domain(infer_domain(path, sensitive=[sensitive], target=target))
     _use(found)
@@ -69,9 +69,9 @@ def _draft(path: Path, sensitive: str, target: str) -> None:
 
 def names(place: Path) -> None:
     """Read files whose names, or the names in them, are odd: whatever is said about them must be fit to be shown."""
-    from neuronfair.domain.data import read_table
+    from neuronfair.audits.gate.expressions import read_expressions
+    from neuronfair.domain.tables.dataset import read_table
     from neuronfair.model.open import open_model
-    from neuronfair.verdict.expressions import read_expressions
 
     path = _one(place, "*.csv")
     _refused(lambda: open_model(path, _people().domain, _people().rows))
@@ -114,7 +114,7 @@ def model(place: Path) -> None:
 
 def pictures(place: Path) -> None:
     """Read pictures with their labels."""
-    from neuronfair.vision.archive import read_pictures
+    from neuronfair.images.archive import read_pictures
 
     found = read_pictures(place / "faces.zip", place / "faces.csv")
     _ = found.attribute("gender"), found.is_face
@@ -134,8 +134,8 @@ def run(place: Path) -> None:
 
 def audit(place: Path) -> None:
     """Look at the folder of an audit as one that goes on does, and at a finding that it shows."""
+    from neuronfair.audits.folder import check_audit_folder, check_same, shrunk_pair
     from neuronfair.store.run import Run
-    from neuronfair.verdict.folder import check_audit_folder, check_same, shrunk_pair
 
     check_audit_folder(place)
     check_same(place, {"sensitive": ["sex"]})
@@ -147,8 +147,8 @@ def audit(place: Path) -> None:
 
 def baseline(place: Path) -> None:
     """Compare an audit with an earlier one."""
-    from neuronfair.verdict.baseline import compare_with, read_baseline
-    from neuronfair.verdict.report import Report
+    from neuronfair.audits.gate.baseline import compare_with, read_baseline
+    from neuronfair.audits.report.report import Report
 
     now = place / "now.json"
     earlier = read_baseline(place / "audit.json")
@@ -158,7 +158,7 @@ def baseline(place: Path) -> None:
 
 def corpus(place: Path) -> None:
     """Judge the people of a corpus again."""
-    from neuronfair.verdict.corpus import read_corpus, replay_corpus
+    from neuronfair.audits.gate.regression_set import read_corpus, replay_corpus
 
     figures = replay_corpus(read_corpus(place / "corpus.jsonl", _people().domain), _judge())
     if figures.still_flips + figures.fixed != figures.replayed:
@@ -174,9 +174,9 @@ def _judge() -> Any:
 
 def gate(place: Path) -> None:
     """Read a limit and hold an audit against it."""
-    from neuronfair.verdict.expressions import read_expressions
-    from neuronfair.verdict.gate import check
-    from neuronfair.verdict.report import Report
+    from neuronfair.audits.gate.expressions import read_expressions
+    from neuronfair.audits.gate.gate import check
+    from neuronfair.audits.report.report import Report
 
     text = (place / "limit.txt").read_bytes().decode(errors="replace")
     _refused(lambda: read_expressions([text], ["sex", "", "a.rate"], ["frontier"]))

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from neuronfair.domain.data import Data
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
-from neuronfair.model.weights import Card, fingerprint
-from neuronfair.model.zoo import fully_connected
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.model.weights import Card, fingerprint, fully_connected
 
 import numpy as np
 import torch
@@ -144,8 +143,8 @@ def pictures() -> list[Files]:
 @cache
 def audit() -> list[Files]:
     """The folder of a small audit; its searches are run folders."""
-    from neuronfair.audits import audit as begin
-    from neuronfair.verdict.settings import AuditSettings
+    from neuronfair.api import audit as begin
+    from neuronfair.audits.settings import AuditSettings
 
     with tempfile.TemporaryDirectory() as name, ExitStack() as stopped:
         for clock in ("perf_counter", "monotonic", "time"):
@@ -184,8 +183,8 @@ def names() -> list[Files]:
 
 
 def corpus() -> list[Files]:
-    from neuronfair.verdict.corpus import extend, read_corpus
-    from neuronfair.verdict.report import Report
+    from neuronfair.audits.gate.regression_set import extend, read_corpus
+    from neuronfair.audits.report.report import Report
 
     report = Report.from_json(audit()[0]["audit.json"])
     return [{"corpus.jsonl": written(lambda path: extend(read_corpus(path, domain()), report), ".jsonl")}]

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuronfair.domain.data import Data, load
 from neuronfair.domain.rules import Rule
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.tables.dataset import Data, load
 from neuronfair.model.decision import Decision
-from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.fit import fit
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
-from neuronfair.model.open.opened import Opened
+from neuronfair.model.open.request import Opened
+from neuronfair.model.train import fit
+from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.testing.cases import PEOPLE, random_module, uniform_rows
 
 import torch

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from neuronfair.certify import prove as proving
-from neuronfair.certify.prove import Progress, prove
-from neuronfair.certify.subject import subject_of
+from neuronfair.proof.decide import prove as proving
+from neuronfair.proof.decide.prove import ProofProgress, prove
+from neuronfair.proof.problem import problem_of
 
 from .everybody import everybody
 from .leaves import truth_of
@@ -40,14 +40,14 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
     draw = random.Random(seed)
     left = draw.randint(1, steps)
 
-    def stop(_: Progress) -> None:
+    def stop(_: ProofProgress) -> None:
         nonlocal left
         left -= 1
         if not left:
             raise KeyboardInterrupt  # the proof so far is kept
 
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
-    subject = subject_of(case.model, case.domain, decision=case.decision)
+    subject = problem_of(case.model, case.domain, decision=case.decision)
     with patch.object(proving, "SMALL", draw.choice((1, 1, 8, 512))):
         proof = prove(subject, seconds=600, progress=stop)
     leaves = proof.leaves

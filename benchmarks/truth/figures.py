@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuronfair.certify.bounds import Unprovable
-from neuronfair.certify.prove import prove
-from neuronfair.certify.subject import subject_of
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.rate import Rate, Until, discrimination_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.network import Network
-from neuronfair.search.campaign import find
-from neuronfair.search.methods import METHODS, check_method
-from neuronfair.search.outcome import Plan
+from neuronfair.proof.bounds.lines import Unprovable
+from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.problem import problem_of
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import Plan
+from neuronfair.searches.methods import METHODS, check_method
 
 import torch
 from torch import Tensor
@@ -174,7 +174,7 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
     """Prove what can be proved in some seconds, and compare every box with the people in it."""
     note(f"{name}: proof, {seconds:g} s")
     try:
-        subject = subject_of(case.opened, case.domain, decision=case.decision)
+        subject = problem_of(case.opened, case.domain, decision=case.decision)
     except Unprovable as error:
         note(f"{name}: {error}")
         return None
@@ -199,10 +199,10 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
 
 def strata(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Coverage | None:
     """Sample what a very short proof leaves open, many times, and count how often the interval holds."""
-    from neuronfair.certify.strata import strata_rate
+    from neuronfair.proof.decide.strata import strata_rate
 
     try:
-        subject = subject_of(case.opened, case.domain, decision=case.decision)
+        subject = problem_of(case.opened, case.domain, decision=case.decision)
     except Unprovable:
         return None
     proof = prove(subject, seconds=0.2)

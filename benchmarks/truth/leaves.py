@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from neuronfair.certify.proof import Leaves
-from neuronfair.certify.space import Space
+from neuronfair.proof.boxes.space import Space
+from neuronfair.proof.result import Leaves
 
 import numpy as np
 import numpy.typing as npt

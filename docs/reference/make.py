@@ -13,45 +13,41 @@ import typer
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.certify import report as proof
+from neuronfair.audits.report import attribute, counterfactual, index, proved, rates, report
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.verdict import counterpart, entries, index, inside, proved, rates, report
+from neuronfair.proof import report as proof
 
 HERE = Path(__file__).parent
 STAGES = {
-    "audits": "An audit in one call",
-    "proofs": "A proof in one call",
-    "verdict": "Audit",
-    "render": "The page",
+    "api": "Audits and proofs in one call",
+    "audits": "Audits",
+    "render": "The report",
     "domain": "Tables and domains",
     "model": "Models",
-    "interpretation": "Looking inside",
-    "search": "Searching",
-    "measure": "Measuring",
+    "interpretation": "Interpretation",
+    "searches": "Searches",
+    "measure": "Metrics",
     "store": "Run folders",
-    "certify": "Proofs",
+    "proof": "Proofs",
     "errors": "Errors",
 }
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
-    "audits": ("Seldom",),
-    "proofs": ("Seldom",),
-    "certify.report": ("ProofReport", "Part", "RowsReport", "RegionReport"),
-    "verdict.settings": ("AuditSettings",),
-    "verdict.fairness": ("Fairness", "CheckSettings", "Checked", "Demands"),
+    "api": ("AuditOptions", "ProofOptions"),
+    "proof.report": ("ProofReport", "Part", "RowsReport", "RegionReport"),
+    "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult", "Demands"),
+    "audits.comparison": ("Comparison",),
     "domain.attribute": ("Attribute",),
-    "domain.data": ("Data",),
     "domain.rules": ("Rule", "Span"),
     "domain.table": ("Target",),
-    "model.open.opened": ("Opened",),
-    "search.judge": ("Judgement",),
-    "model.descent": ("TrainingSettings",),
+    "model.open.request": ("Opened",),
+    "model.training_loop": ("TrainingSettings",),
     "model.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
-    "search.outcome": ("Outcome",),
-    "search.findings": ("Findings",),
+    "searches.evaluate": ("Judgement",),
+    "searches.config": ("SearchResult",),
+    "searches.findings": ("Findings",),
     "measure.rate": ("Rate", "Until"),
-    "verdict.compare": ("Comparison",),
     "errors": ("DataError", "DomainError", "ModelError", "RunError"),
 }
 FULL_PATH = "    options:\n      show_root_full_path: true\n"
@@ -115,7 +111,7 @@ def _table(command: Any) -> list[str]:
 
 TYPES = {
     name: kind
-    for module in (report, entries, counterpart, inside, rates, proved, index)
+    for module in (report, attribute, counterfactual, attribute, rates, proved, index)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }
@@ -127,7 +123,7 @@ FORMS = (
     (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),
     (r"Literal\[(.+)\]", r"\1"), (r"\bstr\b", "text"), (r"\b(int|float)\b", "number"), (r"\bbool\b", "true or false"),
     (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
-    (r"\bPopulation\b", str(entries.Population)), (r"\bScale\b", str(report.Scale)),
+    (r"\bPopulation\b", str(attribute.Population)), (r"\bScale\b", str(report.Scale)),
     (r"\bDecisionKind\b", str(DecisionKind)),
     (r"\bMethod\b", str(proved.Method)), (r"\bState\b", str(index.State)),
     (r"\bThresholdState\b", str(report.ThresholdState)),
@@ -168,7 +164,7 @@ def index_json() -> str:
         "Many audits side by side, as one JSON document: what `neuronfair audit-all` writes to `index.json` in its "
         "folder and to `--json`. All figures of an audit are in its own [audit.json](audit-json.md).\n",
     ]
-    return "\n".join([*lines, *_entries("Index")]).rstrip() + "\n"
+    return "\n".join([*lines, *_entries("AuditIndex")]).rstrip() + "\n"
 
 
 def _entries(whole: str) -> Iterator[str]:

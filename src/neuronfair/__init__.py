@@ -24,63 +24,62 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.3.0.dev0"
 
 if TYPE_CHECKING:
-    from neuronfair.audits import Audit, audit
-    from neuronfair.domain.data import Data, load, read_table
-    from neuronfair.domain.infer import infer_domain
+    from neuronfair.api import Audit, audit, prove
+    from neuronfair.audits.comparison import compare
+    from neuronfair.audits.gate.checks import Checks
+    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.settings import AuditSettings
+    from neuronfair.domain.schema.infer import infer_domain
+    from neuronfair.domain.schema.toml import parse_domain, read_domain
     from neuronfair.domain.table import TableDomain
-    from neuronfair.domain.toml import parse_domain, read_domain
+    from neuronfair.domain.tables.dataset import Data, load, read_table
     from neuronfair.errors import NeuronFairError
     from neuronfair.interpretation.profile import interpret
     from neuronfair.measure.rate import discrimination_rate
     from neuronfair.model.blackbox import BlackBox
     from neuronfair.model.decision import Decision
     from neuronfair.model.encoding import TableEncoding
-    from neuronfair.model.fit import fit
     from neuronfair.model.network import Network
     from neuronfair.model.open import open_model
-    from neuronfair.proofs import prove
+    from neuronfair.model.train import fit
     from neuronfair.render.page import audit_page
-    from neuronfair.search.campaign import find
-    from neuronfair.search.judge import judge
-    from neuronfair.search.outcome import Plan
-    from neuronfair.search.shrink import shrink
+    from neuronfair.searches.campaign import find
+    from neuronfair.searches.config import Plan
+    from neuronfair.searches.evaluate import judge
+    from neuronfair.searches.shrink import shrink
     from neuronfair.store.run import Run
-    from neuronfair.verdict.checks import Checks
-    from neuronfair.verdict.compare import compare
-    from neuronfair.verdict.report import Report
-    from neuronfair.verdict.settings import AuditSettings
 
 # Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
-    "Audit": "audits",
-    "AuditSettings": "verdict.settings",
+    "Audit": "api",
+    "AuditSettings": "audits.settings",
     "BlackBox": "model.blackbox",
-    "Checks": "verdict.checks",
-    "Data": "domain.data",
+    "Checks": "audits.gate.checks",
+    "Data": "domain.tables.dataset",
     "Decision": "model.decision",
     "Network": "model.network",
     "NeuronFairError": "errors",
-    "Plan": "search.outcome",
-    "Report": "verdict.report",
+    "Plan": "searches.config",
+    "Report": "audits.report.report",
     "Run": "store.run",
     "TableDomain": "domain.table",
     "TableEncoding": "model.encoding",
-    "audit": "audits",
+    "audit": "api",
     "audit_page": "render.page",
-    "compare": "verdict.compare",
+    "compare": "audits.comparison",
     "discrimination_rate": "measure.rate",
-    "find": "search.campaign",
-    "fit": "model.fit",
-    "infer_domain": "domain.infer",
+    "find": "searches.campaign",
+    "fit": "model.train",
+    "infer_domain": "domain.schema.infer",
     "interpret": "interpretation.profile",
-    "judge": "search.judge",
-    "load": "domain.data",
+    "judge": "searches.evaluate",
+    "load": "domain.tables.dataset",
     "open_model": "model.open",
-    "parse_domain": "domain.toml",
-    "prove": "proofs",
-    "read_domain": "domain.toml",
-    "read_table": "domain.data",
-    "shrink": "search.shrink",
+    "parse_domain": "domain.schema.toml",
+    "prove": "api",
+    "read_domain": "domain.schema.toml",
+    "read_table": "domain.tables.dataset",
+    "shrink": "searches.shrink",
 }
 
 __all__ = [

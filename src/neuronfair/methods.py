@@ -8,11 +8,11 @@ A method registers itself in the pyproject.toml of its package, and from then on
 `docs/methods.md` shows a whole one; `neuronfair.testing` checks it.
 """
 
-from neuronfair.search.judge import Judgement
-from neuronfair.search.method import Method, State, World
-from neuronfair.search.methods import METHODS, Entry, Phases, Setting
-from neuronfair.search.methods.uniform import Uniform
-from neuronfair.search.steps import (
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
+from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.steps import (
     agreed,
     choose,
     confidence,
@@ -25,9 +25,9 @@ from neuronfair.search.steps import (
 
 __all__ = [
     "METHODS",
-    "Entry",
     "Judgement",
     "Method",
+    "MethodEntry",
     "Phases",
     "Setting",
     "State",

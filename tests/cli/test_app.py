@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 import torch
 
+from neuronfair.audits.report.report import FeedingReport
 from neuronfair.cli.app import warn_of_feeding
-from neuronfair.domain.toml import read_domain
+from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.weights import Card, fingerprint, save
-from neuronfair.model.zoo import fully_connected
-from neuronfair.render.console import make_console
-from neuronfair.verdict.report import FeedingReport
+from neuronfair.model.weights import Card, fingerprint, fully_connected, save
+from neuronfair.render.terminal import make_console
 from tests.conftest import Result
 
 HEADER = "age,sex,race,job,income"
@@ -367,7 +366,7 @@ def test_no_network(refused, run, monkeypatch, tmp_path):
         raise OSError("Name or service not known")
 
     monkeypatch.delenv("NEURONFAIR_DATA", raising=False)
-    monkeypatch.setattr("neuronfair.domain.sources.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("neuronfair.domain.tables.sources.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
     refused("data", "get", "bank", says=("bank-full.csv", "Name or service not known", "NEURONFAIR_DATA"))
     refused("data", "where", "bank", says=("neuronfair data get bank",))
@@ -487,7 +486,7 @@ def test_infer_says_what_it_leaves_out_and_how_it_reads_the_rest(run):
 @pytest.mark.parametrize(("level", "said"), [("wrong", "It is fed [wrongly].\n"), ("ok", "")])
 def test_a_model_that_seems_wrongly_fed_is_named(monkeypatch, level, said):
     report = FeedingReport(level, "It is fed [wrongly].", 10)
-    monkeypatch.setattr("neuronfair.verdict.feeding.check_feeding", lambda opened, data: report)
+    monkeypatch.setattr("neuronfair.audits.stages.encoding_check.check_feeding", lambda opened, data: report)
     console = make_console()
     with console.capture() as capture:
         warn_of_feeding(None, None, console)

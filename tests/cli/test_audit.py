@@ -12,16 +12,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.cli import cluster, order
-from neuronfair.domain import files
-from neuronfair.domain.toml import read_domain
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.stages import proof as proving
+from neuronfair.cli import audit_job
+from neuronfair.cli import options as cluster
+from neuronfair.domain.schema.toml import read_domain
+from neuronfair.domain.tables import files
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
-from neuronfair.search import engine
+from neuronfair.searches import engine
 from neuronfair.store.manifest import NEW
-from neuronfair.store.seal import read_sealed
-from neuronfair.verdict import proving
-from neuronfair.verdict.proved import Proved
+from neuronfair.store.sealed_json import read_sealed
 from tests.cli.test_app import HEADER, people, write
 from tests.cli.test_search import trained_table
 from tests.conftest import FLIPS_ONLY, Result
@@ -301,7 +302,7 @@ def test_a_corpus_can_be_replayed_only(run):
 def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
     words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
     with monkeypatch.context() as patch:
-        patch.setattr(order.Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
+        patch.setattr(audit_job.Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
         assert run(*words).status == 137
     assert not Path("past.jsonl").exists()
     resumed = figures(run(*words))  # would fail if it replayed what it has itself added
@@ -320,7 +321,7 @@ def test_a_folder_that_was_left_while_its_manifest_was_written(run, refused, tmp
 
 
 def test_ctrl_c_leaves_a_page(run, monkeypatch):
-    record, calls = engine.Tally.record, []
+    record, calls = engine.PhaseTally.record, []
 
     def press(tally, *values) -> None:
         calls.append(1)
@@ -329,7 +330,7 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
         record(tally, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.Tally, "record", press)
+        patch.setattr(engine.PhaseTally, "record", press)
         result = run(*AUDIT, "--fail-if", "rate > 0.01")
     assert (result.status, result.err) == (130, "")
     assert "The audit was interrupted" in " ".join(result.out.split())

@@ -11,16 +11,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.cli import many, orders
-from neuronfair.cli.orders import Orders
+from neuronfair.audits.folder import claim, keep_figures
+from neuronfair.audits.report.report import Gate
+from neuronfair.audits.run import Result
+from neuronfair.cli import audit_batch, audit_file
+from neuronfair.cli.audit_file import Orders
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.scale.pool import Serial
 from neuronfair.scale.processes import Processes
 from neuronfair.store.discard import discard
 from neuronfair.store.files import sha256
-from neuronfair.verdict.audit import Result
-from neuronfair.verdict.folder import claim, keep_figures
-from neuronfair.verdict.report import Gate
 from tests import reports
 from tests.cli.test_app import write
 from tests.cli.test_search import trained_table
@@ -95,7 +95,7 @@ def test_lists_of_tables_models_and_attributes_multiply_out():
     first, own = orders.audits[0].order, orders.audits[8].order
     assert (first.data, first.model, first.sensitive, first.quick) == ("table.csv", "a.safetensors", "sex", True)
     assert (own.model, own.quick, own.seeds, own.fail_if, first.fail_if) == (None, False, 7, (), ("rate > 1%",))
-    told = " ".join(many.words(own, Path("run")))
+    told = " ".join(audit_batch.words(own, Path("run")))
     assert told == "table.csv --target income --sensitive sex --seeds 7 --out run"
 
 
@@ -265,7 +265,7 @@ def told(monkeypatch):
             (outputs.folder / "audit.json").write_text("damaged")
         return Result(made, {}, NeuronFairError("not judged") if order.target == "wrongly fed" else None)
 
-    monkeypatch.setattr(many, "carry_out", carry_out)
+    monkeypatch.setattr(audit_batch, "carry_out", carry_out)
     monkeypatch.setattr(Orders, "_wrong", lambda *_: ())
     return done
 
@@ -304,7 +304,7 @@ def test_an_unfinished_audit_is_never_replaced_and_a_refused_one_stays_finished(
     def carry_out(*_, **more):
         raise RunError("all/was begun: another process is writing to this run")  # only the kind of an error counts
 
-    monkeypatch.setattr(many, "carry_out", carry_out)
+    monkeypatch.setattr(audit_batch, "carry_out", carry_out)
     assert audits(f"{TWO}seed = 1\n")[0].status == 2
     assert Path("all/table-model/order.sha256").read_text() == done
     assert audits(TWO)[0].status == 0
@@ -346,7 +346,7 @@ def test_a_table_of_many_audits_is_read_once_and_code_where_it_is_imported_from(
         return seen.copy()
 
     digests: list[list[str]] = []
-    monkeypatch.setattr(orders, "sha256", lambda path: seen.append(path.name) or sha256(path))
+    monkeypatch.setattr(audit_file, "sha256", lambda path: seen.append(path.name) or sha256(path))
     monkeypatch.syspath_prepend(tmp_path / "lib")
     (tmp_path / "lib").mkdir()
     assert newly_read(Path("steps.py"), "a = 1") == ["table.csv", "steps.py"]

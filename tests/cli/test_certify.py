@@ -11,16 +11,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from neuronfair.certify import answer
-from neuronfair.certify.report import ProofReport
+from neuronfair.proof import session
+from neuronfair.proof.report import ProofReport
 from neuronfair.scale.pool import Serial
 from neuronfair.store.journal import JOURNAL
-from tests.certify.planted import DOMAIN, FLIPS, PEOPLE
 from tests.conftest import Result
+from tests.proof.planted import DOMAIN, FLIPS, PEOPLE
 
 MODELS = """
 import torch
-from tests.certify import planted
+from tests.proof import planted
 
 def network():
     return planted.make()
@@ -142,7 +142,7 @@ def test_a_finished_proof_is_shown_and_not_made_again(run, monkeypatch):
     first = figures(run(*CERTIFY, *model("network"), "--json", "-"))
     before = Path("run", JOURNAL).read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(answer, "prove", None)
+        patch.setattr(session, "prove", None)
         assert figures(run(*CERTIFY, *model("network"), "--seconds", 600, "--json", "-")) == first
         assert "finished already" in run(*CERTIFY, *model("network")).out
     assert Path("run", JOURNAL).read_bytes() == before
@@ -165,8 +165,8 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(answer, "_said", stop)
-        patch.setattr("neuronfair.certify.prove.SMALL", 0)  # so that more than one step is needed
+        patch.setattr(session, "_said", stop)
+        patch.setattr("neuronfair.proof.decide.prove.SMALL", 0)  # so that more than one step is needed
         result = run(*CERTIFY, *model("network"), "--json", "figures.json")
     assert (result.status, result.err) == (130, "")
     assert "Interrupted: what was proved is kept." in " ".join(result.out.split())
@@ -181,8 +181,8 @@ def test_workers_prove_together(run, monkeypatch):
     asked = []
     pool = "neuronfair.cli.certify.pool_of"
     monkeypatch.setattr(pool, lambda ray: asked.append(ray) or nullcontext(Serial(2)))
-    monkeypatch.setattr("neuronfair.certify.prove.SMALL", 2)
-    monkeypatch.setattr("neuronfair.certify.rounds.ENOUGH", 1)
+    monkeypatch.setattr("neuronfair.proof.decide.prove.SMALL", 2)
+    monkeypatch.setattr("neuronfair.proof.decide.distributed.ENOUGH", 1)
     found = figures(run(*CERTIFY, *model("network"), "--ray", "--json", "-"))
     assert counts(found) == [PEOPLE, PEOPLE - FLIPS, FLIPS, 0]
     assert asked == ["local"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli import cluster
-from neuronfair.measure import counterparts
-from neuronfair.search.methods import METHODS
+from neuronfair.cli import options
+from neuronfair.measure import counterfactual_effect
+from neuronfair.searches.methods import METHODS
 from tests.cli.test_search import copies, folder, other_outputs  # noqa: F401  # fixtures
 from tests.scale.pools import Pickled
 
@@ -48,7 +48,7 @@ def test_repeats_and_phases_as_json_alone(run):
 
 
 def test_methods_are_compared_on_a_cluster(run, monkeypatch):
-    monkeypatch.setattr(cluster, "cluster", lambda address: nullcontext(Pickled()))
+    monkeypatch.setattr(options, "cluster", lambda address: nullcontext(Pickled()))
     words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--phase", "global", "--json", "-")
     found, alone = (json.loads(run(*words, *more).out)["methods"] for more in (("--ray",), ()))
     for one, other in zip(found, alone, strict=True):
@@ -160,10 +160,10 @@ def test_a_rate_that_cannot_be(refused, words, says):
 
 
 def test_the_rate_by_counterparts(run, monkeypatch):
-    whole = counterparts.counterpart_effect
-    quick = counterparts.Thoroughness(draws=4, placebos=3)
+    whole = counterfactual_effect.counterpart_effect
+    quick = counterfactual_effect.Thoroughness(draws=4, placebos=3)
     monkeypatch.setattr(
-        counterparts, "counterpart_effect", lambda *given, **more: whole(*given, thorough=quick, **more)
+        counterfactual_effect, "counterpart_effect", lambda *given, **more: whole(*given, thorough=quick, **more)
     )
     result = run("rate", *DATA, "--twins", "counterpart", "--json", "rate.json")
     assert result.status == 0, result.err

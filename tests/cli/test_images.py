@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from neuronfair.vision import subject
-from neuronfair.vision.drawn import drawn_pictures
-from neuronfair.vision.search import search_pictures
+from neuronfair.images import subject
+from neuronfair.images.drawn import drawn_pictures
+from neuronfair.images.search import search_pictures
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from neuronfair.audits.folder import check_audit_folder
 from neuronfair.errors import RunError
-from neuronfair.verdict.folder import check_audit_folder
 
 TABLE = ["age,sex,income", *(f"{20 + i},{'FM'[i % 2]},{'high' if i > 25 else 'low'}" for i in range(50))]
 USE = ("table.csv", "--target", "income", "--sensitive", "sex")
@@ -49,8 +49,8 @@ def table(run, monkeypatch):
         raise AssertionError("found out too late")
 
     monkeypatch.setattr("neuronfair.cli.tables.load_data", late)
-    monkeypatch.setattr("neuronfair.domain.infer.draft_domain", late)
-    monkeypatch.setattr("neuronfair.vision.archive.open_pictures", late)
+    monkeypatch.setattr("neuronfair.domain.schema.infer.draft_domain", late)
+    monkeypatch.setattr("neuronfair.images.archive.open_pictures", late)
     monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)
 
 

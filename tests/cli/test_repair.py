@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from neuronfair import cli
 from neuronfair.model import stacked
-from neuronfair.model.weights import load
-from neuronfair.model.zoo import fully_connected
-from neuronfair.repair import counterparts, evaluate, retrain
-from neuronfair.repair.labels import from_training_rows
-from neuronfair.repair.run import searched_table
+from neuronfair.model.weights import fully_connected, load
+from neuronfair.repairs import counterfactual_pairs, evaluate, retrain
+from neuronfair.repairs.labels import from_training_rows
+from neuronfair.repairs.session import searched_table
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 
@@ -76,7 +75,7 @@ def copies(folder, tmp_path, monkeypatch):
 
 @pytest.fixture
 def few_placebos(monkeypatch):
-    monkeypatch.setattr(counterparts, "PLACEBOS", 2)
+    monkeypatch.setattr(counterfactual_pairs, "PLACEBOS", 2)
 
 
 def test_a_retraining(run):
@@ -243,7 +242,7 @@ def test_an_accuracy_that_cannot_be_kept_leaves_everything_as_it_was(refused, mo
     monkeypatch.setattr(
         retrain,
         "outcomes_of",
-        lambda modules, *_: [retrain.Outcome(0.1, 0.9 - 0.2 * (i > 0)) for i in range(len(modules))],
+        lambda modules, *_: [retrain.RepairOutcome(0.1, 0.9 - 0.2 * (i > 0)) for i in range(len(modules))],
     )
     refused(*REPAIR, says=("no repeat keeps the accuracy", "90 % to 70 %", "--max-loss"))
     assert Path("fair.safetensors").read_text(encoding="utf-8") == "something of mine\n"

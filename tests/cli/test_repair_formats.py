@@ -16,13 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from neuronfair.domain.data import read_table
-from neuronfair.domain.toml import read_domain
+from neuronfair.domain.schema.toml import read_domain
+from neuronfair.domain.tables.dataset import read_table
 from neuronfair.model.decision import Decision
-from neuronfair.model.descent import TrainingSettings
-from neuronfair.model.open import open_model, returning
-from neuronfair.repair import evaluate, labels, retrain
-from neuronfair.repair.outcome import accuracy_of
+from neuronfair.model.open import export, open_model
+from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.repairs import evaluate, labels, retrain
+from neuronfair.repairs.evaluate import accuracy_of
 from neuronfair.store.run import Run
 from tests.cli.test_repair import call
 from tests.cli.test_search import trained_table
@@ -198,7 +198,7 @@ def test_a_module_with_one_output_comes_back_as_weights(run):
 
 def test_a_file_that_gives_other_scores_is_not_written(refused, monkeypatch):
     graph("m.onnx")
-    monkeypatch.setattr(returning, "_save_onnx", lambda request, _, path: path.write_bytes(request.content))
+    monkeypatch.setattr(export, "_save_onnx", lambda request, _, path: path.write_bytes(request.content))
     refused(*RUN, "--model", "m.onnx", "--out", "fair.onnx", *SHORT, says=("fair.onnx", "gives other scores"))
 
 

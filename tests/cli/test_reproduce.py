@@ -16,10 +16,10 @@ import pytest
 
 import neuronfair
 from neuronfair.errors import NeuronFairError
-from neuronfair.measure.mean import mean_interval
+from neuronfair.measure.stats import mean_interval
 from neuronfair.scale.pool import Serial
 from neuronfair.scale.processes import Processes
-from neuronfair.search.methods import METHODS
+from neuronfair.searches.methods import METHODS
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "experiments"

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neuronfair import cli
-from neuronfair.domain import population
+from neuronfair.domain.population import model as population
 from neuronfair.model import open as bridges
-from neuronfair.model.zoo import fully_connected
-from neuronfair.search import engine
-from neuronfair.store import scattered
+from neuronfair.model.weights import fully_connected
+from neuronfair.searches import engine
+from neuronfair.store import sharding
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 from tests.conftest import Result
@@ -185,7 +185,7 @@ def test_a_finished_run_gives_the_same_figures_at_once(run, monkeypatch, method)
     first = figures(run(*call))
     parts = {path.name: path.read_bytes() for path in Path("run").glob("*l-*")}
     if method != "frontier":  # whose pilot is made anew
-        monkeypatch.setattr(engine.Tally, "record", None)
+        monkeypatch.setattr(engine.PhaseTally, "record", None)
     again = figures(run(*call))
     assert untimed(again) == untimed(first)
     assert {path.name: path.read_bytes() for path in Path("run").glob("*l-*")} == parts
@@ -397,7 +397,7 @@ def test_ctrl_c_keeps_what_was_found(run):
 def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
     words = (*SEARCH, *SMALL, "--method", "neuronfair", "--json", "-")
     whole = untimed(figures(run(*SEARCH, *SMALL[:-1], "whole", "--method", "neuronfair", "--json", "-")))
-    record, calls = engine.Tally.record, []
+    record, calls = engine.PhaseTally.record, []
 
     def press(tally, *values) -> None:
         calls.append(1)
@@ -406,7 +406,7 @@ def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
         record(tally, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.Tally, "record", press)
+        patch.setattr(engine.PhaseTally, "record", press)
         stopped = figures(run(*words))
     assert "interrupted" in stopped["stop"].values()
     assert stopped["random"] is None
@@ -563,9 +563,9 @@ def test_without_ray_it_is_said_how_to_install_it(refused, monkeypatch):
 def test_a_long_search_is_cut_and_told_in_figures(run, monkeypatch):
     search = ("search", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", *SMALL[:-1])
     one = json.loads(run(*search, "one", "--json", "-").out)
-    monkeypatch.setattr(scattered, "LONG", 100)
-    monkeypatch.setattr(scattered, "ROWS", 150)
-    monkeypatch.setattr(scattered, "LEAST", {})
+    monkeypatch.setattr(sharding, "LONG", 100)
+    monkeypatch.setattr(sharding, "ROWS", 150)
+    monkeypatch.setattr(sharding, "LEAST", {})
     cut = json.loads(run(*search, "cut", "--json", "-").out)
     for figures in (one, cut):
         for name in UNTIMED:

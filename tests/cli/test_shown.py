@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from neuronfair.cli.app import _warn
-from neuronfair.domain.toml import read_domain
+from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.weights import Card, fingerprint, save
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.weights import Card, fingerprint, fully_connected, save
 from tests.conftest import FLIPS_ONLY, Result
 
 ORDER = "\x1b[31m\x1b]0;owned\x07"
@@ -78,7 +77,7 @@ def harmless(result: Result, *says: str, status: int = 0) -> None:
 
 def test_search_replay_and_repair(run, hostile, monkeypatch):
     for name in ("SEEDS", "STEPS", "SAMPLES", "DRAWS"):  # enough for a report
-        monkeypatch.setattr(f"neuronfair.repair.evaluate.{name}", 20)
+        monkeypatch.setattr(f"neuronfair.repairs.evaluate.{name}", 20)
     call = ("search", hostile, *USE, "--seeds", 5, "--steps", 5, "--out", f"run{ORDER}")
     harmless(run(*call), SHOWN, "se|x`<b>", "[bold]", r"\u202e")
     harmless(run("replay", f"run{ORDER}", 0), SHOWN, "[red]", f"Finding0ofrun{SHOWN}")

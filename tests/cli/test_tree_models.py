@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from neuronfair.cli import options, tables
-from neuronfair.domain.toml import read_domain
+from neuronfair.domain.schema.toml import read_domain
 from tests.conftest import FLIPS_ONLY
 
 joblib = pytest.importorskip("joblib")
@@ -42,7 +42,7 @@ def test_only_a_model_that_reads_empty_cells_is_given_them(folder):
     place, accuracy = folder
 
     def loaded(model: str):
-        source = options.Source(str(place / model), trust_pickle=True)
+        source = options.ModelOptions(str(place / model), trust_pickle=True)
         found = tables.load_data(str(place / "classes.csv"), "default", None, "sex", "y", source)
         return source, found.data, found.text
 

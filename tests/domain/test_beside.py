@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neuronfair.domain.beside import attached, beside
-from neuronfair.domain.data import read_table
-from neuronfair.domain.files import Sheet, read_sheet
-from neuronfair.domain.infer import draft_domain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.infer import draft_domain
+from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.domain.tables.dataset import read_table
+from neuronfair.domain.tables.files import Sheet, read_sheet
+from neuronfair.domain.tables.sensitive_join import attached, beside
 from neuronfair.errors import DataError
 
 PEOPLE = "id,age,hired\np1,20,no\np2,30,yes\np3,40,no\np4,50,yes\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from neuronfair.domain.combinations import Bands, Combinations
+from neuronfair.domain.twins import Bands, Combinations
 
 # Two values in column 2 and three in column 0, of rows with three columns.
 BOTH = Combinations.of((2, 0), (2, 3), torch.device("cpu"))

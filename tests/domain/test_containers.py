@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.order import Order
-from neuronfair.domain.files import read_header, read_sheet, table_file
+from neuronfair.cli.audit_job import Order
+from neuronfair.domain.tables.files import read_header, read_sheet, table_file
 from neuronfair.errors import DataError
 from neuronfair.limits import VARIABLE, TooLarge
 from tests.bombs import lying_archive, zipped

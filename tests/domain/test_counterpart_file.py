@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair.domain.counterpart_file import load_counterparts, save_counterparts
-from neuronfair.domain.counterpart_fit import fit_counterparts
-from neuronfair.domain.population_file import load_population, save_population
+from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.population.storage import load_counterparts, load_population, save_counterparts, save_population
 from neuronfair.errors import DataError
 from neuronfair.limits import VARIABLE, TooLarge
 from tests.domain.test_population_file import forged, put

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from benchmarks.truth.worlds import World
-from neuronfair.domain import counterparts as carrying
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.counterpart_fit import fit_counterparts, placebo, with_counterparts
+from neuronfair.domain.population import counterfactuals as carrying
+from neuronfair.domain.population.counterfactuals import fit_counterparts, placebo, with_counterparts
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError

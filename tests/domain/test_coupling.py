@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.coupling import Coupling
-from neuronfair.domain.places import Places
+from neuronfair.domain.population.bins import Bins
+from neuronfair.domain.population.coupling import Coupling
 
 
 def coupling(*chances, ordered=True, empty=False):
@@ -16,7 +16,7 @@ def coupling(*chances, ordered=True, empty=False):
     size = table.shape[1]
     ones = torch.ones(size, dtype=torch.int64)
     codes = torch.arange(size)
-    places = Places(codes, ones, codes, torch.zeros(size, dtype=torch.float64), 0 * ones)
+    places = Bins(codes, ones, codes, torch.zeros(size, dtype=torch.float64), 0 * ones)
     return Coupling(places, ordered, size - 1 if empty else None, table)
 
 
@@ -96,7 +96,7 @@ def test_everybody_of_one_distribution_becomes_the_other(ordered, empty):
 def test_a_place_of_many_values_keeps_the_rank_within_it():
     attribute = Attribute("n", "ordinal", high=999)
     codes = torch.randint(200, 400, (500,), generator=torch.Generator().manual_seed(0))
-    places = Places.of(attribute, codes.numpy(), None, 8)
+    places = Bins.of(attribute, codes.numpy(), None, 8)
     everywhere = torch.arange(1000)
     for u in (0.01, 0.5, 0.99):
         share = places.share_of(everywhere, torch.full((1000,), u, dtype=torch.float64))

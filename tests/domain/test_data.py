@@ -13,11 +13,11 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from neuronfair.domain import sources
-from neuronfair.domain.data import DATASETS, Data, catalog_domain, load, read_table
 from neuronfair.domain.rules import Condition, Span
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.tables import sources
+from neuronfair.domain.tables.dataset import DATASETS, Data, catalog_domain, load, read_table
 from neuronfair.errors import DataError, DomainError
 from neuronfair.model.encoding import TableEncoding
 

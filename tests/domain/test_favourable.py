@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from neuronfair import domain
-from neuronfair.domain.favourable import favourable_line, suggested
-from neuronfair.domain.infer import infer_domain
-from neuronfair.domain.toml import parse_domain, read_domain
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import favourable_line, parse_domain, read_domain, suggested
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair.domain import files
-from neuronfair.domain.data import read_table
-from neuronfair.domain.files import MAX_COLUMNS, read_header, read_sheet
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.domain.tables import files
+from neuronfair.domain.tables.dataset import read_table
+from neuronfair.domain.tables.files import MAX_COLUMNS, read_header, read_sheet
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
 
@@ -144,12 +144,12 @@ def test_what_a_parquet_file_says_of_itself_is_checked_first(tmp_path, monkeypat
     pyarrow.parquet.write_table(pyarrow.table({"a": pyarrow.nulls(100_000, pyarrow.int64())}), path)
     assert path.stat().st_size < 2000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
-    monkeypatch.setattr("neuronfair.domain.arrow.read_apart", lambda *_: b"")
+    monkeypatch.setattr("neuronfair.domain.tables.arrow.read_apart", lambda *_: b"")
     with pytest.raises(TooLarge, match=r"t\.parquet: would take"):
         read_sheet(path)
     names = [f"c{i}" for i in range(50)]
     pyarrow.parquet.write_table(pyarrow.table([[1]] * 50, names=names), path)
-    monkeypatch.setattr("neuronfair.domain.files.MAX_COLUMNS", 49)
+    monkeypatch.setattr("neuronfair.domain.tables.files.MAX_COLUMNS", 49)
     with pytest.raises(DataError, match="has 50 columns"):
         read_sheet(path)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import limited
-from neuronfair.domain.graph import check_graph, graph
+from neuronfair.domain.causal_graph import check_graph, graph
+from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import format_domain, parse_domain
+from neuronfair.domain.tables.dataset import limited
 from neuronfair.errors import DomainError
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
-from neuronfair.domain.cells import Cells
-from neuronfair.domain.column import LeftOut, described
-from neuronfair.domain.infer import draft_domain
-from neuronfair.domain.toml import format_domain, parse_domain
-from neuronfair.domain.written import DECIMALS
+from neuronfair.domain.attribute import DECIMALS
+from neuronfair.domain.schema.column_types import LeftOut, described
+from neuronfair.domain.schema.infer import draft_domain
+from neuronfair.domain.schema.toml import format_domain, parse_domain
+from neuronfair.domain.tables.cells import Cells
 from neuronfair.errors import DataError
 from neuronfair.model.open.frames import cells
 

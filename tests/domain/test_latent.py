@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.counterpart_fit import fit_counterparts
-from neuronfair.domain.latent import _truncated
+from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.population.latent import _truncated
 from neuronfair.domain.table import TableDomain
 
 GROUP = Attribute("group", "flag", values=("a", "b"), encode="none")

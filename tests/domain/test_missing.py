@@ -9,23 +9,23 @@ import pyarrow as pa
 import pytest
 import torch
 
+from neuronfair.audits.stages.findings import _nearest
+from neuronfair.audits.wording.phrases import _condition_text, condition
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import read_table
-from neuronfair.domain.infer import infer_domain
 from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain, Target
-from neuronfair.domain.toml import format_domain, parse_domain
+from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DataError, DomainError
 from neuronfair.measure.subgroups import Cut, _candidates, _inside
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.fit import fit
 from neuronfair.model.open.frames import cells
-from neuronfair.search.shrink import shrink
+from neuronfair.model.train import fit
+from neuronfair.searches.shrink import shrink
 from neuronfair.store.tables import _codes, values
-from neuronfair.verdict.words import _condition_text, condition
-from neuronfair.verdict.worst import _nearest
 
 AGE = Attribute("age", "ordinal", low=20, high=23, encode="scaled", center=21, scale=2, missing="keep")
 SEX = Attribute("sex", "nominal", values=("F", "M"))

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.domain.neighbours import Neighbours
+from neuronfair.domain.table import Neighbours
 
 COLUMN = st.tuples(st.integers(1, 5), st.booleans(), st.booleans())  # points, whether ordered, with an empty cell
 

@@ -7,7 +7,7 @@ import torch
 
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.own_population import own_population, read_people
+from neuronfair.domain.population.model import own_population, read_people
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DataError
 

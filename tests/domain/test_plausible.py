@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair.domain import plausible as module
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.plausible import Plausible, plausible, plausible_twins
-from neuronfair.domain.population import fit_population
+from neuronfair.domain.population import plausible as module
+from neuronfair.domain.population.model import fit_population
+from neuronfair.domain.population.plausible import Plausible, plausible, plausible_twins
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.testing.cases import Young

@@ -10,12 +10,12 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from neuronfair.domain import structure
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import load
-from neuronfair.domain.population import EQUAL, fit_people, fit_population
+from neuronfair.domain.population import trees
+from neuronfair.domain.population.model import EQUAL, fit_people, fit_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import load
 from neuronfair.errors import DomainError
 
 
@@ -236,7 +236,7 @@ def test_the_column_that_tells_most_comes_first_and_then_the_one_told_most():
     hub = g.integers(4, size=400)
     near, far = np.where(g.random(400) < 0.1, 0, hub), np.where(g.random(400) < 0.6, 0, hub)
     places = np.stack([g.integers(2, size=400), far, hub, near], 1)
-    after = structure.drawn_after(places, [2, 4, 4, 4], [True] * 4)
+    after = trees.drawn_after(places, [2, 4, 4, 4], [True] * 4)
     assert list(after) == [2, 3, 1, 0]
     assert [list(earlier) for earlier in after.values()][:3] == [[], [2], [2, 3]]
 
@@ -245,7 +245,7 @@ def test_what_columns_tell_about_each_other_is_their_mutual_information_less_cha
     g = np.random.default_rng(0)
     places = np.stack([g.integers(2, size=300), g.integers(5, size=300), g.integers(3, size=300)], 1)
     places[:, 2] = np.where(g.random(300) < 0.7, places[:, 1] % 3, places[:, 2])
-    found = structure.information(places, [2, 5, 3], [True, False, True])
+    found = trees.information(places, [2, 5, 3], [True, False, True])
     for a, b in ((0, 1), (0, 2), (1, 2)):
         nats = 0.0
         for x in np.unique(places[:, a]):
@@ -260,23 +260,23 @@ def test_what_columns_tell_about_each_other_is_their_mutual_information_less_cha
 
 def test_places_are_taken_together_with_their_neighbours_or_the_rarest_are():
     counts = np.array([10.0, 1, 1, 10, 1, 1, 8, 8])
-    assert structure.coarse(counts, True, 4).tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
-    assert structure.coarse(counts, False, 4).tolist() == [0, 3, 3, 1, 3, 3, 2, 3]
-    assert structure.coarse(counts, True, 8).tolist() == [*range(8)]
+    assert trees.coarse(counts, True, 4).tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
+    assert trees.coarse(counts, False, 4).tolist() == [0, 3, 3, 1, 3, 3, 2, 3]
+    assert trees.coarse(counts, True, 8).tolist() == [*range(8)]
 
 
 def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
     g = np.random.default_rng(0)
     places = g.integers(4, size=(500, 400))
     places[:, 399] = places[:, 0]
-    after = structure.drawn_after(places, [4] * 400, [True] * 400)
+    after = trees.drawn_after(places, [4] * 400, [True] * 400)
     order = list(after)
     later = max(0, 399, key=order.index)
     assert after[later][0] == 399 - later
 
 
 def test_the_widest_tables_have_no_ties(monkeypatch):
-    monkeypatch.setattr(structure, "WIDEST", 2)
+    monkeypatch.setattr(trees, "WIDEST", 2)
     domain = small(*RULES)
     model = fit_people(domain, people(domain, 200), first=("hours",))
     assert sorted(model.order) == [0, 1, 2]

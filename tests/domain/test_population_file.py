@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load, save
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population import fit_population
-from neuronfair.domain.population_file import _bytes, _digest, load_population, save_population
+from neuronfair.domain.population.model import fit_population
+from neuronfair.domain.population.storage import _bytes, _digest, load_population, save_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population_quality import population_quality, told_apart
+from neuronfair.domain.population.model import population_quality, told_apart
 from neuronfair.domain.table import TableDomain
 
 DOMAIN = TableDomain(

@@ -8,10 +8,11 @@ import torch
 from scipy.stats import binomtest
 
 from neuronfair import infer_domain, parse_domain, read_table
-from neuronfair.domain import proposals, sources
-from neuronfair.domain.dependencies import EXCEPTIONS, PEOPLE
-from neuronfair.domain.infer import draft_domain
 from neuronfair.domain.rules import Span
+from neuronfair.domain.schema import rule_mining
+from neuronfair.domain.schema.infer import draft_domain
+from neuronfair.domain.schema.rule_mining import EXCEPTIONS, PEOPLE
+from neuronfair.domain.tables import sources
 from neuronfair.errors import DomainError
 
 N = 1000
@@ -207,7 +208,7 @@ def test_unrelated_columns_suggest_nothing():
 
 def test_large_tables_are_looked_at_in_part_and_counted_in_all(monkeypatch):
     table = relatives(3000, women=1, n=9000)
-    monkeypatch.setattr(proposals, "ROWS", 3000)
+    monkeypatch.setattr(rule_mining, "ROWS", 3000)
     text = infer_domain(table, sensitive=["sex"], target="hired")
     assert "## 3,000 people, 1 exception\n" in text
     assert text == infer_domain(table, sensitive=["sex"], target="hired")
@@ -215,7 +216,7 @@ def test_large_tables_are_looked_at_in_part_and_counted_in_all(monkeypatch):
 
 def test_of_a_wide_table_some_columns_are_looked_at_the_sensitive_ones_first(monkeypatch):
     table = {"noise": np.tile(["a", "b"], 1500).tolist(), **relatives(1000)}
-    monkeypatch.setattr(proposals, "COLUMNS", 2)
+    monkeypatch.setattr(rule_mining, "COLUMNS", 2)
     assert "role" not in str(suggested(table)[0])
     assert "role husband: sex m" in suggested({key: table[key] for key in table if key != "noise"})[0]
     both = {**relatives(1000), "noise": table["noise"]}
@@ -226,7 +227,7 @@ def test_of_a_wide_table_some_columns_are_looked_at_the_sensitive_ones_first(mon
 
 
 def test_rules_that_make_too_many_cases_are_dropped_and_named(aged, monkeypatch):
-    monkeypatch.setattr(proposals, "CASES", 2)  # three bands are too many
+    monkeypatch.setattr(rule_mining, "CASES", 2)  # three bands are too many
     bits = np.arange(N) % 2
     table = {**aged, "bit": bits.tolist(), "tib": (1 - bits).tolist()}
     draft = draft_domain(table, sensitive=["sex"], target="hired", take_rules="all")

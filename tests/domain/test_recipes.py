@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neuronfair.domain import recipes, sources
-from neuronfair.domain.data import load
+from neuronfair.domain.tables import recipes, sources
+from neuronfair.domain.tables.dataset import load
 from neuronfair.model.encoding import TableEncoding
 
 DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "structured"

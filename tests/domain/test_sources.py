@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.domain import sources
-from neuronfair.domain.sources import File, Source
+from neuronfair.domain.tables import sources
+from neuronfair.domain.tables.sources import Source, SourceFile
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
 from tests.bombs import zipped as packed
@@ -78,7 +78,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *urls: str, rows_only: bool = False, digest: str = DIGEST) -> None:
-    file = File("table.csv", (digest,), urls, rows_only)
+    file = SourceFile("table.csv", (digest,), urls, rows_only)
     monkeypatch.setitem(sources.SOURCES, "toy", Source("toy", (file,), page="", licence="", citation=""))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import DomainError
 from tests.conftest import PEOPLE
 

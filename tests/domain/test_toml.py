@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from neuronfair import read_domain
-from neuronfair.domain.data import limited
 from neuronfair.domain.rules import MAX_CONDITIONS
-from neuronfair.domain.toml import format_domain, parse_domain
+from neuronfair.domain.schema.toml import format_domain, parse_domain
+from neuronfair.domain.tables.dataset import limited
 from neuronfair.errors import DomainError
 from neuronfair.limits import TooLarge
 from neuronfair.model.encoding import TableEncoding

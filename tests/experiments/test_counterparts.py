@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair.domain.data import Data, catalog_domain
+from neuronfair.domain.tables.dataset import Data, catalog_domain
 from neuronfair.experiments import counterparts
 from neuronfair.experiments.lab import QUICK
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from neuronfair import NeuronFairError
-from neuronfair.measure.consistency import deviation, spearman
+from neuronfair.measure.stats import deviation, spearman
 
 NUMBERS = st.lists(st.integers(-5, 5).map(float), min_size=3, max_size=12)
 

@@ -13,10 +13,16 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError
-from neuronfair.measure.carriers import Pairs, carriers, contributions, tells
-from neuronfair.measure.counterparts import Thoroughness, address, counterpart_effect
-from neuronfair.measure.excess import Estimate, excess
-from neuronfair.measure.moves import Move, Tally, mean_moves
+from neuronfair.measure.counterfactual_effect import (
+    Move,
+    MoveTally,
+    Thoroughness,
+    address,
+    counterpart_effect,
+    mean_moves,
+)
+from neuronfair.measure.mediators import CounterfactualPairs, carriers, contributions, tells
+from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.decision import Decision
 
 DOMAIN = TableDomain(
@@ -157,7 +163,7 @@ def test_contributions_add_up_and_two_copies_share():
     def scores(rows: torch.Tensor) -> torch.Tensor:
         return (rows[:, [COPY, SCORE]].amax(1, keepdim=True) > 0).double()
 
-    pairs = Pairs(scores, Decision("threshold", 0.5), people, others)
+    pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
     given = contributions(pairs)
     assert given.sum() == pytest.approx(1.0)
     assert given[COPY] == pytest.approx(0.5, abs=0.1)
@@ -167,9 +173,9 @@ def test_contributions_add_up_and_two_copies_share():
     assert set(found[1].columns) == {COPY, SCORE}
 
 
-def nobody(people: torch.Tensor) -> Pairs:
+def nobody(people: torch.Tensor) -> CounterfactualPairs:
     """Pairs of shuffled groups, none of which differ."""
-    return Pairs(lambda rows: torch.zeros(len(rows), 1), Decision("threshold", 0.5), people, people)
+    return CounterfactualPairs(lambda rows: torch.zeros(len(rows), 1), Decision("threshold", 0.5), people, people)
 
 
 def test_what_chance_gives_is_no_mediator():
@@ -182,13 +188,13 @@ def test_what_chance_gives_is_no_mediator():
     def scores(rows: torch.Tensor) -> torch.Tensor:
         return (rows[:, [COPY, NOISE]].amax(1, keepdim=True) > 0).double()
 
-    pairs = Pairs(scores, Decision("threshold", 0.5), people, others)
+    pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
     shuffled = others.clone()
     shuffled[:, COPY] = 0
-    by_chance = [Pairs(scores, Decision("threshold", 0.5), people, shuffled)]
+    by_chance = [CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)]
     found = carriers(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
     assert [(one.columns, one.share) for one in found[:1]] == [((COPY,), 1.0)]
-    chance_only = Pairs(scores, Decision("threshold", 0.5), people, shuffled)
+    chance_only = CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)
     assert carriers(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
 
 
@@ -201,7 +207,7 @@ def test_nothing_is_named_where_what_remains_lies_within_the_interval():
     def scores(rows: torch.Tensor) -> torch.Tensor:
         return (rows[:, [COPY, GROUP]].amax(1, keepdim=True) > 0).double()
 
-    pairs = Pairs(scores, Decision("threshold", 0.5), people, others)
+    pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
     named = carriers(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
     assert [(one.columns, one.share) for one in named] == [((COPY,), 0.5)]
     assert carriers(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
@@ -232,7 +238,7 @@ def test_two_seeds_share_no_shuffle():
 def test_a_tally_weighs_people_and_not_counterparts():
     """One person with one counterpart, who flips, and one with three, none of whom do: half of the people."""
     count, flips = torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [0.0]])
-    tally = Tally(count, flips, flips * 0, flips, torch.tensor([0, 1]), torch.tensor([False, False]))
+    tally = MoveTally(count, flips, flips * 0, flips, torch.tensor([0, 1]), torch.tensor([False, False]))
     assert tally.rate() == 0.5
     assert tally.of(torch.tensor([False, True])).rate() == 0
     moves = tally.moves(DOMAIN)

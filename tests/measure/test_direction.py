@@ -10,9 +10,9 @@ from neuronfair import BlackBox, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
-from neuronfair.measure.direction import Direction, Side, Tally, favourable_class
+from neuronfair.measure.direction import Direction, DirectionTally, Side, favourable_class
 from neuronfair.measure.rate import discrimination_rate
-from neuronfair.search.judge import Pairs, judge
+from neuronfair.searches.evaluate import Pairs, judge
 
 HALF = Decision("threshold", 0.5)
 DOMAIN = TableDomain(
@@ -55,14 +55,14 @@ def test_a_row_outside_the_bounds_counts_for_no_value():
 
 def test_pairs():
     rows, twins = torch.tensor([[3, 0], [4, 1]]), torch.tensor([[3, 2], [4, 0]])
-    tally = Tally(DOMAIN, favourable=1)
+    tally = DirectionTally(DOMAIN, favourable=1)
     tally.add_pairs(Pairs(rows, twins, torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [0.0]])), HALF)
     assert tally.direction() == Direction(2, (Side((0,), 0, 2), Side((1,), 1, 0), Side((2,), 1, 0)))
 
 
 def test_several_batches_add_up():
     model = BlackBox(lambda rows: (rows.sum(1) >= 5).double(), DOMAIN)
-    tally = Tally(DOMAIN, favourable=1)
+    tally = DirectionTally(DOMAIN, favourable=1)
     for part in torch.split(ROWS[::3], 3):
         tally.add(judge(model, DOMAIN, part, HALF))
     assert tally.direction() == of(DOMAIN, ROWS[::3])

@@ -9,8 +9,8 @@ from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
-from neuronfair.measure import quality as module
-from neuronfair.measure.quality import Quality, quality
+from neuronfair.measure import diversity as module
+from neuronfair.measure.diversity import FindingQuality, quality
 
 DOMAIN = TableDomain(
     "d",
@@ -38,7 +38,7 @@ def test_shares_by_hand(monkeypatch):
             [5, 0, 1],
         ]
     )
-    expected = Quality(invalid=1 / 8, outside=5 / 8, doubtful=5 / 8)
+    expected = FindingQuality(invalid=1 / 8, outside=5 / 8, doubtful=5 / 8)
     assert quality(DOMAIN, rows, TABLE) == expected
     monkeypatch.setattr(module, "ROWS_PER_PASS", 3)
     assert quality(DOMAIN, rows.to(torch.int8), TABLE) == expected
@@ -47,17 +47,17 @@ def test_shares_by_hand(monkeypatch):
 def test_either_fault_makes_a_row_doubtful():
     table = torch.tensor([[0, 0, 0], [9, 1, 1]])  # the rule may be broken inside the range of the data
     rows = torch.tensor([[9, 1, 0], [9, 2, 0], [3, 0, 0]])
-    assert quality(DOMAIN, rows, table) == Quality(1 / 3, 1 / 3, 2 / 3)
+    assert quality(DOMAIN, rows, table) == FindingQuality(1 / 3, 1 / 3, 2 / 3)
 
 
 @given(st.integers(0, 100))
 def test_the_table_itself_is_inside(seed):
     rows = DOMAIN.sample(50, torch.Generator().manual_seed(seed))
-    assert quality(DOMAIN, rows, rows) == Quality(0.0, 0.0, 0.0)
+    assert quality(DOMAIN, rows, rows) == FindingQuality(0.0, 0.0, 0.0)
 
 
 def test_empty_and_mismatched_rows():
-    assert quality(DOMAIN, TABLE[:0], TABLE) == Quality(0.0, 0.0, 0.0)
+    assert quality(DOMAIN, TABLE[:0], TABLE) == FindingQuality(0.0, 0.0, 0.0)
     with pytest.raises(DomainError, match="no rows"):
         quality(DOMAIN, TABLE, TABLE[:0])
     with pytest.raises(DomainError, match="table: expected rows with the 3 columns"):

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from neuronfair import Decision, NeuronFairError
-from neuronfair.domain.own_population import OwnPopulation
-from neuronfair.domain.plausible import plausible_twins
-from neuronfair.domain.population import fit_population
+from neuronfair.domain.population.model import OwnPopulation, fit_population
+from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.rules import Rule, Span
-from neuronfair.domain.twinning import FLIPS
+from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate, Until, discrimination_rate, plausible_pair_rate
 from neuronfair.model.encoding import TableEncoding

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from neuronfair import Decision
-from neuronfair.measure.severity import Severity, severity
-from neuronfair.search.findings import Findings
+from neuronfair.measure.diversity import Severity, severity
+from neuronfair.searches.findings import Findings
 from tests.planted import networks
 
 DOMAIN = networks.domain()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.own_population import OwnPopulation
+from neuronfair.domain.population.model import OwnPopulation
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.measure.subgroups import Subgroup, subgroups

@@ -12,10 +12,10 @@ from neuronfair import BlackBox, Decision, NeuronFairError, find, judge
 from neuronfair.domain.draws import Draws
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.search.health import CHECKS, check_health
-from neuronfair.search.method import World
-from neuronfair.search.methods import METHODS
-from neuronfair.search.outcome import Plan
+from neuronfair.searches.config import Plan
+from neuronfair.searches.health import CHECKS, check_health
+from neuronfair.searches.method import World
+from neuronfair.searches.methods import METHODS
 from tests.planted import networks
 
 DOMAIN = networks.domain()

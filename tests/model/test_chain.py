@@ -9,7 +9,7 @@ from neuronfair import Network
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.chain import Curve, chain_of
+from neuronfair.model.operators.chain import Curve, chain_of
 
 
 class Written(nn.Module):
@@ -46,7 +46,7 @@ class Clamping(nn.Module):
 
 @pytest.fixture
 def raw(people):
-    from neuronfair.domain.toml import parse_domain
+    from neuronfair.domain.schema.toml import parse_domain
     from tests.conftest import PEOPLE
 
     return parse_domain('encode = "raw"\n' + PEOPLE)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.weights import fully_connected
 from tests.planted.networks import Given
 
 X = torch.tensor([[1.0, 2.0, -1.0], [0.0, -1.0, 3.0]])

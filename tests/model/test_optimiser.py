@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from neuronfair.model.optimiser import Adam
+from neuronfair.model.training_loop import Adam
 
 
 def test_steps_are_those_of_torch_bit_for_bit_and_a_weight_without_gradient_stays():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import load
+from neuronfair.domain.tables.dataset import load
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.other_encodings import CODES, ORDERS, SCALES, Feeder, OtherEncoding
 

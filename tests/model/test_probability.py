@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from neuronfair.model.decision import Decision
-from neuronfair.model.probability import chances, scale_of
+from neuronfair.model.decision import Decision, chances, scale_of
 
 ARGMAX, HALF, ZERO = Decision(), Decision("threshold", 0.5), Decision("threshold", 0.0)
 

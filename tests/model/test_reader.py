@@ -25,10 +25,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
 from neuronfair import Network
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
 from neuronfair.errors import ModelError
-from neuronfair.model.chain import chain_of
+from neuronfair.model.operators.chain import chain_of
 
 DOMAIN = """
 name = "loans"

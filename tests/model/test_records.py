@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair.domain.data import Data, read_table
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.domain.tables.dataset import Data, read_table
 from neuronfair.measure.groups import groups
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import BlackBox

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import ModelError
-from neuronfair.model.sources import READERS, reader_of
+from neuronfair.model.formats import READERS, reader_of
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,17 @@ def test_every_reader_has_a_module():
     import neuronfair.model.open
 
     folder = Path(neuronfair.model.open.__file__).parent
-    assert {name for name in READERS.values() if not (folder / f"{name}.py").exists()} == set()
+    assert {
+        name for name in READERS.values() if not (folder / f"{name.replace(chr(46), chr(47))}.py").exists()
+    } == set()
 
 
 def test_who_opens_what():
-    assert reader_of("m.skops") == "scikit"
-    assert reader_of("m.joblib", trust_pickle=True) == "scikit"
-    assert reader_of("a.b:c.d", weights=Path("w.safetensors")) == "imported"
+    assert reader_of("m.skops") == "sklearn.estimators"
+    assert reader_of("m.joblib", trust_pickle=True) == "sklearn.estimators"
+    assert reader_of("a.b:c.d", weights=Path("w.safetensors")) == "user_code"
     Path("w.safetensors").write_bytes(b"\x80\2\0\0\0\0\0\0{")  # a length of 640, and no pickle
-    assert reader_of("a.b:c.d", weights=Path("w.safetensors")) == "imported"
+    assert reader_of("a.b:c.d", weights=Path("w.safetensors")) == "user_code"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from torch.nn.utils.parametrizations import weight_norm
 from neuronfair.errors import ModelError
 from neuronfair.model import stacked
 from neuronfair.model import train as training
-from neuronfair.model.descent import Course, TrainingSettings, initialised, shuffles_of
 from neuronfair.model.stacked import Stack, linear_layers, stackable, train_members, train_stack
 from neuronfair.model.train import accuracy, train
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.training_loop import Course, TrainingSettings, initialised, shuffles_of
+from neuronfair.model.weights import fully_connected
 
 QUICK = TrainingSettings(epochs=5, batch=32, patience=5, restarts=1)
 

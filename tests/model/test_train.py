@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
-from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.network import Network
 from neuronfair.model.train import accuracy, train
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.model.weights import fully_connected
 from tests.planted.networks import Given
 
 QUICK = TrainingSettings(epochs=4, batch=32, patience=4, restarts=1)

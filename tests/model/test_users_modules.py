@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from neuronfair import BlackBox, Data, Decision, Network, TableEncoding, discrimination_rate, find, interpret
 from neuronfair.errors import ModelError
-from neuronfair.measure.ablate import ablate
-from neuronfair.model.descent import TrainingSettings, scores_of
+from neuronfair.measure.ablation import ablate
 from neuronfair.model.open import open_model
 from neuronfair.model.train import train
-from neuronfair.search.judge import judge
-from neuronfair.search.outcome import Plan
+from neuronfair.model.training_loop import TrainingSettings, scores_of
+from neuronfair.searches.config import Plan
+from neuronfair.searches.evaluate import judge
 from tests.planted import networks
 
 DOMAIN = networks.domain()

@@ -23,8 +23,7 @@ from torch import nn
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model import weights
-from neuronfair.model.weights import Card, fingerprint, load, save
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.weights import Card, fingerprint, fully_connected, load, save
 from tests.bombs import lying_archive, npy, zipped
 
 MODELS = Path(os.environ.get("NEURONFAIR_MODELS", Path(__file__).parents[2] / ".." / "shared" / "models"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuronfair.errors import ModelError
-from neuronfair.model.zoo import HFCN, LFCN, fully_connected
+from neuronfair.model.weights import HFCN, LFCN, fully_connected
 
 
 def test_the_light_network_has_the_published_sizes() -> None:

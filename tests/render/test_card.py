@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neuronfair.audits.report.attribute import DirectionReport, GroupReport, SideReport
+from neuronfair.audits.report.report import DecisionReport
 from neuronfair.render.card import model_card
-from neuronfair.verdict.entries import Direction, Group, Side
-from neuronfair.verdict.report import DecisionReport
 from tests import reports
 
-HURT = Direction("table", 900, (Side("Female", 88, 812), Side("Male", 812, 88)), "In 812 of 900 pairs …")
+HURT = DirectionReport(
+    "table", 900, (SideReport("Female", 88, 812), SideReport("Male", 812, 88)), "In 812 of 900 pairs …"
+)
 
 
 def test_it_says_what_was_seen_and_how():
@@ -32,7 +34,7 @@ def test_it_says_what_was_seen_and_how():
 
 
 def test_only_the_largest_groups_are_listed():
-    groups = tuple(Group(f"age {i}", i, 0.5) for i in range(50))
+    groups = tuple(GroupReport(f"age {i}", i, 0.5) for i in range(50))
     text = model_card(reports.report(reports.attribute(groups=groups)))
     assert [f"| age {i} |" in text for i in (49, 44, 43, 0)] == [True, True, False, False]
 

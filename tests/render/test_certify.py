@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.certify.report import Part, RegionReport, RowsReport
 from neuronfair.model.decision import Decision
-from neuronfair.render.certify import WIDTH, proof_report, sentences
-from neuronfair.render.console import make_console
-from tests.certify.test_report import REPORT
+from neuronfair.proof.report import Part, RegionReport, RowsReport
+from neuronfair.render.proof import WIDTH, proof_report, sentences
+from neuronfair.render.terminal import make_console
+from tests.proof.test_report import REPORT
 
 
 def shown(report) -> str:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from neuronfair import Plan
-from neuronfair.render.compare import compare_report
-from neuronfair.verdict.compare import compare
+from neuronfair.audits.comparison import compare
+from neuronfair.render.comparison import compare_report
 from tests.planted import networks
 
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from neuronfair.render.console import make_console, progress_bar
+from neuronfair.render.terminal import make_console, progress_bar
 
 NAME = "a\x1b[31m\x1b]0;owned\x07[bold]\x9b\u202e:smile:[/bold]"
 SHOWN = r"a\u001b[31m\u001b]0;owned\u0007[bold]\u009b\u202e:smile:[/bold]"

@@ -17,9 +17,9 @@ from neuronfair.domain.table import Target
 from neuronfair.errors import DataError, NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.render import export
-from neuronfair.search.engine import Checkpoint
-from neuronfair.search.findings import Findings
-from neuronfair.search.outcome import Plan
+from neuronfair.searches.config import Plan
+from neuronfair.searches.engine import Checkpoint
+from neuronfair.searches.findings import Findings
 from neuronfair.store.manifest import write_manifest
 from neuronfair.store.run import Run
 

@@ -10,18 +10,20 @@ import torch
 
 from neuronfair import Decision, Plan
 from neuronfair.domain.table import Target
-from neuronfair.render.frames import findings_frame
-from neuronfair.search.campaign import find
-from neuronfair.search.engine import PhaseResult
-from neuronfair.search.findings import Findings
-from neuronfair.search.outcome import Outcome
+from neuronfair.render.export import findings_frame
+from neuronfair.searches.campaign import find
+from neuronfair.searches.config import SearchResult
+from neuronfair.searches.engine import PhaseResult
+from neuronfair.searches.findings import Findings
 from tests.planted import networks
 from tests.planted.proxies import by_a, moved_domain, moved_rows
 
 pytest.importorskip("pandas", reason="the package pandas is not installed")
 
 
-def outcome(decision: Decision, scores: list[list[float]], others: list[list[float]], classes=("no", "yes")) -> Outcome:
+def outcome(
+    decision: Decision, scores: list[list[float]], others: list[list[float]], classes=("no", "yes")
+) -> SearchResult:
     """One person with the flag 0, whose twin has 1."""
     domain = networks.domain()
     domain = replace(domain, target=Target("credit", classes) if classes else None)
@@ -36,7 +38,7 @@ def outcome(decision: Decision, scores: list[list[float]], others: list[list[flo
         step=torch.zeros(1, dtype=torch.int64),
     )
     phases = [PhaseResult(found, len(found), "steps", 0.0) for found in (one, empty)]
-    return Outcome(Plan(decision=decision), domain, one.rows, None, *phases, None, None, ())
+    return SearchResult(Plan(decision=decision), domain, one.rows, None, *phases, None, None, ())
 
 
 def test_counterparts_have_a_column_wherever_they_may_differ():

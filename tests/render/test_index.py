@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.render.console import make_console
+from neuronfair.audits.report.index import AuditIndex, AuditLine, line_of
+from neuronfair.audits.report.report import Gate, GateCheck
 from neuronfair.render.index import index_table
 from neuronfair.render.page import index_page
-from neuronfair.verdict.index import AuditLine, Index, line_of
-from neuronfair.verdict.report import Check, Gate
+from neuronfair.render.terminal import make_console
 from tests import reports
 from tests.render.chromium import BROWSER, Browser
 
@@ -23,8 +23,8 @@ def line(name: str, found: int = 300, **more) -> AuditLine:
     )
 
 
-def index(*lines: AuditLine) -> Index:
-    return Index("0.2", "audits.toml", lines, 61.0)
+def index(*lines: AuditLine) -> AuditIndex:
+    return AuditIndex("0.2", "audits.toml", lines, 61.0)
 
 
 def test_the_figures_are_those_of_the_worst_attribute():
@@ -44,7 +44,9 @@ def test_counterparts_count_only_where_an_effect_is_claimed():
 
 
 def test_states():
-    fired, held = (Check("rate > 1%", "sex", 0.05, 0.04, 0.06, "lower end", bad, "too high") for bad in (True, False))
+    fired, held = (
+        GateCheck("rate > 1%", "sex", 0.05, 0.04, 0.06, "lower end", bad, "too high") for bad in (True, False)
+    )
     made = reports.report()
     failed = line_of(EMPTY, replace(made, gate=Gate(False, (fired, held))), "p")
     assert (failed.state, failed.fired) == ("failed", ("too high",))

@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuronfair.audits.report.rates import Rates
+from neuronfair.audits.report.report import FeedingReport, Gate, GateCheck
+from neuronfair.audits.wording.verdict import concluded
 from neuronfair.render.junit import junit
-from neuronfair.verdict.rates import Rates
-from neuronfair.verdict.report import Check, FeedingReport, Gate
-from neuronfair.verdict.sentences import concluded
 from tests.reports import CORPUS, attribute, counterpart, fair, finding, report
 
 
@@ -17,11 +17,11 @@ def read(audit) -> ElementTree.Element:
     return ElementTree.fromstring(junit(audit))
 
 
-def check(expression: str, name: str | None, *, fired: bool) -> Check:
-    return Check(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1 %.")
+def check(expression: str, name: str | None, *, fired: bool) -> GateCheck:
+    return GateCheck(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1 %.")
 
 
-def gated(*checks: Check, attributes, **more):
+def gated(*checks: GateCheck, attributes, **more):
     return report(*attributes, gate=Gate(not any(one.fired for one in checks), checks), **more)
 
 

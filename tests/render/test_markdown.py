@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.report import BaselineReport, FigureChange, Gate, GateCheck, RepairReport
 from neuronfair.render.markdown import markdown
-from neuronfair.verdict.proved import Proved
-from neuronfair.verdict.report import BaselineReport, Check, FigureChange, Gate, RepairReport
 from tests import reports
 from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
 
 
-def check(expression: str, *, fired: bool = True) -> Check:
-    return Check(expression, None, 0.03, None, None, "value", fired, "it is above 1 %.")
+def check(expression: str, *, fired: bool = True) -> GateCheck:
+    return GateCheck(expression, None, 0.03, None, None, "value", fired, "it is above 1 %.")
 
 
 def cells(line: str) -> list[str]:

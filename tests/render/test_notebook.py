@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from neuronfair.domain.column import LeftOut
-from neuronfair.render import console, notebook
-from neuronfair.verdict.proved import Proved
-from neuronfair.verdict.rates import Rates
-from neuronfair.verdict.report import DataReport, Verdict
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import Rates
+from neuronfair.audits.report.report import DataReport, Verdict
+from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.render import notebook, terminal
 from tests import reports
 
 
@@ -28,9 +28,9 @@ def test_a_bar_below_the_cell_goes_when_the_work_is_done(monkeypatch):
     shown = SimpleNamespace(HTML=str, display=lambda what, display_id: place)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     monkeypatch.setattr(notebook, "EVERY", 0)
-    made = console._Console.__init__
-    monkeypatch.setattr(console._Console, "__init__", lambda self, **o: made(self, force_jupyter=True, **o))
-    with console.progress_bar("Auditing") as show:
+    made = terminal._Console.__init__
+    monkeypatch.setattr(terminal._Console, "__init__", lambda self, **o: made(self, force_jupyter=True, **o))
+    with terminal.progress_bar("Auditing") as show:
         show(1, 4, "<x>", what="Judging")
         show(0, None)
         show(7, None)

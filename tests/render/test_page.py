@@ -15,16 +15,22 @@ from typing import Any
 
 import pytest
 
-from neuronfair.domain.column import LeftOut
+from neuronfair.audits.report.attribute import (
+    Change,
+    DirectionReport,
+    Histogram,
+    Interpretation,
+    SeverityReport,
+    SideReport,
+)
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import RateOf, Rates
+from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict
+from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import top_of
 from neuronfair.render.page.layermap import cells, layer_maps
 from neuronfair.render.page.template import SPACE, marked
-from neuronfair.verdict.entries import Change, Direction, Histogram, Severity, Side
-from neuronfair.verdict.inside import Interpretation
-from neuronfair.verdict.proved import Proved
-from neuronfair.verdict.rates import RateOf, Rates
-from neuronfair.verdict.report import DataReport, DecisionReport, Verdict
 from tests import reports
 
 EMPTY = {"meta", "link", "br", "input"}
@@ -222,7 +228,7 @@ def test_curves_put_the_most_biased_layer_on_top_and_its_cut_on_the_diagonal():
 
 
 def test_the_histogram_is_as_high_as_its_counts():
-    severity = Severity(1.5, 2.0, 3.0, Histogram((0.0, 1.0, 3.0), (1, 4)))
+    severity = SeverityReport(1.5, 2.0, 3.0, Histogram((0.0, 1.0, 3.0), (1, 4)))
     drawn = audit_page(reports.report(reports.attribute(severity=severity)))
     columns = re.findall(r'class="column" x="([\d.]+)%" width="([\d.]+)%" y="([\d.]+)%" height="([\d.]+)%"', drawn)
     assert [tuple(map(float, c)) for c in columns] == [(0, 33.33, 75, 25), (33.33, 66.67, 0, 100)]
@@ -421,7 +427,9 @@ def test_round_tops_hold_every_interval():
     assert top_of([]) == 1
 
 
-HURT = Direction("table", 900, (Side("Female", 88, 812), Side("Male", 812, 88)), "In 812 of 900 pairs Female loses.")
+HURT = DirectionReport(
+    "table", 900, (SideReport("Female", 88, 812), SideReport("Male", 812, 88)), "In 812 of 900 pairs Female loses."
+)
 
 
 def test_people_come_before_groups_groups_before_repair_and_the_network_last():
@@ -447,7 +455,7 @@ def test_whom_it_hurts_is_said_first_and_drawn():
 
 def test_probabilities_stand_in_the_place_of_margins():
     found = reports.finding(outcome="yes", probability=0.5832, twin_probability=0.3401)
-    likely = Severity(0.2, 0.4, 0.5, Histogram((0.0, 0.25, 0.5), (60, 40)))
+    likely = SeverityReport(0.2, 0.4, 0.5, Histogram((0.0, 0.25, 0.5), (60, 40)))
     made = reports.with_first(reports.report(), worst=(found,), findings=(found,), probability_gaps=likely)
     parsed = read(replace(made, decision=DecisionReport("argmax", 0.0, "logits")))
     assert "probability of yes 58 %" in parsed.text

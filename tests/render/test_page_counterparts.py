@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from neuronfair.audits.report.attribute import Change, CounterpartPerson
 from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import widest
-from neuronfair.verdict.entries import Change, CounterpartPerson
 from tests import reports
 from tests.render.test_page import Page, evil, read
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from neuronfair import Data, Decision, TableEncoding, load, open_model, parse_domain
+from neuronfair.audits.stages import playground as playgrounds
+from neuronfair.audits.stages.playground import playground
 from neuronfair.errors import ModelError
 from neuronfair.render.page import audit_page
-from neuronfair.verdict import playground as playgrounds
-from neuronfair.verdict.playground import playground
 from tests import reports
 from tests.render.chromium import BROWSER, Browser
 

@@ -8,15 +8,21 @@ import pytest
 import torch
 
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
-from neuronfair.measure.ablate import Ablation, Outcome
-from neuronfair.render.console import interpretation_json, layer_table, make_console, verdict
+from neuronfair.measure.ablation import Ablation, AblationOutcome
 from neuronfair.render.plots import PICTURES, plot_as_curves
+from neuronfair.render.terminal import interpretation_json, layer_table, make_console, verdict
 
 PROFILE = BiasProfile(
     (LayerBias("first", torch.tensor([0.0, 0.1, 2.0])), LayerBias("dead", torch.zeros(2, dtype=torch.float64))), pairs=7
 )
 DOMAIN = SimpleNamespace(sensitive=("sex", "race"))
-ABLATION = Ablation("first", (2,), Outcome(0.25, 0.8), Outcome(0.0001, 0.75), (Outcome(0.2, 0.7), Outcome(0.3, 0.5)))
+ABLATION = Ablation(
+    "first",
+    (2,),
+    AblationOutcome(0.25, 0.8),
+    AblationOutcome(0.0001, 0.75),
+    (AblationOutcome(0.2, 0.7), AblationOutcome(0.3, 0.5)),
+)
 
 
 def shown(thing) -> str:
@@ -77,7 +83,12 @@ def test_the_verdict_in_words():
 
 
 def test_without_labels_no_accuracy():
-    bare = replace(ABLATION, before=Outcome(0.25, None), after=Outcome(0.0, None), random=(Outcome(0.25, None),) * 2)
+    bare = replace(
+        ABLATION,
+        before=AblationOutcome(0.25, None),
+        after=AblationOutcome(0.0, None),
+        random=(AblationOutcome(0.25, None),) * 2,
+    )
     assert "accuracy" not in verdict(PROFILE, bare, DOMAIN)
     result = interpretation_json(PROFILE, bare)
     assert result["ablation"]["random"] == {"draws": 2, "rate": 0.25, "accuracy": None}

@@ -14,11 +14,10 @@ from neuronfair.domain.table import Target
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.render.repair import repair_json, repair_report, verdict
-from neuronfair.repair.evaluate import Area, Standing
-from neuronfair.repair.neurons import NeuronRepair, Turn
-from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import Retraining
-from neuronfair.search.outcome import Count
+from neuronfair.repairs.evaluate import Area, RepairOutcome, Standing
+from neuronfair.repairs.neurons import NeuronRepair, Turn
+from neuronfair.repairs.retrain import Retraining
+from neuronfair.searches.config import Count
 from tests.planted.networks import domain
 
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))
@@ -43,17 +42,17 @@ RETRAINING = Retraining(
     "ensemble",
     1,
     1234,
-    Outcome(0.02, 0.85),
-    (Outcome(0.004, 0.85), Outcome(0.002, 0.84)),
-    Outcome(0.019, 0.852),
+    RepairOutcome(0.02, 0.85),
+    (RepairOutcome(0.004, 0.85), RepairOutcome(0.002, 0.84)),
+    RepairOutcome(0.019, 0.852),
     0.835,
 )
 NEURONS = NeuronRepair(
     nn.Sequential(),
     Turn(1, (2, 5), 0.25),
-    Outcome(0.02, 0.85),
-    Outcome(0.01, 0.84),
-    (Outcome(0.02, 0.85), Outcome(0.005, 0.83), Outcome(0.01, 0.85)),
+    RepairOutcome(0.02, 0.85),
+    RepairOutcome(0.01, 0.84),
+    (RepairOutcome(0.02, 0.85), RepairOutcome(0.005, 0.83), RepairOutcome(0.01, 0.85)),
 )
 
 

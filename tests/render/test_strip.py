@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.render.strip import strip
+from neuronfair.render.proof import strip
 from tests.reports import proved, rate
 
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.domain.column import LeftOut
-from neuronfair.render.console import make_console
-from neuronfair.render.terminal import audit_report
-from neuronfair.verdict.entries import Direction, Note, Side
-from neuronfair.verdict.proved import Proved
-from neuronfair.verdict.rates import Rates
-from neuronfair.verdict.report import FeedingReport, PopulationReport, Report, Verdict
+from neuronfair.audits.report.attribute import DirectionReport, Note, SideReport
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import Rates
+from neuronfair.audits.report.report import FeedingReport, PopulationReport, Report, Verdict
+from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.render.terminal import audit_report, make_console
 from tests import reports
 
 
@@ -199,7 +198,7 @@ def test_counterparts_are_a_table_with_what_carries_them():
 
 
 def test_whom_findings_by_counterparts_hurt_is_not_said_to_be_by_flips():
-    hurt = Direction("findings", 9, (Side("F", 0, 9), Side("M", 9, 0)), "In 9 of 9 pairs …")
+    hurt = DirectionReport("findings", 9, (SideReport("F", 0, 9), SideReport("M", 9, 0)), "In 9 of 9 pairs …")
     by_flips = reports.attribute(direction=(hurt,))
     assert "Whom it hurts: In 9 of 9" in shown(reports.report(by_flips))
     assert "In 9 of 9" not in shown(reports.report(replace(by_flips, search_twins="counterpart")))

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import ModelError, NeuronFairError, RunError
-from neuronfair.scale.cluster import Ray, cluster
-from neuronfair.search import campaign
-from neuronfair.search.campaign import PhaseTask
-from neuronfair.search.method import Method
-from neuronfair.search.outcome import Outcome, Plan
-from neuronfair.store import scattered
+from neuronfair.scale.ray_cluster import Ray, cluster
+from neuronfair.searches import campaign
+from neuronfair.searches.campaign import PhaseTask
+from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.method import Method
+from neuronfair.store import sharding
 from neuronfair.store.run import Run
-from neuronfair.store.scattered import Scattered
+from neuronfair.store.sharding import Scattered
 from tests.conftest import ROOT
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, assert_same_run, make_manifest, planted
 
@@ -52,8 +52,8 @@ def machines() -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")  # of the workers, which import this file
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setattr(scattered, "LEAST", {})
-        patch.setattr(scattered, "EVERY", 3)
+        patch.setattr(sharding, "LEAST", {})
+        patch.setattr(sharding, "EVERY", 3)
         patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])
         patch.setattr(campaign, "check_health", lambda *_: ())
         made = Machines()
@@ -69,13 +69,13 @@ def whole(tmp_path_factory, machines) -> Path:
     """An undisturbed search in one piece."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(campaign, "Record", lambda *given, **said: scattered.Record(*given, every=3, **said))
+        patch.setattr(campaign, "Record", lambda *given, **said: sharding.Record(*given, every=3, **said))
         searched(folder, campaign.in_one_piece)
     return folder
 
 
 def searched(folder: Path, walk: campaign.Walk | None = None, upset: Callable[[PhaseTask], PhaseTask] | None = None,
-             told: Callable[[str], None] = lambda _: None) -> Outcome:  # fmt: skip
+             told: Callable[[str], None] = lambda _: None) -> SearchResult:  # fmt: skip
     """Search in a run folder, on the cluster unless it is said who walks; some phases are upset."""
     run = Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
     shards = Scattered(Ray(), folder / "shards", run=run)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuronfair.search import campaign, engine
-from neuronfair.search.methods import frontier
+from neuronfair.searches import campaign, engine
+from neuronfair.searches.methods import frontier
 from neuronfair.store.run import Run
 from tests.store.runs import DOMAIN_OF_RUN, PLAN, killed_at, make_manifest
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from neuronfair import Network
-from neuronfair.search import campaign
-from neuronfair.search.findings import Findings
-from neuronfair.search.outcome import Plan
+from neuronfair.searches import campaign
+from neuronfair.searches.config import Plan
+from neuronfair.searches.findings import Findings
 from neuronfair.store.journal import JOURNAL
 from neuronfair.store.manifest import MANIFEST, write_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.seal import unseal
+from neuronfair.store.sealed_json import unseal
 from tests.planted import networks
 from tests.store.test_tables import assert_same
 

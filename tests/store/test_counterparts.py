@@ -10,12 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from neuronfair.domain.counterpart_fit import fit_counterparts
-from neuronfair.domain.counterparts import Counterparts
-from neuronfair.domain.data import Data
+from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import RunError
-from neuronfair.search import campaign
-from neuronfair.search.outcome import Plan
+from neuronfair.searches import campaign
+from neuronfair.searches.config import Plan
 from neuronfair.store.journal import COUNTERPARTS, JOURNAL
 from neuronfair.store.manifest import check_same, make_manifest
 from neuronfair.store.run import Run

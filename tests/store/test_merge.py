@@ -14,23 +14,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.population import fit_population
+from neuronfair.domain.population.model import fit_population
 from neuronfair.errors import RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
-from neuronfair.search import engine
-from neuronfair.search.budget import Budget
-from neuronfair.search.engine import Checkpoint, Record
-from neuronfair.search.findings import Findings
-from neuronfair.search.judged import DOUBTFUL, FOUND, MISS, REJECTED, is_sampled, judged_lines
-from neuronfair.search.keys import KeySet
-from neuronfair.search.method import World
-from neuronfair.search.methods import Setting, phases
-from neuronfair.search.pace import Pace
-from neuronfair.search.tally import Share
-from neuronfair.store import merge
-from neuronfair.store.merge import merged
-from neuronfair.store.shards import ShardStore
+from neuronfair.searches import engine
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.engine import Checkpoint, Record
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import World
+from neuronfair.searches.methods import Setting, phases
+from neuronfair.searches.step_sizes import Pace
+from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, Share, is_sampled, judged_lines
+from neuronfair.store import shards as merge
+from neuronfair.store.shards import ShardStore, merged
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
 from tests.store.test_tables import assert_same
 

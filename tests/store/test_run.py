@@ -17,20 +17,19 @@ from hypothesis import strategies as st
 
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population import PopulationModel, fit_population
-from neuronfair.domain.population_file import load_population
+from neuronfair.domain.population.model import PopulationModel, fit_population
+from neuronfair.domain.population.storage import load_population
 from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.schema.toml import format_domain, parse_domain, read_domain
 from neuronfair.domain.table import Target
-from neuronfair.domain.toml import format_domain, parse_domain, read_domain
 from neuronfair.errors import RunError
-from neuronfair.search import campaign, engine
-from neuronfair.search.findings import Findings
-from neuronfair.search.outcome import Plan
+from neuronfair.searches import campaign, engine
+from neuronfair.searches.config import Plan
+from neuronfair.searches.findings import Findings
 from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import DOMAIN
-from neuronfair.store.population import read_back
-from neuronfair.store.run import Run
+from neuronfair.store.run import Run, read_back
 from neuronfair.testing.cases import Young
 from tests.conftest import PEOPLE
 from tests.store.runs import (
@@ -121,7 +120,7 @@ def test_a_finished_run_is_not_searched_again(reference, plan, monkeypatch):
     monkeypatch.setattr(campaign, "_random", lambda *_: asked.append("random"))
     monkeypatch.setattr(campaign, "_blind", lambda *_: asked.append("blind"))
     if plan.method != "frontier":
-        monkeypatch.setattr(engine.Tally, "record", lambda *_: asked.append("rows"))
+        monkeypatch.setattr(engine.PhaseTally, "record", lambda *_: asked.append("rows"))
     again = search(reference, plan)
     assert asked == []
     assert untimed(again) == untimed(Run.open(reference).summary)
@@ -369,7 +368,7 @@ def test_the_domain_in_the_folder_is_the_same(reference):
 
 
 def test_the_people_and_the_catalogue_come_back_from_their_text(people):
-    from neuronfair.domain.data import DATASETS, catalog_domain
+    from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
 
     assert parse_domain(format_domain(people)) == people
     assert parse_domain(format_domain(people)).fingerprint == parse_domain(PEOPLE).fingerprint

@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair.domain.population import fit_population
+from neuronfair.domain.population.model import fit_population
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.scale.pool import Serial
-from neuronfair.search import campaign
-from neuronfair.search.campaign import in_one_piece
-from neuronfair.search.keys import KeySet
-from neuronfair.search.outcome import Outcome, Plan
-from neuronfair.store import scattered
+from neuronfair.searches import campaign
+from neuronfair.searches.campaign import in_one_piece
+from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.keys import KeySet
+from neuronfair.store import sharding
 from neuronfair.store.files import load_array
 from neuronfair.store.ledger import Ledger
-from neuronfair.store.place import Place
+from neuronfair.store.remote import RemoteFolder
 from neuronfair.store.run import Run
-from neuronfair.store.scattered import Division, Scattered
+from neuronfair.store.sharding import Division, Scattered
 from tests.planted import networks
 from tests.store.runs import (
     DOMAIN_OF_RUN,
@@ -45,8 +45,8 @@ from tests.store.test_tables import assert_same
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of a few walkers, and a checkpoint every three steps, as the whole run has them."""
-    monkeypatch.setattr(scattered, "LEAST", {})
-    monkeypatch.setattr(scattered, "EVERY", 3)
+    monkeypatch.setattr(sharding, "LEAST", {})
+    monkeypatch.setattr(sharding, "EVERY", 3)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def whole(tmp_path_factory, small_steps) -> Path:
     return folder
 
 
-def searched(folder: Path, plan: Plan, size: int | None = None, **said) -> Outcome:
+def searched(folder: Path, plan: Plan, size: int | None = None, **said) -> SearchResult:
     """What `neuronfair search` does: in one piece, or in shards for so many workers."""
     run = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
     walk = in_one_piece
@@ -96,7 +96,7 @@ def pressing(phase: str, step: int) -> Callable[..., None]:
 class Kill(Killer):
     """Kills before a file of a shard, or a line of the journal, is written."""
 
-    CALLS = ((Place, "write"), (Ledger, "keep"))
+    CALLS = ((RemoteFolder, "write"), (Ledger, "keep"))
 
 
 @pytest.mark.parametrize("phase", ["global", "local"])
@@ -125,7 +125,7 @@ def test_a_search_that_was_begun_in_one_piece_goes_on_so(tmp_path, whole, monkey
     assert searched(tmp_path / "run", PLAN, progress=pressing("local", 3)).interrupted
     before = Run.open(tmp_path / "run").judged("global")
     known: list[KeySet | None] = []
-    monkeypatch.setattr(scattered, "in_one_piece", lambda task: known.append(task.seen) or in_one_piece(task))
+    monkeypatch.setattr(sharding, "in_one_piece", lambda task: known.append(task.seen) or in_one_piece(task))
     searched(tmp_path / "run", PLAN, 2)
     assert_same(Run.open(tmp_path / "run").findings(), Run.open(whole).findings())
     (seen,) = known
@@ -151,8 +151,8 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
     with pytest.raises(AssertionError, match="killed"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0), 2)
     monkeypatch.undo()
-    monkeypatch.setattr(scattered, "LEAST", {})
-    monkeypatch.setattr(scattered, "EVERY", 3)
+    monkeypatch.setattr(sharding, "LEAST", {})
+    monkeypatch.setattr(sharding, "EVERY", 3)
     assert len(Run.open(tmp_path / "run").journal.parts["local"]) == 1
     with pytest.raises(RunError, match="was walked in shards that are not yet all put together"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0))
@@ -164,7 +164,7 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
 def test_a_long_search_keeps_its_findings_on_disk_only(tmp_path, monkeypatch):
     usual = fit_population(DOMAIN_OF_RUN, ROWS)
     whole = searched(tmp_path / "whole", PLAN, population=usual)
-    monkeypatch.setattr(scattered, "LONG", 0)
+    monkeypatch.setattr(sharding, "LONG", 0)
     long = searched(tmp_path / "run", PLAN, 2, population=usual)
     assert (len(long.local.findings), long.local.found) == (0, len(whole.local.findings))
     assert_same(long.first.findings, whole.first.findings)
@@ -188,7 +188,7 @@ def test_ctrl_c_while_shards_are_put_together(tmp_path, whole, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(scattered, "merged", pressed)
+        patch.setattr(sharding, "merged", pressed)
         assert searched(tmp_path / "run", PLAN, 2).first.stop == "interrupted"
     searched(tmp_path / "run", PLAN, 2)
     assert_same_run(tmp_path / "run", whole)
@@ -212,8 +212,8 @@ def test_limits_over_all_walkers_are_refused(tmp_path, limit):
     ],
 )
 def test_a_phase_is_cut(monkeypatch, walkers, steps, size, division):
-    monkeypatch.setattr(scattered, "LEAST", {"cpu": 128})
-    monkeypatch.setattr(scattered, "EVERY", 50)
+    monkeypatch.setattr(sharding, "LEAST", {"cpu": 128})
+    monkeypatch.setattr(sharding, "EVERY", 50)
     assert Division.of(walkers, steps, Serial(size), "cpu") == division
 
 

@@ -13,9 +13,9 @@ import torch
 
 from neuronfair.errors import RunError
 from neuronfair.limits import VARIABLE
-from neuronfair.search.engine import Checkpoint
-from neuronfair.store.place import Place
-from neuronfair.store.seal import seal, unseal
+from neuronfair.searches.engine import Checkpoint
+from neuronfair.store.remote import RemoteFolder
+from neuronfair.store.sealed_json import seal, unseal
 from neuronfair.store.shards import ShardStore
 from tests.store.runs import DOMAIN_OF_RUN, Killed, Killer
 from tests.store.test_tables import assert_same, findings
@@ -147,7 +147,7 @@ def test_files_of_a_stranger(tmp_path, monkeypatch):
 
 def test_an_address_that_cannot_be_used(tmp_path):
     with pytest.raises(RunError, match="nowhere://a: cannot be used as an address"):
-        Place("nowhere://a").names()
+        RemoteFolder("nowhere://a").names()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunError, match=r"cannot be written .*the same command goes on"):
         ShardStore(str(tmp_path / "file"), "local", 0).checkpoint(where(1))

@@ -18,23 +18,22 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from neuronfair.certify import certificate
-from neuronfair.certify.report import ProofReport
-from neuronfair.certify.state import Kept, State
-from neuronfair.domain.counterpart_file import load_counterparts
-from neuronfair.domain.population_file import load_population
-from neuronfair.domain.toml import parse_domain, read_domain
+from neuronfair.audits import folder as audit_folder
+from neuronfair.audits.gate.baseline import read_baseline
+from neuronfair.audits.gate.regression_set import read_corpus
+from neuronfair.domain.population.storage import load_counterparts, load_population
+from neuronfair.domain.schema.toml import parse_domain, read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
 from neuronfair.model.weights import load
+from neuronfair.proof import certificate
+from neuronfair.proof.decide.queue import Kept, State
+from neuronfair.proof.report import ProofReport
 from neuronfair.store import files
 from neuronfair.store.journal import Journal
 from neuronfair.store.manifest import read_manifest
 from neuronfair.store.shards import ShardStore
 from neuronfair.store.tables import read_findings
-from neuronfair.verdict import folder as audit_folder
-from neuronfair.verdict.baseline import read_baseline
-from neuronfair.verdict.corpus import read_corpus
 from tests.bombs import npy
 from tests.conftest import PEOPLE
 
@@ -166,4 +165,4 @@ def test_every_reader_of_a_run_folder_is_in_the_list():
         "read_sealed(",
     )
     found = {path.stem for path in source.glob("*.py") if any(word in path.read_text() for word in reading)}
-    assert found == {"files", "columns", "tables", "journal", "manifest", "seal", "run", "merge", "scattered"}
+    assert found == {"files", "tables", "journal", "manifest", "sealed_json", "run", "shards", "sharding"}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import RunError
-from neuronfair.search.findings import Findings
+from neuronfair.searches.findings import Findings
 from neuronfair.store.files import load_array
 from neuronfair.store.tables import _distinct, read_findings, write_findings
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
-from neuronfair.methods import METHODS, Entry, Judgement, Phases, State, World, choose
+from neuronfair.methods import METHODS, Judgement, MethodEntry, Phases, State, World, choose
 from neuronfair.testing import CHECKS, check_method
-from neuronfair.testing.asking import full_search
 from neuronfair.testing.checks import a_fresh_process_finds_the_same
+from neuronfair.testing.harness import full_search
 
 IN_THIS_PROCESS = [check for check in CHECKS if check.ask is not a_fresh_process_finds_the_same]
 
@@ -145,7 +145,7 @@ def named(monkeypatch):
 
     def enter(kind: type[Roamer]) -> str:
         name = kind.__name__.lower()
-        monkeypatch.setitem(METHODS.data, name, Entry(lambda _: Phases(kind(), kind()), gradients=False))
+        monkeypatch.setitem(METHODS.data, name, MethodEntry(lambda _: Phases(kind(), kind()), gradients=False))
         return name
 
     return enter

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair import __version__
-from neuronfair.cli.cluster import Commands
+from neuronfair.cli.options import Commands
 from neuronfair.errors import DEBUG, NeuronFairError, internal
-from neuronfair.shown import visible
+from neuronfair.formatting import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuronfair.domain.data import Data
+    from neuronfair.domain.tables.dataset import Data
     from neuronfair.model.open import Opened
 
 INTERNAL = 3  # the exit status of an error that nobody expected
@@ -97,7 +97,7 @@ def complain(message: str) -> None:
 
 def warn_of_feeding(opened: Opened, data: Data, console: Console) -> None:
     """Say so if a model seems to be fed otherwise than it was trained."""
-    from neuronfair.verdict.feeding import check_feeding
+    from neuronfair.audits.stages.encoding_check import check_feeding
 
     feeding = check_feeding(opened, data)
     if feeding.level not in ("ok", "not assessable"):

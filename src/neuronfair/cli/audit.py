@@ -11,9 +11,8 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain
-from neuronfair.cli.cluster import RayOption, pool_of
-from neuronfair.cli.order import Order, Outputs, carry_out
-from neuronfair.cli.twins import Twins
+from neuronfair.cli.audit_job import Order, Outputs, carry_out
+from neuronfair.cli.options import RayOption, TwinsKind, pool_of
 
 INTERRUPTED, FIRED = 130, 1
 
@@ -69,7 +68,7 @@ def audit(
         ),
     ] = None,
     twins: Annotated[
-        Twins | None,
+        TwinsKind | None,
         typer.Option(
             help="Compare people with themselves in another group only (flip), or with their counterparts, who they "
             "would be there, in the searches, too (counterpart). Default: both; the searches go by counterparts where "
@@ -117,9 +116,8 @@ def audit(
 
     `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
-    from neuronfair.render.console import make_console
-    from neuronfair.render.terminal import audit_report
-    from neuronfair.verdict.folder import PAGE
+    from neuronfair.audits.folder import PAGE
+    from neuronfair.render.terminal import audit_report, make_console
 
     order = Order(
         data=data,

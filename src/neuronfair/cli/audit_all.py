@@ -12,9 +12,9 @@ import typer
 from neuronfair.cli import options
 from neuronfair.cli.app import INTERNAL, app, complain
 from neuronfair.cli.audit import FIRED, INTERRUPTED
-from neuronfair.cli.cluster import RayOption, pool_of
+from neuronfair.cli.options import RayOption, pool_of
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.words import plural, some
+from neuronfair.formatting import plural, some
 
 if TYPE_CHECKING:
     from neuronfair.scale.pool import Pool
@@ -54,12 +54,12 @@ def audit_all(
 
     `neuronfair audit-all audits.toml --ray head:6379`
     """
-    from neuronfair.cli.many import INDEX, Many, Place
-    from neuronfair.cli.orders import Orders
-    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.audits.report.report import as_json
+    from neuronfair.cli.audit_batch import INDEX, BatchFolder, Many
+    from neuronfair.cli.audit_file import Orders
     from neuronfair.render.index import index_table
     from neuronfair.render.junit import junit_of_all
-    from neuronfair.verdict.report import as_json
+    from neuronfair.render.terminal import make_console, progress_bar
 
     if workers > 1 and ray is not None:
         raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")
@@ -67,7 +67,7 @@ def audit_all(
     options.check_out(json_file, or_stdout=True)
     if not file.is_file():
         raise DataError(f"{file}: there is no such file. Expected TOML with [[audit]] tables")
-    place = Place(file.absolute().parent, out.absolute(), force)
+    place = BatchFolder(file.absolute().parent, out.absolute(), force)
     with chdir(place.folder):
         orders = Orders.read(file.name)
     if orders.problems:

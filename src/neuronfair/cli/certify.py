@@ -12,16 +12,16 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, complain, warn_of_feeding
-from neuronfair.cli.cluster import RayOption, pool_of
+from neuronfair.cli.options import RayOption, pool_of
 from neuronfair.errors import NeuronFairError
-from neuronfair.words import listed, plural
+from neuronfair.formatting import listed, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from neuronfair.audits.inputs import Given
     from neuronfair.model.decision import Decision
-    from neuronfair.store.seal import Json
-    from neuronfair.verdict.given import Given
+    from neuronfair.store.sealed_json import Json
 
 INTERRUPTED, REFUSED = 130, 1
 
@@ -83,8 +83,8 @@ def certify(
     """
     if model is None:
         raise NeuronFairError("name the model with --model: a file, or package.module:name")
-    source = options.Source(model, weights, trust_pickle, decision, "cpu", preprocess)
-    from neuronfair.render.console import make_console
+    source = options.ModelOptions(model, weights, trust_pickle, decision, "cpu", preprocess)
+    from neuronfair.render.terminal import make_console
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
@@ -96,7 +96,7 @@ def certify(
         sensitive=sensitive,
         target=target,
         source=source,
-        beside=tables.Beside.of(attributes_file, key),
+        beside=tables.JoinOptions.of(attributes_file, key),
     )
     if check is not None:
         verified = _check(check, source, None if data is None else load(data), console)
@@ -105,16 +105,16 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.certify.answer import Effort, answer, asked_about, finished
-    from neuronfair.certify.run import CERTIFICATE, Asked, ProofRun
-    from neuronfair.render.certify import proof_report
-    from neuronfair.render.console import progress_bar
+    from neuronfair.audits.folder import check_writable, refuse_links
+    from neuronfair.audits.provenance import Origin, replay_options
+    from neuronfair.proof.run import CERTIFICATE, ProofRequest, ProofRun
+    from neuronfair.proof.session import Effort, answer, asked_about, finished
+    from neuronfair.render.proof import proof_report
+    from neuronfair.render.terminal import progress_bar
     from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.ledger import check_folder
     from neuronfair.store.manifest import DOMAIN
     from neuronfair.store.manifest import where as place
-    from neuronfair.verdict.about import Origin, replay_options
-    from neuronfair.verdict.folder import check_writable, refuse_links
 
     if force:
         check_discardable(out, (data, model, weights, domain, attributes_file))
@@ -134,7 +134,7 @@ def certify(
     run = ProofRun.create_or_open(
         out,
         table,
-        Asked(opened.decision, where),
+        ProofRequest(opened.decision, where),
         model=place(model),
         weights=opened.fingerprint,
         outputs=opened.model.outputs,
@@ -180,12 +180,12 @@ def _load(
     domain: Path | None,
     sensitive: str | None,
     target: str | None,
-    source: options.Source,
-    beside: tables.Beside | None,
+    source: options.ModelOptions,
+    beside: tables.JoinOptions | None,
 ) -> Given:
     """Return a table or, of a domain file alone, people drawn from it for the model to be tried on."""
-    from neuronfair.domain.toml import read_domain
-    from neuronfair.verdict.given import drawn_from, given
+    from neuronfair.audits.inputs import drawn_from, given
+    from neuronfair.domain.schema.toml import read_domain
 
     if not _is_domain(data):
         return tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside)
@@ -202,12 +202,12 @@ def _in_words(decision: Decision) -> str:
     return decision.kind if decision.kind == "argmax" else f"{decision.kind}={decision.value!r}"
 
 
-def _check(path: Path, source: options.Source, asked: Given | None, console: Console) -> Json:
+def _check(path: Path, source: options.ModelOptions, asked: Given | None, console: Console) -> Json:
     """Check a certificate; what is wrong with it is said, and exit status 1."""
-    from neuronfair.certify.certificate import CertificateError, read
-    from neuronfair.certify.check import check
-    from neuronfair.render.console import progress_bar
-    from neuronfair.verdict.given import drawn_from
+    from neuronfair.audits.inputs import drawn_from
+    from neuronfair.proof.certificate import CertificateError, read
+    from neuronfair.proof.checker.check import check
+    from neuronfair.render.terminal import progress_bar
 
     if not path.is_file():
         raise NeuronFairError(f"--check {path}: there is no such file")

@@ -13,12 +13,11 @@ import typer
 from neuronfair import __version__
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
-from neuronfair.cli.cluster import RayOption, pool_of
-from neuronfair.cli.twins import Twins, TwinsOption
-from neuronfair.words import listed
+from neuronfair.cli.options import RayOption, TwinsKind, TwinsOption, pool_of
+from neuronfair.formatting import listed
 
 if TYPE_CHECKING:
-    from neuronfair.domain.data import Data
+    from neuronfair.domain.tables.dataset import Data
     from neuronfair.model.blackbox import Model
 
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 class _Opens:
     """Opens the model in a worker, as it was opened here."""
 
-    source: options.Source
+    source: options.ModelOptions
     data: Data
     folder: Path  # to which paths are relative
 
@@ -66,7 +65,7 @@ def compare(
         int | None, typer.Option(min=0, help="Different people judged, at most, in each phase.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each method.")] = None,
-    twins: TwinsOption = Twins.flip,
+    twins: TwinsOption = TwinsKind.flip,
     repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95 % intervals.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison (.png, .svg or .pdf).")] = None,
     json_file: options.JsonOption = None,
@@ -88,14 +87,14 @@ def compare(
 
     `neuronfair compare adult --phase local --seeds 100 --steps 1000`
     """
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.render.compare import compare_report, plot_comparison
-    from neuronfair.render.console import make_console, progress_bar
+    source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
+    from neuronfair.audits.comparison import able
+    from neuronfair.audits.comparison import compare as run
+    from neuronfair.render.comparison import compare_report, plot_comparison
     from neuronfair.render.plots import PICTURES, drawing
-    from neuronfair.search.methods import check_method
-    from neuronfair.search.outcome import Plan
-    from neuronfair.verdict.compare import able
-    from neuronfair.verdict.compare import compare as run
+    from neuronfair.render.terminal import make_console, progress_bar
+    from neuronfair.searches.config import Plan
+    from neuronfair.searches.methods import check_method
 
     options.check_out(plot, PICTURES)
     if plot is not None:
@@ -106,7 +105,7 @@ def compare(
     for method in chosen or ():
         check_method(method)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    beside = tables.Beside.of(attributes_file, key)
+    beside = tables.JoinOptions.of(attributes_file, key)
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model

@@ -18,9 +18,9 @@ from neuronfair.cli.options import (
     names,
     write_file,
 )
-from neuronfair.cli.tables import AttributesFileOption, Beside, KeyOption
+from neuronfair.cli.tables import AttributesFileOption, JoinOptions, KeyOption
 from neuronfair.errors import DataError
-from neuronfair.shown import visible
+from neuronfair.formatting import visible
 
 
 @data_app.command("list")
@@ -29,9 +29,9 @@ def data_list() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from neuronfair.domain.data import DATASETS, catalog_domain
-    from neuronfair.domain.sources import source, where
-    from neuronfair.render.console import make_console
+    from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
+    from neuronfair.domain.tables.sources import source, where
+    from neuronfair.render.terminal import make_console
 
     table = Table.grid("name", "at hand", "sensitive", "terms", padding=(0, 2))
     table.columns[3].overflow = "fold"
@@ -50,8 +50,8 @@ def data_get(
     quiet: QuietOption = False,
 ) -> None:
     """Download a data set into the user cache, checked against its checksum."""
-    from neuronfair.domain.sources import get
-    from neuronfair.render.console import progress_bar
+    from neuronfair.domain.tables.sources import get
+    from neuronfair.render.terminal import progress_bar
 
     with progress_bar(f"Fetching {name}", quiet=quiet) as show:
         paths = get(name, progress=show)
@@ -62,7 +62,7 @@ def data_get(
 @data_app.command("where")
 def data_where(name: NameArgument) -> None:
     """Print where the files of a data set lie."""
-    from neuronfair.domain.sources import where
+    from neuronfair.domain.tables.sources import where
 
     paths = where(name)
     if paths is None:
@@ -86,15 +86,14 @@ def domain_infer(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a first draft of a domain file, read off a table, for you to correct."""
-    from neuronfair.domain.favourable import with_favourable
-    from neuronfair.domain.infer import draft_domain
-    from neuronfair.domain.toml import parse_domain
+    from neuronfair.domain.schema.infer import draft_domain
+    from neuronfair.domain.schema.toml import parse_domain, with_favourable
 
     out = out or file.with_suffix(".toml")
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    chosen, beside = names(sensitive) or [], Beside.of(attributes_file, key)
+    chosen, beside = names(sensitive) or [], JoinOptions.of(attributes_file, key)
     table = file if beside is None else beside.joined(file, chosen)
     draft = draft_domain(table, sensitive=chosen, target=target, take_rules=take_rules)
     text = draft.text if favourable is None else with_favourable(draft.text, favourable)

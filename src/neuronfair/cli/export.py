@@ -33,13 +33,13 @@ def export(
 
     `neuronfair export run --out card.md`
     """
+    from neuronfair.audits.folder import FIGURES
+    from neuronfair.audits.report.report import Report
+    from neuronfair.formatting import plural
     from neuronfair.limits import TREE, read_bytes
     from neuronfair.render.card import model_card
-    from neuronfair.render.console import make_console
     from neuronfair.render.export import FORMATS, export_findings
-    from neuronfair.verdict.folder import FIGURES
-    from neuronfair.verdict.report import Report
-    from neuronfair.words import plural
+    from neuronfair.render.terminal import make_console
 
     options.check_out(out, (*FORMATS, CARD))
     if out.suffix.lower() != CARD:

@@ -14,7 +14,7 @@ from neuronfair.cli.options import DeviceOption, ForceOption, QuietOption, SeedO
 INTERRUPTED = 130
 
 
-class Shift(StrEnum):
+class ShiftKind(StrEnum):
     """How Δ_senatt is made."""
 
     fgsm = "fgsm"
@@ -41,8 +41,8 @@ def audit_images(
         bool, typer.Option(help="Train a body of its own for the attribute classifier, not the detector's, frozen.")
     ] = False,
     shift: Annotated[
-        Shift, typer.Option(help="How the attribute is changed: as FGSM does, or in the faces' latent space.")
-    ] = Shift.fgsm,
+        ShiftKind, typer.Option(help="How the attribute is changed: as FGSM does, or in the faces' latent space.")
+    ] = ShiftKind.fgsm,
     faces: Annotated[int | None, typer.Option(min=20, help="Use so many faces only.")] = None,
     steps: Annotated[int, typer.Option(min=0, help="Steps of each walk.")] = 40,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 12,
@@ -57,14 +57,14 @@ def audit_images(
 
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
-    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.audits.folder import check_audit_folder, check_writable
+    from neuronfair.images.archive import decoder, open_pictures
+    from neuronfair.images.audit import audit_pictures
+    from neuronfair.images.page import FIGURES, PAGE, PAIRS, write_results
+    from neuronfair.images.report import sentences
+    from neuronfair.images.search import PictureSettings
+    from neuronfair.render.terminal import make_console, progress_bar
     from neuronfair.store.discard import check_discardable
-    from neuronfair.verdict.folder import check_audit_folder, check_writable
-    from neuronfair.vision.archive import decoder, open_pictures
-    from neuronfair.vision.audit import audit_pictures
-    from neuronfair.vision.page import FIGURES, PAGE, PAIRS, write_results
-    from neuronfair.vision.search import PictureSettings
-    from neuronfair.vision.sentences import sentences
 
     decoder()
     if force:

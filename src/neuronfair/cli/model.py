@@ -11,7 +11,7 @@ from neuronfair import __version__
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.words import listed
+from neuronfair.formatting import listed
 
 
 @app.command()
@@ -35,11 +35,11 @@ def train(
     Example: `neuronfair train adult --out adult.safetensors`
     """
     from neuronfair.model.weights import save
-    from neuronfair.render.console import make_console
+    from neuronfair.render.terminal import make_console
 
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
-    beside = tables.Beside.of(attributes_file, key)
+    beside = tables.JoinOptions.of(attributes_file, key)
     table = tables.load_data(data, encoding, domain, sensitive, target, beside=beside).data
     module, card = options.fit_classifier(table, console, seed, _sizes(hidden))
     save(out, module, card)
@@ -74,12 +74,12 @@ def interpret(
 
     `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
     """
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
+    source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.interpretation.profile import interpret as run
-    from neuronfair.measure.ablate import ablate
+    from neuronfair.measure.ablation import ablate
     from neuronfair.model.network import Network
-    from neuronfair.render.console import interpretation_json, layer_table, make_console, progress_bar, verdict
     from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
+    from neuronfair.render.terminal import interpretation_json, layer_table, make_console, progress_bar, verdict
 
     options.check_out(plot, PICTURES)
     if plot is not None:
@@ -87,7 +87,7 @@ def interpret(
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    beside = tables.Beside.of(attributes_file, key)
+    beside = tables.JoinOptions.of(attributes_file, key)
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model

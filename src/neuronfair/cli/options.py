@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for: data, weights, output files."""
+"""Options that several commands share, and what they stand for."""
 
 from __future__ import annotations
 
@@ -6,27 +6,95 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.model.sources import reader_of
-from neuronfair.shown import visible
-from neuronfair.words import listed, percent
+from neuronfair.formatting import listed, percent, visible
+from neuronfair.model.formats import reader_of
+from neuronfair.scale.pool import Pool, Serial
+from neuronfair.scale.ray_cluster import ADDRESS, LOCAL, check_address, cluster
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from neuronfair.domain.data import Data
+    from neuronfair.domain.tables.dataset import Data
     from neuronfair.model.decision import Decision
-    from neuronfair.model.descent import TrainingSettings
     from neuronfair.model.open import Opened
+    from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
+
+
+class TwinsKind(StrEnum):
+    """Whom people are compared with."""
+
+    flip = "flip"
+    counterpart = "counterpart"
+
+
+TwinsOption = Annotated[
+    TwinsKind,
+    typer.Option(
+        help="Compare people with themselves when only the sensitive attribute changes (flip), or with their "
+        "counterparts: who they would be in another group, by what the table says of both (counterpart)."
+    ),
+]
+
+
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Work side by side on a Ray cluster: on all cores of this machine, or at ADDRESS (auto, HOST:PORT, "
+        "ray://HOST:PORT).",
+    ),
+]
+
+
+class Commands(TyperGroup):
+    """The commands; --ray may stand alone, which options of typer that have a value cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the address of a cluster of our own behind an --ray without one."""
+        return super().parse_args(ctx, with_address(args))
+
+
+def with_address(args: list[str]) -> list[str]:
+    """Return a command line with an address behind --ray.
+
+    >>> with_address(["search", "--ray", "adult", "--ray"]), with_address(["search", "--ray", "here:6379"])
+    (['search', '--ray', 'local', 'adult', '--ray', 'local'], ['search', '--ray', 'here:6379'])
+    """
+    end = args.index("--") if "--" in args else len(args)
+    followed = [bool(ADDRESS.fullmatch(word)) for word in (*args[1:], "")]
+    lone = {place for place, word in enumerate(args[:end]) if word == "--ray" and not followed[place]}
+    return [word for place, one in enumerate(args) for word in ((one, LOCAL) if place in lone else (one,))]
+
+
+def check_ray(ray: str | None) -> None:
+    """Refuse an --ray that cannot be followed, before any work is done."""
+    if ray is not None:
+        check_address(ray)
+
+
+@contextmanager
+def pool_of(ray: str | None) -> Iterator[Pool]:
+    """Give who does the work: this process, or the cluster of --ray, which ends with the block if it is ours."""
+    if ray is None:
+        yield Serial()
+    else:
+        with cluster(ray) as pool:
+            yield pool
+
 
 DataArgument = Annotated[
     str,
@@ -138,8 +206,8 @@ def fit_classifier(
     settings: TrainingSettings | None = None,
 ) -> tuple[nn.Sequential, Card]:
     """Train a classifier with a progress bar and say how well it does."""
-    from neuronfair.model.fit import fit
-    from neuronfair.render.console import progress_bar
+    from neuronfair.model.train import fit
+    from neuronfair.render.terminal import progress_bar
 
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
         losses = []
@@ -157,7 +225,7 @@ def fit_classifier(
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelOptions:
     """What --model and its companions say about the model, refused at once if no reader takes it; or train one."""
 
     model: str | None = None
@@ -198,7 +266,7 @@ class Source:
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[Opened, Card]:
         """Train a classifier and open it."""
-        from neuronfair.model.open.opened import Request
+        from neuronfair.model.open.request import Request
 
         decision = read_decision(self.decision)
         module, card = fit_classifier(data, console, seed, settings=settings)

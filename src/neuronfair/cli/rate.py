@@ -11,17 +11,17 @@ import typer
 from neuronfair import __version__
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
-from neuronfair.cli.twins import Twins, TwinsOption
+from neuronfair.cli.options import TwinsKind, TwinsOption
 from neuronfair.errors import NeuronFairError
-from neuronfair.words import POPULATIONS, listed, percent
+from neuronfair.formatting import POPULATIONS, listed, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuronfair.domain.data import Data
+    from neuronfair.audits.report.counterfactual import CounterpartReport
+    from neuronfair.audits.report.rates import RateOf
+    from neuronfair.domain.tables.dataset import Data
     from neuronfair.model.open import Opened
-    from neuronfair.verdict.counterpart import CounterpartReport
-    from neuronfair.verdict.rates import RateOf
 
 
 class _Population(StrEnum):
@@ -53,7 +53,7 @@ def rate(
             "people of the domain, or all combinations of values. Default: each of the first four."
         ),
     ] = None,
-    twins: TwinsOption = Twins.flip,
+    twins: TwinsOption = TwinsKind.flip,
     error: Annotated[float, typer.Option(help="Go on until the rate is known to this much, up or down.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="… with this confidence.")] = 0.95,
     samples: Annotated[int, typer.Option(min=1, help="People to judge, at most.")] = 1_000_000,
@@ -78,18 +78,18 @@ def rate(
 
     `neuronfair rate adult --sensitive sex --model adult.safetensors --twins counterpart`
     """
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.domain.plausible import plausible_twins
+    source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
+    from neuronfair.audits.report.rates import AUDITED, covering
+    from neuronfair.audits.stages.population import who_is_usual
+    from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
+    from neuronfair.domain.population.plausible import plausible_twins
     from neuronfair.measure.rate import Until, discrimination_rate, plausible_pair_rate
-    from neuronfair.render.console import make_console, progress_bar
-    from neuronfair.verdict.population import who_is_usual
-    from neuronfair.verdict.rates import AUDITED, covering
-    from neuronfair.verdict.words import pair_rate_of, rate_of
+    from neuronfair.render.terminal import make_console, progress_bar
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    beside = tables.Beside.of(attributes_file, key)
+    beside = tables.JoinOptions.of(attributes_file, key)
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     if model is not None:
@@ -102,7 +102,7 @@ def rate(
         "model_fingerprint": opened.fingerprint,
         "confidence": confidence,
     }
-    if twins is Twins.counterpart:
+    if twins is TwinsKind.counterpart:
         report = _counterparts(opened, table, confidence, seed, console)
         if json_file is not None:
             options.write_json(json_file, about | {"counterpart": asdict(report)})
@@ -147,9 +147,9 @@ def rate(
 
 def _counterparts(opened: Opened, table: Data, confidence: float, seed: int, console: Console) -> CounterpartReport:
     """Compare the people of the table with their counterparts, and say what came of it."""
-    from neuronfair.measure.counterparts import counterpart_effect
-    from neuronfair.render.console import progress_bar
-    from neuronfair.verdict.counterpart_words import counterpart_report
+    from neuronfair.audits.wording.counterfactual import counterpart_report
+    from neuronfair.measure.counterfactual_effect import counterpart_effect
+    from neuronfair.render.terminal import progress_bar
 
     with progress_bar("Comparing people with their counterparts", quiet=console.quiet) as show:
         effect = counterpart_effect(

@@ -13,11 +13,11 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app
-from neuronfair.cli.own import own_model
-from neuronfair.cli.twins import Twins
+from neuronfair.cli.options import TwinsKind
+from neuronfair.cli.trust import own_model
 from neuronfair.errors import DataError, ModelError, NeuronFairError
 from neuronfair.limits import TEXT, read_bytes
-from neuronfair.model.sources import reader_of, returned_as
+from neuronfair.model.formats import reader_of, returned_as
 
 if TYPE_CHECKING:
     from neuronfair.model.open import Opened
@@ -64,7 +64,7 @@ def repair(
         ),
     ] = None,
     twins: Annotated[
-        Twins | None,
+        TwinsKind | None,
         typer.Option(
             help="Learn from findings, or that people are decided as their counterparts in other groups. Default: as "
             "in the run."
@@ -121,19 +121,19 @@ def repair(
         reader_of(model, weights=weights, trust_pickle=trust_pickle)
     elif trust_pickle:
         raise DataError("--trust-pickle: name the file that you trust with --model")
-    beside = tables.Beside.of(attributes_file, key)
+    beside = tables.JoinOptions.of(attributes_file, key)
     if beside is not None and data is None:
         raise DataError(f"--attributes-file {attributes_file}: stands beside a table; name that with --data")
 
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import open_model
-    from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.repair import repair_json, repair_report
-    from neuronfair.repair.augment import training_table, write_training_table
-    from neuronfair.repair.retrain import RepairSettings
-    from neuronfair.repair.run import pairs_to_join, searched_table
-    from neuronfair.repair.run import repair as work
-    from neuronfair.search.counterparts import comparing, counterparts_of
+    from neuronfair.render.terminal import make_console, progress_bar
+    from neuronfair.repairs.labels import training_table, write_training_table
+    from neuronfair.repairs.retrain import RepairSettings
+    from neuronfair.repairs.session import pairs_to_join, searched_table
+    from neuronfair.repairs.session import repair as work
+    from neuronfair.searches.counterfactuals import comparing, counterparts_of
     from neuronfair.store.run import Run
 
     if out is not None and json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
@@ -153,12 +153,12 @@ def repair(
         table = searched_table(run, data if data is None or beside is None else beside.joined(data, (), run.domain))
         decision = Decision(**run.manifest["plan"]["decision"])
     else:
-        if twins is not Twins.counterpart or data is None or (out is not None and model is None):
+        if twins is not TwinsKind.counterpart or data is None or (out is not None and model is None):
             raise DataError("name a run folder; or --twins counterpart with --data and, for --out, the --model")
-        asked = options.Source(model, weights, trust_pickle, device=device)
+        asked = options.ModelOptions(model, weights, trust_pickle, device=device)
         given = tables.load_data(str(data), "default", domain, sensitive, target, asked, beside=beside)
         table = given.data
-    if twins is Twins.flip and counterparts_of(table.domain) is not None:
+    if twins is TwinsKind.flip and counterparts_of(table.domain) is not None:
         raise DataError(f"--twins flip: {run_folder} holds no flips, but people and their counterparts")
     table = replace(table, domain=comparing(table.domain, table.rows, "flip" if twins is None else twins.value))
     alike = counterparts_of(table.domain) is not None

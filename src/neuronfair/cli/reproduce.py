@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from neuronfair.cli.app import app
-from neuronfair.cli.cluster import RayOption, pool_of
-from neuronfair.cli.options import QuietOption
+from neuronfair.cli.options import QuietOption, RayOption, pool_of
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.words import exact
+from neuronfair.formatting import exact
 
 INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
 
@@ -58,10 +57,10 @@ def reproduce(
     `neuronfair reproduce --ray`
     """
     from neuronfair.atomic import replacing, write_text
-    from neuronfair.render.console import make_console, progress_bar
+    from neuronfair.audits.folder import check_writable
     from neuronfair.render.plots import drawing
+    from neuronfair.render.terminal import make_console, progress_bar
     from neuronfair.scale.processes import Processes
-    from neuronfair.verdict.folder import check_writable
 
     if ray is not None and workers is not None:
         raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")

@@ -11,17 +11,16 @@ import typer
 
 from neuronfair.cli import options, tables
 from neuronfair.cli.app import app, warn_of_feeding
-from neuronfair.cli.cluster import RayOption, check_ray, pool_of
-from neuronfair.cli.own import own_model
-from neuronfair.cli.twins import Twins, TwinsOption
+from neuronfair.cli.options import RayOption, TwinsKind, TwinsOption, check_ray, pool_of
+from neuronfair.cli.trust import own_model
 from neuronfair.errors import NeuronFairError, RunError
-from neuronfair.search.plugins import registered
+from neuronfair.searches.plugins import registered
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from neuronfair.domain.data import Data
-    from neuronfair.search.outcome import Plan
+    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.searches.config import Plan
 
 # Once: typer reads the options of every command four times a call.
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
@@ -59,7 +58,7 @@ def search(
         int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = 1000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
-    twins: TwinsOption = Twins.flip,
+    twins: TwinsOption = TwinsKind.flip,
     plausible: options.PlausibleOption = 0.0,
     population: options.PopulationOption = None,
     controls: Annotated[
@@ -91,26 +90,25 @@ def search(
 
     `neuronfair search adult --sensitive sex --twins counterpart --out run`
     """
-    source = options.Source(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.domain.own_population import read_people
-    from neuronfair.domain.plausible import plausible as inside
-    from neuronfair.domain.population import fit_population
+    source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
+    from neuronfair.audits.folder import check_writable, refuse_links
+    from neuronfair.audits.provenance import Origin, replay_options, score_scale
+    from neuronfair.domain.population.model import fit_population, read_people
+    from neuronfair.domain.population.plausible import plausible as inside
     from neuronfair.model.weights import save
-    from neuronfair.render.console import make_console, progress_bar
     from neuronfair.render.search import search_report
-    from neuronfair.search.campaign import find, in_one_piece
-    from neuronfair.search.counterparts import comparing, counterparts_of
-    from neuronfair.search.methods import check_method
-    from neuronfair.search.outcome import Plan
-    from neuronfair.search.seeds import uniform_seeds
+    from neuronfair.render.terminal import make_console, progress_bar
+    from neuronfair.searches.campaign import find, in_one_piece
+    from neuronfair.searches.config import Plan
+    from neuronfair.searches.counterfactuals import comparing, counterparts_of
+    from neuronfair.searches.methods import check_method
+    from neuronfair.searches.starts import uniform_seeds
     from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.ledger import check_folder
     from neuronfair.store.manifest import make_manifest, rows_digest, where
-    from neuronfair.store.place import Place
+    from neuronfair.store.remote import RemoteFolder
     from neuronfair.store.run import Run
-    from neuronfair.store.scattered import LONG, Scattered
-    from neuronfair.verdict.about import Origin, replay_options, score_scale
-    from neuronfair.verdict.folder import check_writable, refuse_links
+    from neuronfair.store.sharding import LONG, Scattered
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
@@ -121,7 +119,7 @@ def search(
     if shards is not None:
         if not apart:
             raise NeuronFairError(f"--shards {shards}: such a short search has no pieces. Say --ray, or leave it out")
-        Place(shards).names()  # an address that cannot be used is refused now
+        RemoteFolder(shards).names()  # an address that cannot be used is refused now
     if force:
         check_discardable(out, (data, model, weights, domain, population, attributes_file))
     else:
@@ -141,7 +139,7 @@ def search(
     )
     if model is None and not force:
         source = replace(source, model=_trained(out))
-    beside = tables.Beside.of(attributes_file, key)
+    beside = tables.JoinOptions.of(attributes_file, key)
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, card = source.open_or_train(table, console, seed)
     network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
@@ -227,8 +225,8 @@ def replay(
     """
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import open_model
-    from neuronfair.render.console import make_console
     from neuronfair.render.search import replay_report
+    from neuronfair.render.terminal import make_console
     from neuronfair.store.run import Run
 
     if trust_pickle and model is None:
@@ -269,9 +267,9 @@ def _trained(out: Path) -> str | None:
 
 def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
     """Return the rows to start from; None for those that the search itself takes from the clusters of the table."""
-    from neuronfair.domain.data import read_table
+    from neuronfair.domain.tables.dataset import read_table
     from neuronfair.errors import DataError
-    from neuronfair.search.seeds import given_seeds, uniform_seeds
+    from neuronfair.searches.starts import given_seeds, uniform_seeds
     from neuronfair.store.manifest import MANIFEST
     from neuronfair.store.run import Run
 

@@ -13,9 +13,9 @@ from neuronfair.cli import options
 from neuronfair.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from neuronfair.domain.files import Sheet
+    from neuronfair.audits.inputs import Given
     from neuronfair.domain.table import TableDomain
-    from neuronfair.verdict.given import Given
+    from neuronfair.domain.tables.files import Sheet
 
 AttributesFileOption = Annotated[
     Path | None,
@@ -28,18 +28,18 @@ KeyOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Beside:
+class JoinOptions:
     """What --attributes-file and --key say."""
 
     file: Path
     key: str | None
 
     @staticmethod
-    def of(file: Path | None, key: str | None) -> Beside | None:
+    def of(file: Path | None, key: str | None) -> JoinOptions | None:
         """Return a file beside the table, if there is one."""
         if file is None and key is not None:
             raise DataError(f"--key {key}: belongs to an --attributes-file")
-        return None if file is None else Beside(file, key)
+        return None if file is None else JoinOptions(file, key)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -48,9 +48,9 @@ class Beside:
 
     def joined(self, table: Path, sensitive: Sequence[str] | None, domain: Path | TableDomain | None = None) -> Sheet:
         """Return the table with the sensitive columns of the file, and those that the domain has as no input."""
-        from neuronfair.domain.beside import beside
-        from neuronfair.domain.files import read_sheet
-        from neuronfair.domain.toml import read_domain
+        from neuronfair.domain.schema.toml import read_domain
+        from neuronfair.domain.tables.files import read_sheet
+        from neuronfair.domain.tables.sensitive_join import beside
 
         known = read_domain(domain) if isinstance(domain, Path) else domain
         wanted = [*(sensitive or ()), *(known.sensitive if known is not None and not sensitive else ())]
@@ -59,11 +59,11 @@ class Beside:
 
 
 def check_described(
-    name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None, beside: Beside | None
+    name: str, encoding: str, domain: Path | None, sensitive: str | None, target: str | None, beside: JoinOptions | None
 ) -> None:
     """Refuse a table that is not there, or of which too much or too little is said."""
-    from neuronfair.domain.data import DATASETS
-    from neuronfair.domain.files import table_file
+    from neuronfair.domain.tables.dataset import DATASETS
+    from neuronfair.domain.tables.files import table_file
 
     if name in DATASETS:
         if domain is not None or target is not None:
@@ -89,21 +89,21 @@ def load_data(
     domain: Path | None,
     sensitive: str | None,
     target: str | None,
-    source: options.Source | None = None,
+    source: options.ModelOptions | None = None,
     take_rules: Literal["none", "free", "all"] = "none",
-    beside: Beside | None = None,
+    beside: JoinOptions | None = None,
 ) -> Given:
     """Return a data set of the paper, or a user's table, with the columns that the model reads.
 
     The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
     among numbers, as trees do, is given empty cells and not the median.
     """
-    from neuronfair.domain.data import DATASETS, load
-    from neuronfair.verdict.given import given
+    from neuronfair.audits.inputs import given
+    from neuronfair.domain.tables.dataset import DATASETS, load
 
     check_described(name, encoding, domain, sensitive, target, beside)
     chosen, path = options.names(sensitive), Path(name)
-    source = source or options.Source()
+    source = source or options.ModelOptions()
     if source.model is None and domain is None and target is None and name not in DATASETS:
         raise DataError(f"{name}: without --target there are no labels to train on. Name it, or a --model")
     if name in DATASETS:

@@ -1,9 +1,4 @@
-"""Rules between attributes: which combinations no real person has.
-
-Every condition of a rule cuts the codes of one attribute into two sets. Codes that no condition tells apart form one
-*class*, so the rules of a domain live on a small table of class combinations however many codes an attribute has.
-Counting, uniform sampling and clipping are exact on that table; none of them draws and rejects.
-"""
+"""Rules between attributes: which combinations no real person has."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ def left_out(rules: Sequence[Rule], name: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Group:
+class RuleGroup:
     """Attributes that rules tie together, and the combinations of their classes that are allowed."""
 
     columns: tuple[int, ...]
@@ -128,7 +123,7 @@ class RuleBook:
             groups = [g for g in groups if not g & named] + [joined]
         return [tuple(sorted(g)) for g in groups]
 
-    def _compile(self, columns: tuple[int, ...]) -> Group:
+    def _compile(self, columns: tuple[int, ...]) -> RuleGroup:
         class_of = []
         for column in columns:
             tables = [t for part in (*self._when, *self._then) for c, t in part if c == column]
@@ -168,7 +163,9 @@ class RuleBook:
         rows_of = [math.prod(int(n) for n in row) for row in cells]  # exact: Python integers do not overflow
         total = sum(rows_of)
         weights = torch.tensor([n / total for n in rows_of], dtype=torch.float64)
-        return Group(columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights)
+        return RuleGroup(
+            columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights
+        )
 
     def _newly_broken(self, rows: Tensor, column: int, known: set[int]) -> Tensor:
         """Return which rows break a rule that names a column, whatever the columns that are not yet known hold."""
@@ -200,7 +197,7 @@ class RuleBook:
         return len(self._groups)
 
     @property
-    def tied(self) -> tuple[Group, ...]:
+    def tied(self) -> tuple[RuleGroup, ...]:
         """The groups of attributes that the rules tie together."""
         return tuple(self._groups)
 
@@ -234,7 +231,7 @@ class RuleBook:
                 rows[part] = self._mend_group(rows[part], group, weights)
         return rows
 
-    def _mend_group(self, rows: Tensor, group: Group, weights: Tensor) -> Tensor:
+    def _mend_group(self, rows: Tensor, group: RuleGroup, weights: Tensor) -> Tensor:
         allowed = group.allowed.to(rows.device)
         cost = torch.zeros(len(rows), len(allowed), dtype=torch.float64, device=rows.device)
         nearest = []
@@ -301,3 +298,37 @@ def meets(attribute: Attribute, condition: Condition) -> Tensor:
         raise DomainError(f"attribute '{attribute.name}': a rule can name its values only, not {condition}")
     met[codes] = True
     return met
+
+
+@dataclass(frozen=True)
+class CompletionStep:
+    """A column of a group that rules tie together, as it is met after the group's earlier ones.
+
+    What the earlier ones hold is a *state*: a beginning of an allowed combination of classes. `follow` gives the
+    state that each class leads to, and -1 where no valid row goes on from there.
+    """
+
+    group: int
+    follow: Tensor  # (states, classes)
+
+    def allowed(self, states: Tensor) -> Tensor:
+        """Return which classes may follow: bool, (n, classes)."""
+        return self.follow.index_select(0, states) >= 0
+
+
+def steps(groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device) -> dict[int, CompletionStep]:
+    """Return the columns that rules name, in an order, with what may follow there."""
+    place = {column: i for i, column in enumerate(order)}
+    found: dict[int, CompletionStep] = {}
+    for number, group in enumerate(groups):
+        states, count = torch.zeros(len(group.allowed), dtype=torch.int64), 1
+        for j in sorted(range(len(group.columns)), key=lambda j: place[group.columns[j]]):
+            classes = len(group.counts[j])
+            check_size(count * classes * 8, "what may follow under the rules")
+            key = states * classes + group.allowed[:, j]
+            follow = torch.full((count * classes,), -1)
+            distinct, states = torch.unique(key, return_inverse=True)
+            follow[distinct] = torch.arange(len(distinct))
+            found[group.columns[j]] = CompletionStep(number, follow.view(count, classes).to(device))
+            count = len(distinct)
+    return {column: found[column] for column in order if column in found}

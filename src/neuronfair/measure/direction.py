@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.decision import Decision, with_row
-from neuronfair.search.judge import Judgement, Pairs
+from neuronfair.searches.evaluate import Judgement, Pairs
 
 
 class Side(NamedTuple):
@@ -37,7 +37,7 @@ def favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> i
     return classes.index(domain.favourable)
 
 
-class Tally:
+class DirectionTally:
     """A count of who gets the favourable class, batch by batch."""
 
     def __init__(self, domain: TableDomain, favourable: int) -> None:

@@ -1,17 +1,21 @@
-"""How different the findings are from one another: a thousand copies of one person say no more than one."""
+"""How different, how plausible and how severe the findings are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import NeuronFairError
-from neuronfair.measure.rows import check_rows
-from neuronfair.model.encoding import TableEncoding
+from neuronfair.errors import DomainError, NeuronFairError
+from neuronfair.measure.stats import check_rows
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.searches.findings import Findings
 
 BINS = 4  # per ordered attribute, for counting regions
 SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000
@@ -132,3 +136,61 @@ def _check_radii(radii: Sequence[float]) -> None:
 def _sample(rows: Tensor, count: int, seed: int) -> Tensor:
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]
     return rows[order.to(rows.device)].long()
+
+
+@dataclass(frozen=True)
+class FindingQuality:
+    """Shares of findings that nobody may recognise, from 0 (none) to 1 (all); 0 where nothing was found."""
+
+    invalid: float  # break a rule, or lie outside the bounds of the domain
+    outside: float  # have a value that the data do not reach: a number beyond their range, a label never seen
+    doubtful: float  # either
+
+
+def quality(domain: TableDomain, rows: Tensor, table: Tensor) -> FindingQuality:
+    """Return which share of the rows breaks the domain's rules, or lies outside the range of a table's rows.
+
+    The range of an ordered attribute runs from the smallest to the largest value in the table; a label must occur in
+    it. Each attribute counts for itself: a new combination of known values is inside.
+    """
+    check_rows(domain, rows, "findings")
+    check_rows(domain, table, "table")
+    if len(table) == 0:
+        raise DomainError("the table has no rows, so it has no range to compare with")
+    if len(rows) == 0:
+        return FindingQuality(0.0, 0.0, 0.0)
+    low, high = table.amin(0).to(rows.device), table.amax(0).to(rows.device)
+    labels = [(c, torch.unique(table[:, c]).to(rows.device)) for c in (~domain.ordered).nonzero()[:, 0].tolist()]
+    invalid = outside = doubtful = 0
+    for packed in torch.split(rows, ROWS_PER_PASS):
+        part = packed.long()
+        broken = ~domain.valid(part)
+        beyond = ((part < low) | (part > high)).any(1)
+        for column, seen in labels:
+            beyond |= ~torch.isin(part[:, column], seen)
+        invalid += int(broken.sum())
+        outside += int(beyond.sum())
+        doubtful += int((broken | beyond).sum())
+    return FindingQuality(invalid / len(rows), outside / len(rows), doubtful / len(rows))
+
+
+@dataclass(frozen=True)
+class Severity:
+    """The score gaps of findings, in the units of the network's scores: 0 would be no gap at all."""
+
+    median: float
+    p95: float  # 95 of 100 findings have this gap or a smaller one
+    largest: float
+
+
+def severity(findings: Findings, decision: Decision | None = None) -> Severity | None:
+    """Return how large the score gaps of the findings are; None where nothing was found.
+
+    The gap is that of `Decision.gap`. Use the decision of the search: for classes it is the change in the difference of
+    two scores, for a threshold or a tolerance the change of the score.
+    """
+    if len(findings) == 0:
+        return None
+    gaps = (decision or Decision()).gap(findings.scores.double(), findings.twin_scores.double())
+    median, p95, largest = np.quantile(gaps.cpu().numpy(), (0.5, 0.95, 1.0))
+    return Severity(float(median), float(p95), float(largest))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, ModelError
-from neuronfair.measure.rows import check_rows
+from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS

@@ -10,21 +10,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from neuronfair.domain.data import Data
-from neuronfair.domain.own_population import OwnPopulation
-from neuronfair.domain.population import PopulationModel
+from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twinning import FLIPS
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.measure.direction import Direction, Tally, favourable_class
-from neuronfair.measure.rows import check_rows
+from neuronfair.formatting import POPULATIONS, Population
+from neuronfair.measure.direction import Direction, DirectionTally, favourable_class
+from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.model.open.opened import Opened
+from neuronfair.model.open.request import Opened
 from neuronfair.model.records import Records, records_of
-from neuronfair.search.judge import judge
-from neuronfair.words import POPULATIONS, Population
+from neuronfair.searches.evaluate import judge
 
 FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; each look doubles them
 
@@ -133,7 +132,7 @@ def discrimination_rate(
     name, draw, total = _source(domain, population, most, seed)
     looks = (total,) if error is None else _looks(total)
     favourable = favourable_class(domain, decision or Decision(), network.outputs)
-    tally = None if favourable is None else Tally(domain, favourable)
+    tally = None if favourable is None else DirectionTally(domain, favourable)
     found = sampled = 0
     for look in looks:
         for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
@@ -186,7 +185,7 @@ def plausible_pair_rate(
     model, rows = network.model if isinstance(network, Opened) else network, population
     check_rows(domain, rows, "flip rate over plausible pairs")
     favourable = favourable_class(domain, decision or Decision(), model.outputs)
-    tally = None if favourable is None else Tally(domain, favourable)
+    tally = None if favourable is None else DirectionTally(domain, favourable)
     every = replace(domain, rules=(), twinning=FLIPS)  # also the twins that cannot be, to count them
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:samples]
     found = paired = left_out = seen = 0

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
-from neuronfair.domain.own_population import OwnPopulation
-from neuronfair.domain.population import PopulationModel
+from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain
+from neuronfair.formatting import Population
 from neuronfair.measure.rate import Rate, discrimination_rate
-from neuronfair.measure.rows import check_rows
+from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.search.judge import judge
-from neuronfair.words import Population
+from neuronfair.searches.evaluate import judge
 
 MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
 BEAM = 6  # rules that are made longer at a time

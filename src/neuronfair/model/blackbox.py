@@ -49,7 +49,7 @@ class BlackBox:
     tried at once to see that it works. Methods that need no gradients can search it; nothing inside it can be
     interpreted.
 
-    >>> from neuronfair.domain.data import catalog_domain
+    >>> from neuronfair.domain.tables.dataset import catalog_domain
     >>> older = BlackBox.of_inputs(lambda x: x[:, 0] - 4, catalog_domain("adult", "paper"))
     >>> older.outputs, older.scores(torch.ones(1, 13, dtype=torch.int64)).tolist()
     (1, [[-2.0]])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.base import Domain
+from neuronfair.domain.interface import Domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 
@@ -72,7 +72,7 @@ class TableEncoding:
     `center` here, if that lies within its bounds, and otherwise their middle: a network reads no NaN. An attribute that
     a network is not given has no inputs: its line is zero, and its offset is that of another.
 
-    >>> from neuronfair.domain.data import catalog_domain
+    >>> from neuronfair.domain.tables.dataset import catalog_domain
     >>> TableEncoding.of(catalog_domain("adult", "paper")).width
     13
     """

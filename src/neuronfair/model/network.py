@@ -34,8 +34,8 @@ class Network:
 
     `rows_forward` counts the rows given to `scores` and `activations`, `rows_backward` those given to `gradient`.
 
-    >>> from neuronfair.domain.data import catalog_domain
-    >>> from neuronfair.model.zoo import fully_connected
+    >>> from neuronfair.domain.tables.dataset import catalog_domain
+    >>> from neuronfair.model.weights import fully_connected
     >>> network = Network(fully_connected(13, (8, 4)), catalog_domain("adult", "paper"))
     >>> network.neurons, network.outputs
     ({'layer1': 8, 'layer2': 4}, 2)
@@ -203,7 +203,7 @@ class Network:
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
         """Silence neurons: within this context their activations are 0 in every call. Contexts may be nested.
 
-        >>> from neuronfair.domain.data import catalog_domain
+        >>> from neuronfair.domain.tables.dataset import catalog_domain
         >>> domain = catalog_domain("adult", "paper")
         >>> network = Network(nn.Sequential(nn.Linear(13, 4), nn.Sigmoid(), nn.Linear(4, 2)), domain)
         >>> with network.ablated("1", [0, 2]):

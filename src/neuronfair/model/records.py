@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import Data
-from neuronfair.domain.original import Original
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twinning import FLIPS
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.original_cells import Original
+from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.frames import as_text
-from neuronfair.model.open.opened import Opened
-from neuronfair.model.open.preprocessing import Curve
+from neuronfair.model.open.request import Opened
+from neuronfair.model.open.sklearn.preprocessing import FeatureCurve
 
 RECORD = "number of the record"
 REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"
@@ -220,7 +220,7 @@ def _by_numbers(asked: Opened | Model, encoding: TableEncoding, original: Origin
     model: Model = asked.model if isinstance(asked, Opened) else asked
     inputs = asked.inputs if isinstance(asked, Opened) else None
     answers: Callable[[Any], Any] | None = model.answers if isinstance(model, Network) else inputs
-    if isinstance(model, Network) and any(isinstance(part, Curve) for part in model.module.modules()):
+    if isinstance(model, Network) and any(isinstance(part, FeatureCurve) for part in model.module.modules()):
         return None  # what a number becomes is known for the values of the domain only
     if answers is None:
         return None

@@ -9,19 +9,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
-from neuronfair.model.descent import (
+from neuronfair.model.training_loop import (
     Course,
     Note,
     Rows,
     TrainingResult,
     TrainingSettings,
+    Units,
     check_rows,
     descend,
     initialised,
+    one_thread,
     shuffles_of,
 )
-from neuronfair.model.threads import one_thread
-from neuronfair.model.units import Units
 
 PLAIN = (nn.Sequential, nn.Linear, nn.ReLU)
 FEW_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
-from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
-from neuronfair.render.escaped import code, table, words
-from neuronfair.render.groups import HEADS, group_lines
-from neuronfair.verdict.entries import notes_of, omissions, worst_cases
-from neuronfair.verdict.report import Report
-from neuronfair.words import percent, spanned
+from neuronfair.audits.report.attribute import notes_of, omissions, worst_cases
+from neuronfair.audits.report.report import Report
+from neuronfair.formatting import percent, spanned
+from neuronfair.render.markdown import code, table, words
+from neuronfair.render.tables import (
+    GROUPS_HEADS,
+    TITLE,
+    counterpart_lines,
+    counterpart_sentences,
+    group_lines,
+    hurt_sentences,
+)
+from neuronfair.render.tables import HEADS as COUNTERPART_HEADS
 
 WORST, GROUPS = 3, 6  # cases told, and groups listed of each attribute: the card is one page
 LIMITS = (
@@ -138,7 +144,7 @@ def _groups(report: Report) -> Iterator[str]:
         yield "## Groups of the table"
         yield f"The largest {GROUPS} of each choice of attributes; audit.json has all."
         yield table(("attribute", "group", "rows", f"decided {chosen}"), rows)
-        yield table(HEADS, [tuple(map(words, line)) for line in group_lines(report.attributes)])
+        yield table(GROUPS_HEADS, [tuple(map(words, line)) for line in group_lines(report.attributes)])
 
 
 def _worst(report: Report) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""All findings of an audit or of a search as one table: each person beside the twin, as CSV, Excel or Parquet."""
+"""All findings of an audit or a search as one table: CSV, Excel, Parquet or DataFrames."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,18 @@ import pyarrow.parquet as pq
 import torch
 
 from neuronfair.atomic import replacing
+from neuronfair.audits.report.report import Report
+from neuronfair.audits.wording.phrases import class_names, lead
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, needs
+from neuronfair.formatting import plural, visible
 from neuronfair.measure.direction import favourable_class
-from neuronfair.model.decision import Decision
-from neuronfair.model.probability import Scale, chances
-from neuronfair.search.findings import Findings
-from neuronfair.shown import visible
+from neuronfair.model.decision import Decision, Scale, chances
+from neuronfair.searches.config import SearchResult
+from neuronfair.searches.findings import Findings
 from neuronfair.store.manifest import MANIFEST, load_manifest
 from neuronfair.store.run import Run
 from neuronfair.store.tables import TWIN, values
-from neuronfair.verdict.words import class_names, lead
-from neuronfair.words import plural
 
 FORMATS = (".csv", ".xlsx", ".parquet")
 SHEET = (1_048_576, 16_384)  # rows and columns that a sheet of Excel holds
@@ -213,3 +214,39 @@ def _xlsx(path: Path, parts: Iterator[pa.Table]) -> None:
         for row in zip(*(column.to_pylist() for column in part.columns), strict=True):
             sheet.append(row)
     book.save(path)
+
+
+def findings_frame(outcomes: Mapping[tuple[str, str], SearchResult]) -> Any:
+    """Return everybody who was found, a line each, with the columns of an exported table.
+
+    Somebody whom two methods found has two lines.
+    """
+    pandas, every = _pandas(), list(outcomes.values())
+    if not every:
+        return pandas.DataFrame()
+    twins = twin_names(one.domain for one in every)
+    names = headings(every[0].domain.names, twins)
+    return pa.concat_tables(plain(pa.table(_columns(one, twins), names=names)) for one in every).to_pandas()
+
+
+def groups_frame(report: Report) -> Any:
+    """Return how groups fare: those of the table (kind "group"), and those in whom flips are frequent ("subgroup")."""
+    lines = []
+    for one in report.attributes:
+        for group in one.groups:
+            figures = asdict(group)
+            lines.append({"attribute": one.name, "kind": "group", "who": figures.pop("values"), **figures})
+        for part in one.subgroups:
+            figures = {"people": part.people, "findings": part.findings, "lift": part.lift}
+            figures |= {"rate": part.rate.rate, "low": part.rate.low, "high": part.rate.high}
+            lines.append({"attribute": one.name, "kind": "subgroup", "who": part.text, **figures})
+    return _pandas().DataFrame(lines)
+
+
+def _pandas() -> Any:
+    return needs("pandas", "sklearn", "a DataFrame", NeuronFairError)
+
+
+def _columns(outcome: SearchResult, twins: Sequence[str]) -> list[pa.Array]:
+    plan, found = outcome.plan, outcome.findings
+    return columns(outcome.domain, plan.decision, plan.method, found, found.scale(plan.decision, plan.scale), twins)

@@ -7,14 +7,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronfair.shown import visible
-from neuronfair.verdict.index import Index
-from neuronfair.words import duration, listed, percent, plural
+from neuronfair.audits.report.index import AuditIndex
+from neuronfair.formatting import duration, listed, percent, plural, visible
 
 _STYLES = {"failed": "bold red", "error": "bold red", "not finished": "bold yellow", "passed": "green"}
 
 
-def index_table(index: Index) -> RenderableType:
+def index_table(index: AuditIndex) -> RenderableType:
     """Return a line for each audit, then what failed and why, and how many are in which state."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("audit", overflow="fold")

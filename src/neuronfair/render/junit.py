@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
-from neuronfair.shown import visible
-from neuronfair.verdict.entries import AttributeReport
-from neuronfair.verdict.index import Index
-from neuronfair.verdict.report import Report
+from neuronfair.audits.report.attribute import AttributeReport
+from neuronfair.audits.report.index import AuditIndex
+from neuronfair.audits.report.report import Report
+from neuronfair.formatting import visible
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute
 
@@ -24,7 +24,7 @@ def junit(report: Report) -> str:
     return _document(f"neuronfair audit of {report.data.name}", _suites(report))
 
 
-def junit_of_all(index: Index, reports: Mapping[str, Report]) -> str:
+def junit_of_all(index: AuditIndex, reports: Mapping[str, Report]) -> str:
     """Return many audits as JUnit XML: the suites of each, behind its name; an audit that ended early is an error."""
     suites = dict[str, list[ElementTree.Element]]()
     for line in index.audits:

@@ -1,20 +1,49 @@
-"""An audit as a page of Markdown, for the summary of a build."""
+"""An audit as Markdown, and words of strangers in it: whatever they hold, they stay words."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator, Sequence
 
-from neuronfair.render.counterparts import HEADS as COUNTERPART_HEADS
-from neuronfair.render.counterparts import TITLE, counterpart_lines, counterpart_sentences, hurt_sentences
-from neuronfair.render.escaped import code as _code
-from neuronfair.render.escaped import table as _table
-from neuronfair.render.escaped import words as _words
-from neuronfair.render.groups import HEADS, group_lines, left_out
-from neuronfair.render.strip import KEY, strip_line
-from neuronfair.verdict.entries import AttributeReport, measured_populations, omissions
-from neuronfair.verdict.rates import RateOf
-from neuronfair.verdict.report import CorpusReport, Gate, Report
-from neuronfair.words import POPULATIONS, Population, spanned, times
+from neuronfair.audits.report.attribute import AttributeReport, measured_populations, omissions
+from neuronfair.audits.report.rates import RateOf
+from neuronfair.audits.report.report import CorpusReport, Gate, Report
+from neuronfair.formatting import POPULATIONS, Population, spanned, times, visible
+from neuronfair.render.proof import KEY, strip_line
+from neuronfair.render.tables import (
+    GROUPS_HEADS,
+    TITLE,
+    counterpart_lines,
+    counterpart_sentences,
+    group_lines,
+    hurt_sentences,
+    left_out,
+)
+from neuronfair.render.tables import HEADS as COUNTERPART_HEADS
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; its cells are Markdown already."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def words(text: str) -> str:
+    """Return a text that Markdown and HTML show as it is, on one line: no table, list, link, formula or mention."""
+    line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", visible(" ".join(text.split())))
+    line = re.sub(r"^(\d*)([-+.)])(?= |$)", r"\1\\\2", line)
+    # GitHub makes links of bare addresses, and writes to whom an @ names.
+    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)", "<!-- -->", html.escape(line, quote=False))
+
+
+def code(text: str) -> str:
+    """Return a text as code, whatever backticks are in it."""
+    text = visible(" ".join(text.split()))
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    inner = f" {text} " if text.startswith("`") or text.endswith("`") else text
+    return f"{ticks}{inner}{ticks}"
+
 
 WORST = 3  # pairs shown for each attribute
 
@@ -27,41 +56,41 @@ def markdown(report: Report) -> str:
     populations = measured_populations(report.attributes)
     parts = [
         f"## Fairness audit: {report.verdict.level}",
-        _words(f"{report.verdict.text} {report.verdict.threshold_text}".rstrip()),
-        _table(
+        words(f"{report.verdict.text} {report.verdict.threshold_text}".rstrip()),
+        table(
             ("attribute", *(f"flips, of {POPULATIONS[one]}" for one in populations), "findings", "lift over random"),
             [_figures(attribute, populations) for attribute in report.attributes],
         ),
-        "\n".join(f"- {_words(sentence)}" for sentence in omissions(report.attributes)),
+        "\n".join(f"- {words(sentence)}" for sentence in omissions(report.attributes)),
         *_counterparts(report.attributes),
-        _words(report.data.population.text) if report.data.population else "",
+        words(report.data.population.text) if report.data.population else "",
         *_proofs(report.attributes),
-        *(f"**Whom it hurts.** {_words(sentence)}" for sentence in hurt_sentences(report.attributes)),
+        *(f"**Whom it hurts.** {words(sentence)}" for sentence in hurt_sentences(report.attributes)),
         *_groups(report.attributes),
         *_worst(report.attributes),
         *_gate(report.gate),
         *_corpus(report.corpus),
     ]
     if report.baseline is not None:
-        changes = [f"- {_words(change.text)}" for change in report.baseline.changes]
-        parts += ["### Since the earlier audit", _words(report.baseline.text), "\n".join(changes)]
+        changes = [f"- {words(change.text)}" for change in report.baseline.changes]
+        parts += ["### Since the earlier audit", words(report.baseline.text), "\n".join(changes)]
     if report.repair is not None:
-        longer = f" {report.repair.lead} {_code(report.repair.command)}" if report.repair.command else ""
-        parts += ["### Repair", _words(report.repair.text) + longer]
+        longer = f" {report.repair.lead} {code(report.repair.command)}" if report.repair.command else ""
+        parts += ["### Repair", words(report.repair.text) + longer]
     model, data, again = report.model, report.data, report.reproduction
     parts.append(
-        f"Model: {_words(model.source)} ({_words(model.kind)}); data: {_words(data.name)}, "
-        f"{data.rows:,} rows; neuronfair {report.neuronfair}. Again: {_code(again.command)}"
+        f"Model: {words(model.source)} ({words(model.kind)}); data: {words(data.name)}, "
+        f"{data.rows:,} rows; neuronfair {report.neuronfair}. Again: {code(again.command)}"
         + (" **Interrupted: not everything was looked at.**" if again.interrupted else "")
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _figures(attribute: AttributeReport, populations: Sequence[Population]) -> Sequence[str]:
-    lifts = [f"{_words(s.method)} {times(s.lift)}" for s in attribute.searches if s.lift is not None]
-    counts = [f"{_words(s.method)} {s.how_many}" for s in attribute.searches]
+    lifts = [f"{words(s.method)} {times(s.lift)}" for s in attribute.searches if s.lift is not None]
+    counts = [f"{words(s.method)} {s.how_many}" for s in attribute.searches]
     rates = [_rate(getattr(attribute.rates, population)) for population in populations]
-    return _words(attribute.name), *rates, ", ".join(counts) or "–", ", ".join(lifts) or "–"
+    return words(attribute.name), *rates, ", ".join(counts) or "–", ", ".join(lifts) or "–"
 
 
 def _rate(rate: RateOf | None) -> str:
@@ -72,7 +101,7 @@ def _proofs(attributes: Sequence[AttributeReport]) -> Iterator[str]:
     proofs = [(one, one.proved) for one in attributes if one.proved is not None]
     if proofs:
         yield "### Proof"
-        yield "\n".join(f"- {_words(strip_line(*proof))}" for proof in proofs)
+        yield "\n".join(f"- {words(strip_line(*proof))}" for proof in proofs)
     if any(proved.method for _, proved in proofs):
         yield KEY
 
@@ -81,16 +110,16 @@ def _counterparts(attributes: Sequence[AttributeReport]) -> Iterator[str]:
     lines = counterpart_lines(attributes)
     if lines:
         yield f"### {TITLE}"
-        yield _table(COUNTERPART_HEADS, [[_words(cell) for cell in line] for line in lines])
-        yield _words(" ".join(counterpart_sentences(attributes)))
+        yield table(COUNTERPART_HEADS, [[words(cell) for cell in line] for line in lines])
+        yield words(" ".join(counterpart_sentences(attributes)))
 
 
 def _groups(attributes: Sequence[AttributeReport]) -> Iterator[str]:
     lines = group_lines(attributes)
     if lines:
         yield "### Groups of the table"
-        yield _table(HEADS, [[_words(cell) for cell in line] for line in lines])
-        yield _words(" ".join(left_out(attributes)))
+        yield table(GROUPS_HEADS, [[words(cell) for cell in line] for line in lines])
+        yield words(" ".join(left_out(attributes)))
 
 
 def _worst(attributes: Sequence[AttributeReport]) -> Iterator[str]:
@@ -98,10 +127,10 @@ def _worst(attributes: Sequence[AttributeReport]) -> Iterator[str]:
         yield "### Worst pairs"
     for attribute in attributes:
         worst = attribute.worst[:WORST]
-        told = [(_words(f"{p.sentence} {p.how_usual}".rstrip()), p.replay) for p in worst]
-        pairs = [f"- {text}" + (f"<br>{_code(replay)}" if replay else "") for text, replay in told]
+        told = [(words(f"{p.sentence} {p.how_usual}".rstrip()), p.replay) for p in worst]
+        pairs = [f"- {text}" + (f"<br>{code(replay)}" if replay else "") for text, replay in told]
         if pairs:
-            yield "\n".join([f"**{_words(attribute.name)}**", "", *pairs])
+            yield "\n".join([f"**{words(attribute.name)}**", "", *pairs])
 
 
 def _gate(gate: Gate | None) -> Iterator[str]:
@@ -110,9 +139,9 @@ def _gate(gate: Gate | None) -> Iterator[str]:
     yield f"### Limits: {'passed' if gate.passed else 'failed'}"
     rows = []
     for check in gate.checks:
-        limit = _code(check.expression).replace("|", "\\|")  # a table is cut at its bars before code is looked at
-        rows.append((limit, "**fired**" if check.fired else "ok", _words(check.text)))
-    yield _table(("fails the build if", "result", "why"), rows)
+        limit = code(check.expression).replace("|", "\\|")  # a table is cut at its bars before code is looked at
+        rows.append((limit, "**fired**" if check.fired else "ok", words(check.text)))
+    yield table(("fails the build if", "result", "why"), rows)
 
 
 def _corpus(corpus: CorpusReport | None) -> Iterator[str]:
@@ -121,7 +150,7 @@ def _corpus(corpus: CorpusReport | None) -> Iterator[str]:
     yield "### Past counterexamples"
     unfit = f", {corpus.unfit:,} no longer fit the domain" if corpus.unfit else ""
     yield (
-        f"{corpus.replayed:,} of {_words(corpus.file)} judged again: {corpus.still_flips:,} still flip, "
+        f"{corpus.replayed:,} of {words(corpus.file)} judged again: {corpus.still_flips:,} still flip, "
         f"{corpus.fixed:,} are fixed{unfit}; {corpus.added:,} added."
     )
-    yield "\n".join(f"- {_words(line)}" for line in (*corpus.examples, *corpus.notes))
+    yield "\n".join(f"- {words(line)}" for line in (*corpus.examples, *corpus.notes))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from neuronfair.audits.report.attribute import measured_populations
+from neuronfair.audits.report.report import Report
+from neuronfair.formatting import visible
 from neuronfair.render.page.template import rendered
-from neuronfair.shown import visible
-from neuronfair.verdict.entries import measured_populations
-from neuronfair.verdict.report import Report
 
 EVERY = 0.2  # seconds between two looks of a bar
 

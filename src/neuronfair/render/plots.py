@@ -10,8 +10,8 @@ from typing import Any
 
 from neuronfair.atomic import replacing
 from neuronfair.errors import NeuronFairError, needs
+from neuronfair.formatting import visible
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.shown import visible
 
 PICTURES = (".png", ".svg", ".pdf")
 

@@ -10,15 +10,14 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterparts import CounterpartEffect
+from neuronfair.formatting import POPULATIONS, listed, percent, spanned
+from neuronfair.measure.counterfactual_effect import CounterpartEffect
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
-from neuronfair.repair.evaluate import Standing
-from neuronfair.repair.neurons import NeuronRepair
-from neuronfair.repair.outcome import Outcome
-from neuronfair.repair.retrain import OWN, Retraining
-from neuronfair.store.seal import Json
-from neuronfair.words import POPULATIONS, listed, percent, spanned
+from neuronfair.repairs.evaluate import RepairOutcome, Standing
+from neuronfair.repairs.neurons import NeuronRepair
+from neuronfair.repairs.retrain import OWN, Retraining
+from neuronfair.store.sealed_json import Json
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
 _RULES = {
@@ -63,7 +62,7 @@ def repair_report(
     return Lines(table, verdict(before, after, control), *words, *notes)
 
 
-def verdict(before: Standing, after: Standing, control: Outcome | None = None) -> str:
+def verdict(before: Standing, after: Standing, control: RepairOutcome | None = None) -> str:
     """Return in one sentence what became of discrimination and accuracy, compared with a control if there is one."""
     lost = 100 * ((control.accuracy if control is not None else before.accuracy["test"]) - after.accuracy["test"])
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
@@ -185,7 +184,7 @@ def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
     ]
 
 
-def _spread(results: tuple[Outcome, ...], name: str = "DM-RS") -> str:
+def _spread(results: tuple[RepairOutcome, ...], name: str = "DM-RS") -> str:
     """Return the mean of several outcomes, and the extremes where there are several."""
     rates, hits = [r.rate for r in results], [r.accuracy for r in results]
     rate = sum(rates) / len(rates)

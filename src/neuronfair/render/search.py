@@ -12,23 +12,22 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import Tensor
 
+from neuronfair.audits.replay import holds, replayed
+from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
+from neuronfair.formatting import apart, listed, percent, shift, times, unusual
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision
-from neuronfair.model.probability import Scale
-from neuronfair.search.counterparts import counterparts_of
-from neuronfair.search.examples import examples
-from neuronfair.search.health import WEAK
-from neuronfair.search.outcome import Outcome
+from neuronfair.model.decision import Decision, Scale
+from neuronfair.searches.config import SearchResult
+from neuronfair.searches.counterfactuals import counterparts_of
+from neuronfair.searches.examples import examples
+from neuronfair.searches.health import WEAK
 from neuronfair.store.run import Run
-from neuronfair.verdict import words
-from neuronfair.verdict.replay import holds, replayed
-from neuronfair.words import apart, listed, percent, shift, times, unusual
 
 EXAMPLES = 3
 
 
-def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
+def search_report(outcome: SearchResult, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
     """Return the figures of a search beside its controls, the worst findings in words, and where everything is.
 
     `replay` is what `neuronfair replay` must be told to open the model again.
@@ -75,7 +74,7 @@ def search_report(outcome: Outcome, network: Model, folder: Path, replay: Sequen
     return Group(table, *lines)
 
 
-def _usual(outcome: Outcome, figures: dict[str, float] | None) -> list[str]:
+def _usual(outcome: SearchResult, figures: dict[str, float] | None) -> list[str]:
     """Return how usual the people are who were found, and among whom they were searched for."""
     least, lines = outcome.plan.plausible, []
     if least:
@@ -93,7 +92,7 @@ def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
     return f"{figures['tried']:,}", f"{figures['findings']:,}", percent(figures["gsr"])
 
 
-def worst_examples(outcome: Outcome, network: Model) -> list[str]:
+def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
     domain, decision = outcome.domain, outcome.plan.decision
     pairs, seeds = examples(outcome, network, EXAMPLES)
@@ -108,7 +107,7 @@ def worst_examples(outcome: Outcome, network: Model) -> list[str]:
     ]
     for row, twin, own, other, seed in zip(*pairs, seeds, strict=True):
         changes = changed(domain, seed, row)
-        one, two = decided(domain, decision, scale, words.Pair(row, twin, own, other))
+        one, two = decided(domain, decision, scale, phrases.DescribedPair(row, twin, own, other))
         lines.append(
             f"• {domain.describe(row)}: {verb} {one}; {_beside(domain, row, twin)}: {two}. "
             + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
@@ -126,17 +125,17 @@ def _beside(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
     """Return in words who the twin is."""
     if counterparts_of(domain) is None:
         return f"with only {changed(domain, row, twin)}"
-    return words.instead(domain, words.changes(domain, row, twin), len(row))
+    return phrases.instead(domain, phrases.changes(domain, row, twin), len(row))
 
 
-def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pair) -> tuple[str, str]:
+def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> tuple[str, str]:
     """Return the decisions for a person and the twin in words, with the probabilities or scores that they rest on."""
-    one, two = words.decided(domain, decision, pair.scores, pair.twin_scores)
+    one, two = phrases.decided(domain, decision, pair.scores, pair.twin_scores)
     if decision.kind == "tolerance":
         return one, two
-    likely = words.likelihood(domain, decision, scale, pair)
+    likely = phrases.likelihood(domain, decision, scale, pair)
     if likely is None:
-        score, twin_score = map(float, words.lead(decision, pair.scores, pair.twin_scores))
+        score, twin_score = map(float, phrases.lead(decision, pair.scores, pair.twin_scores))
         first, second = (f"score {text}" for text in apart(score, twin_score))
     else:
         first, second = (f"probability of {likely[0]} {text}" for text in shift(*likely[1:]))
@@ -174,7 +173,7 @@ def _drawn(of: int, otherwise: int) -> str:
     return f"Of {of} counterparts drawn for this person, {share} ({otherwise}) are decided otherwise."
 
 
-def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pair) -> list[str]:
+def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
     """Return two people and what is decided for them now, in words."""
     one, two = decided(domain, decision, scale, pair)
     verb = "gets" if decision.kind == "tolerance" else "is decided"
@@ -186,5 +185,5 @@ def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: words.Pai
     ]
 
 
-def _state(pair: words.Pair, decision: Decision) -> str:
+def _state(pair: phrases.DescribedPair, decision: Decision) -> str:
     return "it still holds." if holds(pair, decision) else "it no longer holds: the decision does not flip."

@@ -1,4 +1,4 @@
-"""Who does many pieces of work: this process, one after the other, or a cluster (`scale/cluster.py`)."""
+"""Who does many pieces of work: this process, one after the other, or a cluster (`scale/ray_cluster.py`)."""
 
 from __future__ import annotations
 

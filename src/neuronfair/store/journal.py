@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from neuronfair.errors import RunError
-from neuronfair.search.outcome import Count
+from neuronfair.searches.config import Count
 from neuronfair.store.files import read_text
-from neuronfair.store.seal import Json
+from neuronfair.store.sealed_json import Json
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
 POPULATION, COUNTERPARTS = "population.safetensors", "counterparts.safetensors"

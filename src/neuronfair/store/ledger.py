@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from neuronfair.domain.schema.toml import format_domain, read_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import format_domain, read_domain
 from neuronfair.errors import RunError
 from neuronfair.store import files
 from neuronfair.store.files import writing
 from neuronfair.store.journal import BEGUN_WITH, JOURNAL, SEEDS, Journal, Kind, part_names
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, check_same, is_unused, read_manifest, write_manifest
-from neuronfair.store.seal import Json
+from neuronfair.store.sealed_json import Json
 
 Writers = Mapping[str, tuple[str, Callable[[Path], None]]]  # by kind: what a file is called, and what writes it
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from neuronfair import __version__
-from neuronfair.domain.data import Data
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.store.files import read_text, write_whole
 from neuronfair.store.journal import Kind
 from neuronfair.store.lock import LOCK
-from neuronfair.store.seal import Json, seal, unseal
+from neuronfair.store.sealed_json import Json, seal, unseal
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

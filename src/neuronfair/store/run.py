@@ -1,4 +1,4 @@
-"""A run is the folder of a search: what was found, as Parquet parts, and the walkers' last state."""
+"""A run is the folder of a search: what was found, as Parquet parts, and the last state of its chains."""
 
 from __future__ import annotations
 
@@ -6,27 +6,45 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from neuronfair.domain.counterpart_file import load_counterparts
-from neuronfair.domain.counterpart_fit import with_counterparts
-from neuronfair.domain.counterparts import Counterparts
-from neuronfair.domain.population import PopulationModel
-from neuronfair.domain.population_file import load_population
+from neuronfair.domain.population.counterfactuals import Counterparts, with_counterparts
+from neuronfair.domain.population.model import PopulationModel, TablePopulation
+from neuronfair.domain.population.storage import load_counterparts, load_population, save_counterparts, save_population
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import OtherRunError, RunError
-from neuronfair.search.counterparts import counterparts_of
-from neuronfair.search.engine import Checkpoint
-from neuronfair.search.findings import Findings
-from neuronfair.search.outcome import Count
+from neuronfair.errors import DataError, OtherRunError, RunError
+from neuronfair.searches.config import Count
+from neuronfair.searches.counterfactuals import counterparts_of
+from neuronfair.searches.engine import Checkpoint
+from neuronfair.searches.findings import Findings
 from neuronfair.store import files
 from neuronfair.store.journal import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal
-from neuronfair.store.ledger import Ledger
-from neuronfair.store.population import read_back, written
-from neuronfair.store.seal import Json
+from neuronfair.store.ledger import Ledger, Writers
+from neuronfair.store.sealed_json import Json
 from neuronfair.store.tables import read_findings, write_findings
+
+_Known = TypeVar("_Known")
+
+
+def written(population: PopulationModel | None, counterparts: Counterparts | None) -> Writers:
+    """Return what writes these to their files; nothing for what there is none of, or for a user's own population."""
+    writers: dict[str, tuple[str, Callable[[Path], None]]] = {}
+    if isinstance(population, TablePopulation):
+        writers["population"] = POPULATION, partial(save_population, population)
+    if counterparts is not None:
+        writers["counterparts"] = COUNTERPARTS, partial(save_counterparts, counterparts)
+    return writers
+
+
+def read_back(load: Callable[[Path, TableDomain], _Known], path: Path, domain: TableDomain) -> _Known:
+    """Read what a run has kept of people."""
+    try:
+        return load(path, domain)
+    except DataError as error:
+        raise RunError(f"{error}. What was found is still there") from None
 
 
 @dataclass(frozen=True)

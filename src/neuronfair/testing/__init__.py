@@ -13,11 +13,10 @@ what the method or the engine raises.
 
 from __future__ import annotations
 
-from neuronfair.testing import checks as checks  # entered into the list as they are imported
-from neuronfair.testing import lent as lent
-from neuronfair.testing.asking import CHECKS, Check
+from neuronfair.testing import checks  # noqa: F401 - entered into the list as they are imported
+from neuronfair.testing.harness import CHECKS, MethodCheck
 
-__all__ = ["CHECKS", "Check", "check_method"]
+__all__ = ["CHECKS", "MethodCheck", "check_method"]
 
 
 def check_method(name: str) -> None:

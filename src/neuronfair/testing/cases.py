@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.counterpart_fit import fit_counterparts, with_counterparts
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.plausible import plausible
+from neuronfair.domain.population.counterfactuals import fit_counterparts, with_counterparts
+from neuronfair.domain.population.plausible import plausible
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.search.judge import judge
-from neuronfair.search.method import World
+from neuronfair.searches.evaluate import judge
+from neuronfair.searches.method import World
 
 WALKERS = 8
 CASES = ("plain", "people", "pair", "score")
@@ -79,7 +79,7 @@ class Young:
 
 
 @dataclass(frozen=True)
-class Case:
+class ExampleCase:
     """A model and a domain, with rows to start from: some anywhere, some that discriminate."""
 
     module: nn.Module
@@ -118,17 +118,19 @@ class Case:
 
 
 @cache
-def case(name: str) -> Case:
+def case(name: str) -> ExampleCase:
     """Return a case: a boundary by hand, many attributes with rules, two sensitive ones, a score, and so on."""
     people = parse_domain(PEOPLE)
     if name == "plain":
-        return Case(one_biased_neuron(), domain())
+        return ExampleCase(one_biased_neuron(), domain())
     if name == "people":
-        return Case(random_module(people, seed=1), people)
+        return ExampleCase(random_module(people, seed=1), people)
     if name == "score":
-        return Case(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
+        return ExampleCase(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
     if name == PLAUSIBLE:
-        return Case(random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100)))
+        return ExampleCase(
+            random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100))
+        )
     if name == COUNTERPART:
         told = domain(attributes=3)
         rows = uniform_rows(told, 300)
@@ -136,9 +138,9 @@ def case(name: str) -> Case:
         module = random_module(told, seed=1)
         with torch.no_grad():
             next(module.parameters())[:, -1] = 0
-        return Case(module, with_counterparts(told, fit_counterparts(told, rows)))
+        return ExampleCase(module, with_counterparts(told, fit_counterparts(told, rows)))
     pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
-    return Case(random_module(pair, 3, seed=2), pair)
+    return ExampleCase(random_module(pair, 3, seed=2), pair)
 
 
 def domain(*, attributes: int = 4, high: int = 9) -> TableDomain:

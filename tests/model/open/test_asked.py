@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair.domain.data import Data
+from neuronfair.audits.inputs import given
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import ModelError
 from neuronfair.model.open import Opened, open_model
-from neuronfair.verdict.given import given
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 pytest.importorskip("sklearn", reason="the package scikit-learn is not installed")

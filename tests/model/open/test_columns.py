@@ -15,7 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import open_model
 from neuronfair.model.open.columns import feature_names, input_names, matched, picked, single_columns
-from neuronfair.model.open.keras_layers import without_numpy_warning
+from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")

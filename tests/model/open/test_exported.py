@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import neuronfair as nf
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import ModelError
 from neuronfair.model.open import open_model
 from tests.conftest import FLIPS

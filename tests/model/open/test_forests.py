@@ -24,9 +24,10 @@ from neuronfair import TableEncoding, parse_domain, prove
 from neuronfair.errors import ModelError
 from neuronfair.model import forest as forests
 from neuronfair.model.forest import Tree, forest
-from neuronfair.model.open import catboost_trees, open_model
-from neuronfair.model.open.forests import forest_of
-from neuronfair.search.judge import judge
+from neuronfair.model.open import open_model
+from neuronfair.model.open.trees import catboost_trees
+from neuronfair.model.open.trees.forests import forest_of
+from neuronfair.searches.evaluate import judge
 
 DOMAIN = """
 sensitive = ["sex"]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from neuronfair.audits.inputs import given
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.open import open_model
 from neuronfair.model.open.frames import Frames, cells
-from neuronfair.verdict.given import given
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 

@@ -13,7 +13,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
-from neuronfair.search.judge import judge
+from neuronfair.searches.evaluate import judge
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.test_frames import CELLS, OUTSIDE
 

@@ -11,7 +11,8 @@ import pytest
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import keras_layers, open_model
+from neuronfair.model.open import open_model
+from neuronfair.model.open.graphs import keras_layers
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.keras_models import save

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neuronfair as nf
-from neuronfair.domain.data import Data
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
 from neuronfair.model.open import open_model
@@ -140,7 +140,7 @@ def test_a_model_class_of_ones_own_in_memory(crowd):
 
 def lookups(tmp_path, *, vocabulary=None, asset=None, **settings):
     """A file as Keras with TensorFlow writes it: words and years are looked up in vocabularies."""
-    from neuronfair.model.open.keras_lookups import stand_ins
+    from neuronfair.model.open.graphs.keras_layers import stand_ins
 
     made = stand_ins(keras)
     race, age = keras.Input((1,), name="race", dtype="string"), keras.Input((1,), name="age", dtype="int64")
@@ -224,7 +224,7 @@ def test_an_endless_depth_is_refused(crowd, tmp_path):
 
 @pytest.mark.parametrize("count", [-1, 300_000_000])
 def test_an_impossible_number_of_places_is_refused(count):
-    from neuronfair.model.open.keras_lookups import stand_ins
+    from neuronfair.model.open.graphs.keras_layers import stand_ins
 
     with pytest.raises((TooLarge, ValueError), match=r"would take about 2\.4 GB|is -1; 0 or more were expected"):
         stand_ins(keras)["StringLookup"](num_oov_indices=count)

@@ -25,19 +25,19 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from neuronfair.audits import audit
-from neuronfair.domain.data import Data
+from neuronfair.api import audit
+from neuronfair.audits.comparison import able
+from neuronfair.audits.gate.gate import check
+from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.table import Target
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
 from neuronfair.model.open.frames import Frames
 from neuronfair.render.page import audit_page
-from neuronfair.search.methods import check_method
-from neuronfair.verdict.compare import able
-from neuronfair.verdict.gate import check
-from neuronfair.verdict.settings import AuditSettings
+from neuronfair.searches.methods import check_method
 from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
 

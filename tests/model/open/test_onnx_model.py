@@ -11,7 +11,8 @@ import torch
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.model.open import onnx_model, open_model, operators
+from neuronfair.model.open import open_model
+from neuronfair.model.open.graphs import onnx_file, onnx_operators
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.test_onnx_file import FIRST, WEIGHTS, answers, floats, graph, helper, ints, onnx
 
@@ -277,7 +278,7 @@ def test_functions_are_counted_as_often_as_they_run(crowd, tmp_path):
 
 
 def test_parts_are_counted(crowd, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_model, "PARTS", 10)
+    monkeypatch.setattr(onnx_file, "PARTS", 10)
     with pytest.raises(ModelError, match="has more than 10 parts"):
         open_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
 
@@ -289,7 +290,7 @@ class Elsewhere:
 
 
 def test_shapes_are_where_the_tensor_is():
-    shape = operators.operator("Shape", {})
+    shape = onnx_operators.operator("Shape", {})
     assert shape(Elsewhere()).device.type == "meta"
     assert shape(torch.zeros(5, 3)).tolist() == [5, 3]
     assert shape(torch.empty(5, 3, device="meta")).tolist() == [5, 3]  # a graph is measured there

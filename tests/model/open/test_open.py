@@ -13,9 +13,8 @@ from torch import nn
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import open_model, opened
-from neuronfair.model.weights import fingerprint
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.open import open_model, request
+from neuronfair.model.weights import fingerprint, fully_connected
 from tests.model.open.conftest import check_white_box
 
 SUFFIXES = (".safetensors", ".npz", ".pt2", ".onnx", ".keras", ".h5", ".skops", ".joblib", ".pkl", ".ubj", ".json")
@@ -107,7 +106,7 @@ def test_nan_weights_are_refused(own, crowd):
 
 def ask(module: nn.Module, crowd, **options):
     """Open a torch module as its own bridge would."""
-    return opened.Request("net", crowd.domain, crowd.rows, **options).white_box("torch", module)
+    return request.Request("net", crowd.domain, crowd.rows, **options).white_box("torch", module)
 
 
 @pytest.mark.parametrize(

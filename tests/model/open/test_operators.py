@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neuronfair.model.open.graph import Unsupported
-from neuronfair.model.open.operators import operator
+from neuronfair.model.open.graphs.graph import Unsupported
+from neuronfair.model.open.graphs.onnx_operators import operator
 
 
 def test_no_padding_is_taken_by_any_of_its_names():

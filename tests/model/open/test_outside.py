@@ -9,17 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair.domain.data import Data, limited
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Data, limited
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.model.descent import TrainingSettings
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.fit import fit
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
-from neuronfair.model.weights import save
-from neuronfair.model.zoo import fully_connected
+from neuronfair.model.train import fit
+from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.model.weights import fully_connected, save
 from tests.model.open.conftest import check_white_box
 
 

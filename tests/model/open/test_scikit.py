@@ -36,10 +36,10 @@ from sklearn.preprocessing import (
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
-from neuronfair.domain.data import read_table
-from neuronfair.domain.infer import infer_domain
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
 from neuronfair.model.decision import Decision

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from neuronfair.domain.data import read_table
-from neuronfair.domain.infer import infer_domain
+from neuronfair.domain.schema.infer import infer_domain
+from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.toml import parse_domain
+from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
-from neuronfair.model.open.opened import Request
-from neuronfair.model.open.readings import readings
-from neuronfair.model.open.trees import TreeColumns
+from neuronfair.model.open.estimator_inputs import readings
+from neuronfair.model.open.request import Request
+from neuronfair.model.open.trees.columns import TreeColumns
 from tests.model.open.conftest import check_black_box
 
 joblib = pytest.importorskip("joblib")

@@ -11,20 +11,19 @@ from typing import Any
 
 from torch import Tensor
 
-from neuronfair.domain.data import Data
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
+from neuronfair.model.formats import reader_of
 from neuronfair.model.network import Network
-from neuronfair.model.open.opened import File, Opened, Request
-from neuronfair.model.open.outside import of_inputs, with_outside
-from neuronfair.model.open.returning import returnable
-from neuronfair.model.sources import reader_of
+from neuronfair.model.open.export import returnable
+from neuronfair.model.open.request import ModelFile, Opened, Request, of_inputs, with_outside
 
 __all__ = ["Opened", "open_model"]
 
-_WITHOUT_PREPROCESS = {"own", "boosted"}
+_WITHOUT_PREPROCESS = {"weights_file", "trees.xgboost_file"}
 
 
 def open_model(
@@ -64,10 +63,10 @@ def open_model(
         preprocess = _imported(request, preprocess)
     whole = replace(request, preprocess=preprocess)
     if isinstance(model, (Network, BlackBox)):  # made for rows of the whole domain
-        return _known_by(import_module(f"{__name__}.imported").open_object(whole, model), preprocess)
+        return _known_by(import_module(f"{__name__}.user_code").open_object(whole, model), preprocess)
     request = of_inputs(whole)
     if in_memory:
-        opened: Opened = import_module(f"{__name__}.imported").open_object(request, model)
+        opened: Opened = import_module(f"{__name__}.user_code").open_object(request, model)
         return _known_by(with_outside(whole, opened), preprocess)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     if preprocess is not None and name in _WITHOUT_PREPROCESS:
@@ -78,7 +77,7 @@ def open_model(
     return _known_by(with_outside(whole, returnable(request, name, opened)), preprocess)
 
 
-def names_in(file: File) -> Sequence[str] | None:
+def names_in(file: ModelFile) -> Sequence[str] | None:
     """Return the names that a model gives to its inputs; None if it gives them none, or is not made yet."""
     reader = import_module(f"neuronfair.model.open.{reader_of(file.source, trust_pickle=file.trust_pickle)}")
     names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
@@ -89,12 +88,12 @@ def _known_by(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened
     """Return a model that is known by the code of what prepares its inputs as well."""
     if preprocess is None:
         return opened
-    code = import_module("neuronfair.model.open.asked").source_code(preprocess)
+    code = import_module("neuronfair.model.open.functions").source_code(preprocess)
     return replace(opened, fingerprint=hashlib.sha256(f"{opened.fingerprint}{code}".encode()).hexdigest())
 
 
 def _imported(request: Request, name: str) -> Callable[[Any], Any]:
-    found = import_module("neuronfair.model.open.imported").imported(request, name) if ":" in name else None
+    found = import_module("neuronfair.model.open.user_code").imported(request, name) if ":" in name else None
     if not callable(found):
         raise request.error(f"--preprocess {name}: expected package.module:name of a function of a DataFrame")
     function: Callable[[Any], Any] = found

@@ -12,7 +12,7 @@ from torch import nn
 
 from neuronfair.errors import ModelError, did_you_mean
 from neuronfair.model.open import names_in
-from neuronfair.model.open.opened import File
+from neuronfair.model.open.request import ModelFile
 
 # Where fitted models keep the names of their inputs: scikit-learn and XGBoost, LightGBM, CatBoost, boosters themselves.
 _NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
@@ -40,7 +40,7 @@ WRAPPERS = {
 def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
     """Return the names that a model, or the file of one, gives to its inputs; None if it gives them none."""
     if isinstance(model, (str, Path)):
-        names = names_in(File(str(model), trust_pickle=trust_pickle))
+        names = names_in(ModelFile(str(model), trust_pickle=trust_pickle))
     else:
         names = input_names(model)
     return None if names is None else tuple(names)

@@ -11,15 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, MISSING_CELLS, Attribute
-from neuronfair.domain.files import ColumnType
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.files import ColumnType
 from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
 
 _TRUTH = {"True": True, "False": False}
 
 
-class Column:
+class FrameColumn:
     """The cells of one attribute: what stood in the table for each code, also for one outside the bounds."""
 
     def __init__(self, attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> None:
@@ -132,7 +132,7 @@ class Frames:
                     f"the model reads a column '{name}', which the domain does not have. Add it to the domain file. "
                     f"{did_you_mean(name, domain.names)}"
                 )
-        self._cells: list[tuple[int, Column | TypedColumn]] = []
+        self._cells: list[tuple[int, FrameColumn | TypedColumn]] = []
         for name in self.columns:
             place = domain.column(name)
             if typed is not None and name in typed:
@@ -145,7 +145,7 @@ class Frames:
             lookup = _with_dtype(self._pandas.Series(list(content.values())), dtype)
             if categorical and lookup.dtype.kind not in "iufb":
                 lookup = lookup.astype("category")
-            self._cells.append((place, Column(attribute, content, lookup.array)))
+            self._cells.append((place, FrameColumn(attribute, content, lookup.array)))
         self._labels = [types[name].label if name in types else name for name in self.columns]
 
     def of_rows(self, rows: Tensor | np.ndarray) -> Any:

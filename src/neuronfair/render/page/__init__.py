@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from neuronfair.audits.report.index import AuditIndex
+from neuronfair.audits.report.report import Report
+from neuronfair.audits.stages.playground import Playground
 from neuronfair.render.page.template import rendered
-from neuronfair.verdict.index import Index
-from neuronfair.verdict.playground import Playground
-from neuronfair.verdict.report import Report
 
 
 class Reported(Protocol):
@@ -26,6 +26,6 @@ def audit_page(audit: Report | Reported, game: Playground | None = None) -> str:
     return rendered("page.html", style="page.css", scripts=scripts, report=report, game=game)
 
 
-def index_page(index: Index) -> str:
+def index_page(index: AuditIndex) -> str:
     """Return many audits as one page: a line for each, to sort and to search, with a link to its own page."""
     return rendered("index.html", style="page.css", scripts=("page.js",), index=index)

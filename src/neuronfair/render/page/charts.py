@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
-from neuronfair.verdict.inside import Interpretation
-from neuronfair.verdict.rates import RateOf
+from neuronfair.audits.report.attribute import Interpretation
+from neuronfair.audits.report.counterfactual import CounterpartReport, Interval, MoveReport
+from neuronfair.audits.report.rates import RateOf
 
 
 def at(value: float, high: float, low: float = 0.0) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronfair.verdict.inside import LayerReport
+from neuronfair.audits.report.attribute import LayerReport
 
 MOST_CELLS = 1024  # of one layer; where it has more neurons, a cell stands for several
 ALL_CELLS = 16_384  # of all layers, so that a deep network does not make a heavy page

@@ -16,17 +16,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
-from neuronfair import words
-from neuronfair.render.groups import left_out
+from neuronfair import formatting
+from neuronfair.audits.report.attribute import NOT_READ, UNMOVED, AttributeReport, Change, Finding, SearchReport
+from neuronfair.audits.report.counterfactual import CounterpartReport, Interval, MoveReport
+from neuronfair.audits.report.index import worst_of
+from neuronfair.audits.report.rates import RateOf
+from neuronfair.audits.report.report import Seconds, Tone
+from neuronfair.audits.wording.phrases import AMONG
+from neuronfair.formatting import visible
 from neuronfair.render.page import charts
 from neuronfair.render.page.layermap import layer_maps
-from neuronfair.shown import visible
-from neuronfair.verdict.counterpart import CounterpartReport, Interval, MoveReport
-from neuronfair.verdict.entries import NOT_READ, UNMOVED, AttributeReport, Change, Finding, SearchReport
-from neuronfair.verdict.hurt import AMONG
-from neuronfair.verdict.index import worst_of
-from neuronfair.verdict.rates import RateOf
-from neuronfair.verdict.report import Seconds, Tone
+from neuronfair.render.tables import left_out
 
 # The class of the style sheet, and a sign next to the words, so that nothing depends on the colour.
 _TONES: dict[Tone, tuple[str, str]] = {
@@ -63,7 +63,7 @@ def marked(finding: Finding) -> Markup:
 
 def _place(sentence: str, change: Change) -> tuple[int, int] | None:
     """Return where a sentence speaks of a change: the more words the better."""
-    attribute = words.plain(change.attribute)
+    attribute = formatting.plain(change.attribute)
     for told in (f"{attribute} {change.twin} instead of {change.own}", attribute):
         found = list(re.finditer(rf"(?<!\w){re.escape(told)}(?!\w)", sentence))
         if found:
@@ -116,8 +116,8 @@ def _people(findings: Sequence[Finding]) -> dict[str, Any]:
 def _odds(finding: Finding) -> tuple[str, str, str]:
     """Return what is shown below two decisions, and its values: a probability, or a score where there is none."""
     if finding.probability is None or finding.twin_probability is None:
-        return ("score", *words.apart(finding.score, finding.twin_score))
-    one, other = words.shift(finding.probability, finding.twin_probability)
+        return ("score", *formatting.apart(finding.score, finding.twin_score))
+    one, other = formatting.shift(finding.probability, finding.twin_probability)
     return f"probability of {finding.outcome}", one.replace(" ", SPACE), other.replace(" ", SPACE)
 
 
@@ -130,8 +130,8 @@ def _distance(finding: Finding) -> float:
 
 def _gap(finding: Finding) -> str:
     if finding.probability is None:
-        return words.number(finding.gap)
-    return f"{words.number(100 * _distance(finding))}{SPACE}points"
+        return formatting.number(finding.gap)
+    return f"{formatting.number(100 * _distance(finding))}{SPACE}points"
 
 
 def _digest(script: str) -> str:
@@ -149,12 +149,12 @@ def _layers(layers: Mapping[str, int]) -> str:
 
 
 def _parts(seconds: Seconds) -> str:
-    return ", ".join(f"{step} {words.duration(value)}" for step, value in asdict(seconds).items())
+    return ", ".join(f"{step} {formatting.duration(value)}" for step, value in asdict(seconds).items())
 
 
 def _spanned(rate: Interval | CounterpartReport, unit: str = "%") -> str:
     """Return a figure with the ends of its interval."""
-    value, low, high = (words.percent(share).removesuffix(" %") for share in (rate.rate, rate.low, rate.high))
+    value, low, high = (formatting.percent(share).removesuffix(" %") for share in (rate.rate, rate.low, rate.high))
     return f"{value}{SPACE}{unit} ({low} to {high})"
 
 
@@ -171,18 +171,26 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    percent = _united(words.percent)
+    percent = _united(formatting.percent)
     environment.filters |= {
         **{
             show.__name__: show
-            for show in (words.listed, words.many, words.number, words.plural, words.times, words.unusual, words.whole)
+            for show in (
+                formatting.listed,
+                formatting.many,
+                formatting.number,
+                formatting.plural,
+                formatting.times,
+                formatting.unusual,
+                formatting.whole,
+            )
         },
         "between": lambda rate: f"{percent(rate.low)} to {percent(rate.high)}",
         "best_search": _best_search,
         "clearest": _clearest,
         "digest": _digest,
         "distance": _distance,
-        "duration": _united(words.duration),
+        "duration": _united(formatting.duration),
         "gap": _gap,
         "game_json": lambda game: htmlsafe_json_dumps(msgspec.to_builtins(game), separators=(",", ":")),
         "headline": _headline,
@@ -205,8 +213,8 @@ def _environment() -> Environment:
         "AMONG": AMONG,
         "UNREAD": (NOT_READ, UNMOVED),
         "TONES": _TONES,
-        "OF": words.OF,
-        "POPULATIONS": words.POPULATIONS,
+        "OF": formatting.OF,
+        "POPULATIONS": formatting.POPULATIONS,
         "at": charts.at,
         "ticks": charts.ticks,
         "top_of": charts.top_of,

@@ -1,0 +1,317 @@
+"""Audits and proofs in Python: any model and any table in one call, and a result that shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+
+from neuronfair.atomic import write_text
+from neuronfair.audits.gate.checks import Checks
+from neuronfair.audits.inputs import drawn_from, given
+from neuronfair.audits.provenance import Apart, Origin
+from neuronfair.audits.report.report import Report
+from neuronfair.audits.run import run
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.domain.population.model import read_people
+from neuronfair.domain.schema.rule_mining import TakeRules
+from neuronfair.domain.schema.toml import read_domain
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.twins import TwinKind
+from neuronfair.errors import DataError, EncodingError
+from neuronfair.formatting import OF, percent, plural
+from neuronfair.model.decision import Decision
+from neuronfair.model.open import Opened, open_model
+from neuronfair.progress import Progress, silent
+from neuronfair.proof.report import ProofReport
+from neuronfair.proof.session import Effort, answer, asked_about
+from neuronfair.render.export import findings_frame, groups_frame
+from neuronfair.render.markdown import markdown
+from neuronfair.render.notebook import verdict_card
+from neuronfair.render.page import audit_page
+from neuronfair.render.terminal import progress_bar
+from neuronfair.scale.pool import Pool
+from neuronfair.searches.config import SearchResult
+
+_FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
+_NOT_OPENING = (
+    "columns",
+    "checks",
+    "favourable",
+    "prove",
+    "take_rules",
+    "population",
+    "plausible",
+    "twins",
+    "pool",
+)  # other words of `audit`
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """What an audit came to; a notebook shows its verdict.
+
+    `report` holds all figures, `outcomes` what each search found, by attribute and method.
+    """
+
+    report: Report
+    outcomes: Mapping[tuple[str, str], SearchResult]
+    folder: Path | None = None
+    remarks: tuple[str, ...] = ()  # about the table, and how it was read
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a sentence or two."""
+        return self.report.verdict.text
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the audit early."""
+        return self.report.reproduction.interrupted
+
+    @property
+    def findings(self) -> Any:
+        """Everybody whose decision flips, a line each, as a DataFrame of pandas."""
+        return findings_frame(self.outcomes)
+
+    @property
+    def groups(self) -> Any:
+        """How groups fare, as a DataFrame of pandas: those of the table, and those in whom flips are frequent."""
+        return groups_frame(self.report)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the audit and return where: as a page (.html), all figures (.json), or a summary (.md)."""
+        path = Path(path)
+        form = _FORMS.get(path.suffix.lower())
+        if form is None:
+            raise DataError(f"{path}: expected a name that ends in {', '.join(_FORMS)}")
+        try:
+            write_text(path.resolve(), form(self.report))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+        return path
+
+    def __repr__(self) -> str:
+        data = self.report.data
+        verdict = self.report.verdict
+        lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {verdict.level}. {verdict.headline}".rstrip()]
+        for one in self.report.attributes:
+            shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
+            people = ", ".join([*shares, plural(one.people_found, "person", "people")])
+            parts = [f"  {one.name}: flips for {people}"]
+            if one.counterpart is not None:
+                rate, placebo = percent(one.counterpart.rate), percent(one.counterpart.placebo.rate)
+                parts.append(f"{rate} of twins get a different decision, {placebo} with shuffled groups")
+            if one.proved is not None:
+                parts.append(", ".join(f"{percent(part.share)} {name}" for name, part in one.proved.parts))
+            lines.append("; ".join(parts))
+        lines += [f"  table: {remark}" for remark in self.remarks]
+        return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
+
+    def _repr_html_(self) -> str:
+        return verdict_card(self.report, self.folder)
+
+
+class AuditOptions(TypedDict, total=False):
+    """What `audit` is seldom told: how to open the model, and what the audit is judged by."""
+
+    preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
+    decision: Decision | None  # what counts as another decision; by default as the outputs suggest
+    columns: Sequence[Any] | None  # the inputs, in their order, of a model that has no names for them
+    weights: Path | None  # a safetensors file for `package.module:name`
+    trust_pickle: bool  # open files that can run a program
+    device: str
+    favourable: str | None  # the favourable outcome, a class of the target; by default as the domain says
+    checks: Checks | None  # limits, past counterexamples and an earlier audit
+    take_rules: TakeRules  # that the table suggests: "free" of sensitive attributes, or "all"
+    prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
+    population: Any  # people of your own sampler: a table of them, or a function that draws so many as it is told
+    plausible: float  # least plausibility of the people searched among; by default as the settings say
+    twins: TwinKind | None  # "flip" or "counterpart": whom people are compared with; by default as the settings say
+    pool: Pool | None  # who audits by several attributes side by side; by default they come one after the other
+
+
+def audit(
+    model: Any,
+    data: Data | Any,
+    *,
+    sensitive: Any = None,
+    target: Any = None,
+    domain: TableDomain | str | Path | None = None,
+    settings: AuditSettings | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | bool | None = None,
+    **seldom: Unpack[AuditOptions],
+) -> Audit:
+    """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
+
+    The model is whatever `open_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
+    DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
+    off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
+    model does not read are left out. Without a target, nothing is said about accuracy and error rates, and the input
+    encoding cannot be checked. Where the model is not given the sensitive attributes and the table does not have them,
+    give their columns instead of their names (`sensitive=df2["sex"]`; a Series, a DataFrame, an array or a mapping):
+    they belong to the table row by row, those of pandas by their index where both have the same.
+
+    Each of the sensitive attributes is looked at alone, then all together. `checks` are limits, past counterexamples
+    and an earlier audit that it is judged by. Who is plausible says a model of the table, unless a `population` does.
+    With a folder, every search is a run in it that survives a kill (the same audit goes on from there), and the figures
+    are left in its audit.json.
+
+    `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
+
+    >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
+    >>> def model(table):
+    ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
+    >>> small = AuditSettings.quick(seeds=5, steps=5)
+    >>> audit(model, people, sensitive="sex", target="hired", settings=small).report.attributes[0].rates.table.rate
+    0.5
+    >>> sexes = people.pop("sex")
+    >>> blind = audit(lambda table: table.age > 25, people, sensitive={"sex": sexes}, target="hired", settings=small)
+    >>> blind.report.attributes[0].rates.table.rate
+    0.0
+    """
+    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name not in _NOT_OPENING}
+    speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
+    found = given(
+        data,
+        model=speaking,
+        domain=domain,
+        sensitive=sensitive,
+        target=target,
+        decision=seldom.get("decision"),
+        opens=lambda data: open_model(model, data.domain, data, **opening),
+        trust_pickle=seldom.get("trust_pickle", False),
+        take_rules=seldom.get("take_rules", "none"),
+        columns=seldom.get("columns"),
+    )
+    found = found.with_favourable(seldom.get("favourable"))
+    checks = seldom.get("checks") or Checks()
+    table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)
+    settings = replace(
+        settings,
+        prove=seldom.get("prove", settings.prove),
+        plausible=seldom.get("plausible", settings.plausible),
+        twins=seldom.get("twins", settings.twins),
+    )
+    population = seldom.get("population")
+    people = None if population is None else read_people(population, table.domain)
+    own = getattr(model, "device", None)
+    device = str(own if isinstance(own, torch.device) else table.domain.device)
+    opens = _Opens(model, {"device": device, **opening})
+    opened = opens(table)
+    ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
+    weights = seldom.get("weights")
+    origin = Origin(
+        table=str(data) if isinstance(data, (str, Path)) and found.beside is None else None,
+        domain_text=found.text,
+        inferred=found.inferred,
+        reads=found.reads,
+        left_out=found.left_out,
+        weights=None if weights is None else Path(weights),
+        trust_pickle=seldom.get("trust_pickle", False),
+        preprocess=seldom.get("preprocess"),
+        apart=None if (pool := seldom.get("pool")) is None else Apart(pool, opens),
+    )
+    with _shown(progress) as show:
+        result = run(
+            opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
+        )
+    if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
+        raise result.failure  # without limits the report says that there is no verdict
+    ready.extend(result.report)
+    return Audit(result.report, result.outcomes, None if folder is None else Path(folder), found.remarks)
+
+
+@dataclass(frozen=True)
+class _Opens:
+    """Opens a model, here and in the processes of a pool."""
+
+    model: Any
+    said: Mapping[str, Any]
+
+    def __call__(self, data: Data) -> Opened:
+        return open_model(self.model, data.domain, data, **self.said)
+
+
+@contextmanager
+def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
+    """Give what shows how far an audit is: what the user has given, a bar where somebody looks, or nothing."""
+    if callable(progress):
+        yield progress
+    elif progress is False:
+        yield silent
+    else:
+        with progress_bar("Auditing") as bar:
+            yield lambda what, done, total, note="": bar(done, total, note, what=what)
+
+
+class ProofOptions(TypedDict, total=False):
+    """What `prove` is seldom told: how to open the model, and who proves."""
+
+    preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
+    decision: Decision | None  # what counts as another decision; by default as the outputs suggest
+    weights: Path | None  # a safetensors file for `package.module:name`
+    trust_pickle: bool  # open files that can run a program
+    pool: Pool | None  # workers that prove together
+
+
+def prove(
+    model: Any,
+    data: Data | TableDomain | Any,
+    *,
+    sensitive: str | Sequence[str] | Any | None = None,
+    where: str = "",
+    seconds: float = 60.0,
+    rows: int = 200,
+    target: str | None = None,
+    device: str = "cpu",
+    **seldom: Unpack[ProofOptions],
+) -> ProofReport:
+    """Prove for how many people the decision cannot flip when only a sensitive attribute changes.
+
+    Model and table are whatever `audit` takes; a domain, or its TOML file, does without a table. `where` asks about
+    some people only. Of so many `rows` of the table it is said, too, whether everybody near them is proved free of
+    flips. What is neither proved fair nor proved discriminatory is open: nothing is known of these people. Ctrl-C ends
+    it with what is proved. The workers of a `pool` prove together. `neuronfair certify` does the same in a folder that
+    survives a kill, with a certificate.
+
+    >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
+    >>> def model(table):
+    ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
+    >>> report = prove(model, people, sensitive="sex", target="hired", rows=0)
+    >>> report.complete, report.proved_discriminatory
+    (True, Part(count='40', share=0.6451612903225806))
+    """
+    opens: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "pool"}
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
+        data = read_domain(data)
+    alone = isinstance(data, TableDomain)
+    if isinstance(data, TableDomain):
+        data = drawn_from(data)
+    table = given(
+        data,
+        model=None if seldom.get("preprocess") is not None else model,  # else its inputs are not the table's columns
+        sensitive=sensitive,
+        target=target,
+        decision=seldom.get("decision"),
+        opens=lambda data: open_model(model, data.domain, data.rows, **opens),
+        trust_pickle=seldom.get("trust_pickle", False),
+    ).data
+    opened = open_model(model, table.domain, table.rows, **opens)
+    subject = asked_about(opened, table.domain, where, device)
+    with progress_bar("Proving") as bar:
+        effort = Effort(seconds, 0 if alone else rows)
+        return answer(
+            subject,
+            opened,
+            table,
+            effort,
+            show=lambda what, *rest: bar(*rest, what=what),
+            pool=seldom.get("pool"),
+        )

@@ -1,0 +1,1 @@
+"""Thresholds, baselines and regression sets: what makes a build fail."""

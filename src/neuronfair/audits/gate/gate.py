@@ -1,0 +1,303 @@
+"""Limits on the figures of an audit, such as "rate > 0.01": what is true of the audit fails the build.
+
+An estimate is judged on the safe side of its interval: a limit fires unless the people who were sampled exclude it. So
+`rate > 0.01` compares the upper end, and nobody found among too few people does not pass. A rate speaks of several
+populations: the limit fires if it fires for one of them, so that nothing passes by the choice of the mildest. Twins
+that are not plausible count in all of them but `pairs.rate`, the flip rate over plausible pairs. A change
+since an earlier audit is judged the other way round, on what the intervals show for certain: otherwise a model that is
+still the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as is.
+So are proved shares, which are certain: what is open counts as neither fair nor discriminatory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from neuronfair.audits.gate.expressions import (
+    ACCURACIES,
+    CHANGES,
+    COUNTERPART,
+    OF_A_SEARCH,
+    OF_GROUPS,
+    OF_THE_AUDIT,
+    PROVED,
+    RATES,
+    SEVERITIES,
+    Limit,
+    read_expressions,
+    refusal,
+)
+from neuronfair.audits.report.attribute import AttributeReport, Disparity, Gap, is_constant
+from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import AUDITED, RateOf
+from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
+from neuronfair.formatting import listed, many, percent, some
+from neuronfair.proof.report import Part
+
+_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+_MOST_PEOPLE = 10**9  # more are never asked for
+EMPTY = "The model does not read that attribute, so this says nothing: limit counterpart.effect, too."
+DIGITS = 3  # of a figure that lies well apart from its limit
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Figure:
+    value: float
+    low: float | None = None
+    high: float | None = None
+    judged_on: Literal["value", "lower end", "upper end"] = "value"
+    note: str = ""  # what else a reader should know, as a sentence
+    name: str = ""  # what it is called, if not as in the expression: a rate of one population
+
+    def number(self) -> float:
+        ends = {"value": self.value, "lower end": self.low, "upper end": self.high}
+        end = ends[self.judged_on]
+        return self.value if end is None else end
+
+
+def check(report: Report, expressions: Sequence[str]) -> Gate:
+    """Return whether an audit passes, and every check with what it was judged on.
+
+    A figure of an attribute is checked for every audited one unless the expression names one. A figure that is not
+    known is an error: a build must not pass for lack of a number, nor for a model that decides alike for everybody.
+    """
+    attributes = report.attributes
+    methods = {search.method for attribute in attributes for search in attribute.searches}
+    checks = []
+    for limit in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
+        if limit.figure in OF_THE_AUDIT:
+            checks.append(_judge(limit, None, _of_the_audit(limit, report)))
+            continue
+        chosen = [a for a in attributes if limit.attribute in (None, a.name)]
+        checks += [_judge(limit, a.name, _of_an_attribute(limit, a, report)) for a in chosen]
+    return Gate(passed=not any(c.fired for c in checks), checks=tuple(checks))
+
+
+def check_groups(limit: Limit, attribute: str, disparity: Disparity | None) -> GateCheck:
+    """Return whether a limit on the groups of a table holds."""
+    return _judge(limit, attribute, _gap(limit, disparity))
+
+
+def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> GateCheck:
+    fired = limit.met_by(figure.number())
+    shown = figure.judged_on if figure.judged_on != "value" else ""
+    digits = _digits(limit, figure.number())
+    value = _shown(limit, figure.value, digits)
+    if figure.low is not None and figure.high is not None:
+        value += f" (between {_shown(limit, figure.low, digits)} and {_shown(limit, figure.high, digits)})"
+    whose = f" of {attribute}" if attribute else ""
+    said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
+    name = figure.name or limit.figure
+    text = f"{name}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
+    return GateCheck(
+        expression=limit.expression,
+        attribute=attribute,
+        value=figure.value,
+        low=figure.low,
+        high=figure.high,
+        judged_on=figure.judged_on,
+        fired=fired,
+        text=text,
+        figure=name,
+    )
+
+
+def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -> _Figure:
+    figure, _, part = limit.figure.partition(".")
+    if limit.figure != "worst_auc" and is_constant(report.attributes):
+        raise refusal(
+            limit.expression,
+            "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this "
+            "table and domain, and the --decision",
+        )
+    if limit.figure in RATES and attribute.lacks_twins:
+        raise refusal(
+            limit.expression,
+            f"nobody in the data set has a plausible twin by {attribute.name}, so no flip could be seen. Check the "
+            "rules of the domain file",
+        )
+    if limit.figure in CHANGES:
+        return _change(limit, attribute.name, report.baseline)
+    if limit.figure in RATES:
+        named = {f"{rate.population}.rate": rate for rate in attribute.rates.measured}
+        rates = {name: _rate(limit, rate, report.data.rows) for name, rate in named.items()}
+        rate = _strictest(limit, rates, f"it was not measured for {attribute.name}")
+        return rate if attribute.is_read else replace(rate, note=f"{rate.note} {EMPTY}")
+    if limit.figure in COUNTERPART:
+        return _counterpart(limit, attribute)
+    if limit.figure in PROVED:
+        return _proved(limit, attribute.name, attribute.proved)
+    if limit.figure in OF_GROUPS:
+        return _gap(limit, attribute.disparity)
+    if figure in OF_A_SEARCH:
+        return _of_searches(limit, attribute, figure, part)
+    if limit.figure in SEVERITIES:
+        if attribute.severity is None and not any(search.findings for search in attribute.searches):
+            return _Figure(0.0, note="Nobody was found, so there is no gap.")
+        severity = _known(limit, attribute.severity, f"no gap was measured for {attribute.name}")
+        return _Figure(getattr(severity, part))
+    why = "a black box has no layers to look into"
+    if report.model.white_box and not report.model.layers:
+        why = "a linear model has no hidden layers to look into"
+    elif report.model.white_box:
+        why = "the audit was interrupted before the layers were looked at"
+    inside = _known(limit, attribute.interpretation, why)
+    worst = _known(limit, inside.worst_auc, "the interpretation names no layer")
+    return _Figure(worst, note=f"Layer {inside.worst}.")
+
+
+def _of_searches(limit: Limit, attribute: AttributeReport, figure: str, method: str) -> _Figure:
+    """Return a figure of the search that was named, or of the one that comes nearest to the limit or beyond it."""
+    searches = [s for s in attribute.searches if method in ("", s.method)]
+    if not searches:
+        raise refusal(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}")
+    values: dict[str, float] = {}
+    for search in searches:
+        value: float | None = getattr(search, figure)
+        if figure == "lift" and search.findings == 0:
+            value = 0.0  # nothing was found, by whatever: not above random
+        why = f"the search by {search.method} has none for {attribute.name}"
+        if figure == "lift":
+            why += ": nobody was drawn at random to compare with, or no such decision flips"
+        values[search.method] = _known(limit, value, why)
+    worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
+    return _Figure(values[worst], note="" if method else f"Search by {worst}.")
+
+
+def _of_the_audit(limit: Limit, report: Report) -> _Figure:
+    if limit.figure in ACCURACIES:
+        accuracy = report.model.accuracy or {}
+        part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
+        return _Figure(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
+    corpus = _known(limit, report.corpus, "no corpus was replayed. Give --corpus FILE")
+    return _Figure(getattr(corpus, limit.figure.partition(".")[2]))
+
+
+def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figure:
+    """Return the figure that was named, or of all populations that which is nearest to the limit or beyond it."""
+    asked = {name: one for name, one in figures.items() if limit.figure in (name, name.partition(".")[2])}
+    if not asked:
+        raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
+    name = (max if limit.looks_up else min)(asked, key=lambda each: asked[each].number())
+    others = [
+        f"{other} is {percent(one.value)}"
+        + (f" ({one.judged_on} {percent(one.number())})" if one.high is not None else "")
+        for other, one in asked.items()
+        if other != name
+    ]
+    note = f"{asked[name].note} {f'Milder: {listed(others)}.' if others else ''}".rstrip()
+    return replace(asked[name], name=name, note=note)
+
+
+def _rate(limit: Limit, rate: RateOf, rows: int) -> _Figure:
+    end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
+    found = f"{rate.discriminated:,} of {rate.people}" if rate.of else f"Of {rate.people}"
+    notes = [f"{found}, confidence {percent(rate.confidence)}.", rate.omission]
+    if rate.part < 1 and limit.met_by(end) and not limit.met_by(rate.rate):
+        notes.append("These are too few people to decide: sample more, or prove for longer.")
+    elif limit.met_by(end) and not limit.met_by(other):
+        needed = people_needed(limit, rate.rate, rate.confidence)
+        if needed is not None:
+            whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= rows
+            there = f", and the table has {rows:,}" if whole else ""
+            notes.append(f"These are too few people to decide: about {needed:,} would be needed{there}.")
+        elif limit.met_by(rate.rate):
+            notes.append("The share itself is beyond the limit; more people would hardly change that.")
+        else:
+            notes.append("No number of people can show that: choose another limit, or limit the findings.")
+    note = " ".join(filter(None, notes))
+    return _Figure(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", note)
+
+
+def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
+    disparity = _known(limit, disparity, "no class is decided for the groups of the table, as with a tolerance")
+    gap: Gap | None = getattr(disparity, limit.figure.replace(".", "_"))
+    gap = _known(limit, gap, disparity.unknown.get(limit.figure, "it was not measured"))
+    on: Literal["lower end", "upper end"] = "upper end" if limit.looks_up else "lower end"
+    notes = [
+        f"The {gap.rate} ('{disparity.selected}') is largest for {gap.most} and smallest for {gap.least}, confidence "
+        f"{percent(disparity.confidence)}."
+    ]
+    figure = _Figure(gap.value, gap.low, gap.high, on)
+    if limit.met_by(figure.number()) and not limit.met_by(gap.value):
+        notes.append("These are too few rows to exclude it.")
+    if gap.left_out:
+        notes.append(f"Groups left out, since they are too small: {some(gap.left_out)}.")
+    return replace(figure, note=" ".join(notes))
+
+
+def _counterpart(limit: Limit, attribute: AttributeReport) -> _Figure:
+    why = (note.seen for note in attribute.health if note.name == NO_COUNTERPARTS)
+    report = _known(limit, attribute.counterpart, next(why, f"there are no counterparts for {attribute.name}"))
+    one = report.effect if limit.figure == "counterpart.effect" else report
+    figure = _Figure(one.rate, one.low, one.high, "upper end" if limit.looks_up else "lower end", report.sentence)
+    if limit.met_by(figure.number()) and not limit.met_by(figure.value):
+        figure = replace(figure, note=f"{figure.note} These are too few people, or shuffles, to exclude it.")
+    return figure
+
+
+def _proved(limit: Limit, attribute: str, proved: Proved | None) -> _Figure:
+    proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
+    part: Part = getattr(proved, limit.figure)
+    _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
+    return _Figure(part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} people of the domain.")
+
+
+def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
+    """Return about how many people would pass the check if the share stays as it is; None where no number does."""
+    from neuronfair.measure.rate import Rate
+
+    def passes(people: int) -> bool:
+        ends = Rate(round(share * people), people, "domain", confidence).interval
+        return not limit.met_by(ends[1] if limit.looks_up else ends[0])
+
+    people = 1
+    while not passes(people):
+        people *= 2
+        if people > _MOST_PEOPLE:
+            return None
+    fails = people // 2
+    while people - fails > max(1, people // 100):
+        middle = (people + fails) // 2
+        fails, people = (fails, middle) if passes(middle) else (middle, people)
+    unit: int = 10 ** max(0, len(str(people)) - 2)
+    return math.ceil(people / unit) * unit
+
+
+def _change(limit: Limit, attribute: str, baseline: BaselineReport | None) -> _Figure:
+    baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
+    on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
+    figures = [limit.figure.removesuffix(".change")]
+    if figures[0] not in COUNTERPART:
+        figures = [f"{population}.rate" for population in AUDITED]
+    names = {f"{attribute}.{figure}": f"{figure}.change" for figure in figures}
+    changes = {
+        names[c.figure]: _Figure(c.after - c.before, c.low, c.high, on, c.text)
+        for c in baseline.changes
+        if c.figure in names
+    }
+    return _strictest(limit, changes, f"{attribute} cannot be compared with the earlier audit. {baseline.text}")
+
+
+def _known(limit: Limit, value: _T | None, why: str) -> _T:
+    if value is None:
+        raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
+    return value
+
+
+def _digits(limit: Limit, number: float) -> int:
+    """Return how many digits tell a number from its limit: three, or so many that both do not look the same."""
+    enough = (d for d in range(DIGITS, 17) if _shown(limit, number, d) != _shown(limit, limit.number, d))
+    return DIGITS if number == limit.number else next(enough, 17)
+
+
+def _shown(limit: Limit, number: float, digits: int) -> str:
+    """Return a number as its figure is read: shares in percent."""
+    if limit.is_share:
+        return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g} %".replace("-", "\N{MINUS SIGN}")
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"

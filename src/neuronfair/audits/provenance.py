@@ -1,0 +1,157 @@
+"""What was audited: the entries of an audit about the data, the model, and how to do it again."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuronfair.audits.report.report import DataReport, DecisionReport, ModelReport, Reproduction
+from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.model.decision import Scale, scale_of
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+from neuronfair.model.records import records_of
+from neuronfair.model.weights import PICKLE_SUFFIXES, Card
+from neuronfair.scale.pool import Pool
+from neuronfair.store.manifest import rows_digest, versions
+
+TRIED = 256  # rows of the table, and as many drawn, by whose scores it is judged what scores are
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Who audits by several choices of sensitive attributes side by side, and how the model is opened there."""
+
+    pool: Pool
+    opens: Callable[[Data], Opened]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where model and table came from, for the page and for doing it again."""
+
+    command: str = ""
+    card: Card | None = None  # of a network trained on this table: its seed tells which rows it has not seen
+    trained_here: bool = False
+    weights: Path | None = None  # of a module that Python code makes
+    trust_pickle: bool = False  # the user has said that the model may be opened although it can run a program
+    # The user's function that makes the model's inputs of a table; a command can only be told its name.
+    preprocess: Callable[[Any], Any] | str | None = None
+    table: str | None = None  # the file, if it is a table of the user's own
+    beside: tuple[str, ...] = ()  # the options that name the file beside it, if there is one
+    domain_text: str | None = None  # as the domain file is to be written, comments included
+    inferred: bool = False
+    reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so
+    left_out: tuple[LeftOut, ...] = ()
+    apart: Apart | None = None  # None: this process does all, one after the other
+
+
+def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataReport:
+    """Return what an audit says of the table."""
+    target = data.domain.target
+    return DataReport(
+        name=data.name,
+        rows=len(data),
+        attributes=len(data.domain.attributes),
+        sensitive=tuple(sensitive),
+        target=target.column if target is not None else None,
+        classes=tuple(target.classes) if target is not None else (),
+        favourable=data.domain.favourable,
+        domain_inferred=origin.inferred,
+        left_out=origin.left_out,
+    )
+
+
+def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
+    """Return what an audit says of the model; accuracy is by parts only where it is known what it was trained on."""
+    parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
+    shares = {name: _accuracy(opened, part) for name, part in parts.items()}
+    known = {name: share for name, share in shares.items() if share is not None}
+    return ModelReport(
+        source=f"trained on {data.name}" if origin.trained_here else opened.source,
+        kind=opened.kind,
+        white_box=opened.white_box,
+        note=opened.note,
+        fingerprint=opened.fingerprint,
+        outputs=opened.model.outputs,
+        layers=dict(opened.model.neurons) if isinstance(opened.model, Network) else {},
+        accuracy=known if len(known) == len(shares) else None,
+        trained_here=origin.trained_here,
+    )
+
+
+def about_decision(opened: Opened, data: Data) -> DecisionReport:
+    """Return what an audit says of the decision."""
+    return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
+
+
+def score_scale(opened: Opened, data: Data) -> Scale:
+    """Return what the scores of a model are; where its kind does not tell, judged by those of some people."""
+    if opened.scale is not None:
+        return opened.scale
+    spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
+    drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
+    scores = opened.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
+    return scale_of(opened.decision, scores)
+
+
+def _accuracy(opened: Opened, data: Data) -> float | None:
+    """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
+    target, decision = data.domain.target, opened.decision
+    if target is None or not len(data) or not data.labelled:
+        return None
+    if len(target.classes) != decision.classes(opened.model.outputs):
+        return None
+    records, right = records_of(opened, data), 0
+    for rows, labels in zip(
+        torch.split(records.data.rows, ROWS_PER_PASS), torch.split(data.labels, ROWS_PER_PASS), strict=True
+    ):
+        decided = decision.chosen(records.model.scores(rows))
+        right += int((decided == labels.to(decided.device)).sum())
+    return right / len(data)
+
+
+def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
+    """Return what `neuronfair replay` must be told to open the model again; None for one that is only in memory."""
+    if origin.trained_here:
+        return ()
+    if callable(origin.preprocess):
+        return None
+    prepared = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
+    if Path(opened.source).is_file():
+        pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
+        named = ("--model", opened.source, *(["--trust-pickle"] if pickled else []), *prepared)
+        return named if pickled or prepared else ()
+    if ":" not in opened.source:
+        return None
+    weights = () if origin.weights is None else ("--weights", str(origin.weights))
+    return ("--model", opened.source, *weights, *prepared)
+
+
+def reproduction(
+    opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool, folder: Path | None
+) -> Reproduction:
+    """Return how to do an audit again, and how to take along what is in its folder."""
+    used = versions()
+    return Reproduction(
+        command=origin.command,
+        seed=seed,
+        created=used["created"],
+        python=used["python"],
+        torch=used["torch"],
+        numpy=used["numpy"],
+        platform=platform.platform(),
+        domain=data.domain.fingerprint,
+        rows=rows_digest(data.rows),
+        model=opened.fingerprint,
+        interrupted=interrupted,
+        export=None if folder is None else shlex.join(["neuronfair", "export", str(folder), "--out", "findings.xlsx"]),
+    )

@@ -1,0 +1,59 @@
+"""One finding of a run again: as it was found, and what a model decides for it now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.audits.folder import shrunk_pair
+from neuronfair.audits.wording.phrases import DescribedPair
+from neuronfair.errors import ModelError
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.searches.campaign import NO_SEED
+from neuronfair.searches.counterfactuals import drawn_otherwise
+from neuronfair.store.run import Run
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A finding, where it comes from, and the scores that a model gives it now."""
+
+    found: DescribedPair
+    step: int
+    origin: int | None  # the number of the seed; None for one of the pilot, which starts from random rows
+    seed: Tensor | None  # its row of the table
+    plausibility: float | None  # None: not known
+    shrunk: DescribedPair | None  # as an audit shows it, nearer to that row; None where no audit does
+    drawn: tuple[int, int] | None  # of so many counterparts how many are decided otherwise; None where twins are none
+
+
+def replayed(run: Run, network: Model, number: int) -> Replay:
+    """Ask a model about a finding and its twin."""
+    one = run.findings()[number : number + 1]
+    origin = None if int(one.origin) == NO_SEED else int(one.origin)
+    nearer = shrunk_pair(run, number)
+    drawn = drawn_otherwise(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
+    return Replay(
+        found=_asked(network, one.rows[0], one.twins(run.domain)[0]),
+        step=int(one.step),
+        origin=origin,
+        seed=None if origin is None else run.domain.clip(run.seeds[one.origin])[0],
+        plausibility=None if bool(one.plausibility.isnan()) else float(one.plausibility),
+        shrunk=None if nearer is None else _asked(network, *nearer),
+        drawn=None if drawn is None else (int(drawn.of), int(drawn.otherwise)),
+    )
+
+
+def holds(pair: DescribedPair, decision: Decision) -> bool:
+    """Return whether the decision for the two still differs."""
+    return bool(decision.differ(pair.scores, pair.twin_scores))
+
+
+def _asked(network: Model, row: Tensor, twin: Tensor) -> DescribedPair:
+    now, other = network.scores(torch.stack([row, twin]))
+    if not (now.isfinite().all() and other.isfinite().all()):
+        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
+    return DescribedPair(row, twin, now, other)

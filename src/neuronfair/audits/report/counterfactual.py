@@ -1,0 +1,144 @@
+"""What counterfactual twins say of one choice of sensitive attributes. The fields' comments are their documentation.
+
+A counterfactual twin is a person at the same place of another group's distribution (model-based: by quantile and by
+maximal coupling). Whether that is who the person would be in the other group rests on causal assumptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from neuronfair.formatting import listed, plain, plural, some
+
+Assumptions = Literal["none declared", "held fixed", "graph declared"]
+UNTESTED = "This rests on causal assumptions that the data cannot test"
+ASSUMED: dict[Assumptions, str] = {
+    "none declared": "This compares the groups' distributions and names no cause",
+    "held fixed": "This takes the attributes declared as fixed as the only ones that the group does not change",
+    "graph declared": "This takes the declared causal graph as right and complete",
+}
+NO_COUNTERPARTS = "no-counterparts"  # the name of a note about why there are none
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share, and how sure it is."""
+
+    rate: float
+    low: float  # lower end of the interval
+    high: float  # and its upper end
+
+
+@dataclass(frozen=True)
+class CounterpartState:
+    """How many counterfactual twins get a different decision, before or after a repair."""
+
+    rate: Interval
+    placebo: Interval  # permutation baseline: the same with the groups shuffled
+    effect: Interval  # excess: the rate without what chance adds to it
+    of: int  # people of the test rows who have twins
+
+
+@dataclass(frozen=True)
+class MoveReport:
+    """How people of one group compare with their twins in another."""
+
+    own: str  # sensitive values of the people, as of a group
+    other: str  # and of their twins
+    people: int  # of the data set who have such twins
+    flips: float  # share of their twins who get a different decision
+    lost: float | None = None  # share of them who lose the favourable outcome; null if no class is known as such
+    gained: float | None = None  # and who gain it
+    placebo_lost: float | None = None  # the same with shuffled groups, mean
+    placebo_gained: float | None = None
+
+
+@dataclass(frozen=True)
+class CarrierReport:
+    """Mediating attributes: how much of the excess goes if twins keep them. Never a sensitive attribute."""
+
+    attributes: tuple[str, ...]  # each entry adds one to those of the entry before
+    share: float  # of the excess
+
+
+@dataclass(frozen=True)
+class SensitivityReport:
+    """How strong a hidden confounder must be to explain the difference away (VanderWeele and Ding, 2017)."""
+
+    more: str  # the group in which the same people get the decision more often
+    less: str  # and the other
+    outcome: str  # the decision
+    ratio: float  # of the two shares
+    e_value: float  # the risk ratio that a confounder needs with the group and with the decision
+    e_value_low: float  # the same for the lower end of the ratio's confidence interval; 1: none is needed
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Legitimate:
+    """A resolving attribute, which may differ between the groups and may count: twins keep it."""
+
+    attribute: str
+    text: str  # how the groups differ in it
+
+
+@dataclass(frozen=True)
+class CounterpartReport:
+    """How often people at the same place of another group's distribution get a different decision: proxy evidence."""
+
+    rate: float  # share of the people's twins who get a different decision
+    low: float  # lower end of its interval
+    high: float  # and its upper end
+    of: int  # people who have twins
+    draws: int  # twins of each person in each other group
+    placebo: Interval  # permutation baseline: the same with the groups shuffled
+    effect: Interval  # excess: the rate without what chance adds to it
+    claimed: bool  # whether the excess is claimed, as proxy evidence: it is more than shuffled groups explain
+    sentence: str  # causal ("Had they been …") only where `assumptions` are declared
+    placebos: int  # how often the groups were shuffled
+    confidence: float  # of the intervals
+    assumptions: Assumptions = "none declared"  # what the user declared: nothing, fixed attributes, or a causal graph
+    assumed: str = f"{ASSUMED['none declared']}. {UNTESTED}."  # what the comparison rests on, as a sentence
+    lost: float | None = None  # share of the twins who lose the favourable outcome; null if none is known
+    gained: float | None = None  # and who gain it
+    moves: tuple[MoveReport, ...] = ()  # by group and other group, the largest groups first
+    hurt: str = ""  # disadvantaged groups, as a sentence; empty where nothing is claimed, or no class is favourable
+    carriers: tuple[CarrierReport, ...] = ()  # mediating attributes, the one that explains most first
+    carried: str = ""  # the same as a sentence; empty where nothing is claimed
+    sensitivity: SensitivityReport | None = None  # null where nothing is claimed, or no class is decided for
+    auc: float | None = None  # with which the model's inputs tell the group: 0.5 is not at all; null: not known
+    told: str = ""  # the same as a sentence
+    fixed: tuple[str, ...] = ()  # attributes held fixed: twins keep them
+    legitimate: tuple[Legitimate, ...] = ()  # resolving attributes, which may differ and count
+    graph: tuple[str, ...] = ()  # the declared causal graph: "attribute <- parent, parent" for each attribute
+    unmoved: str = ""  # that nothing depends on the group by the declared graph, as a sentence
+    without: int = 0  # people without a twin, who are left out of all metrics
+    left_out: tuple[str, ...] = ()  # groups of too few people to say what they are like
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All that is said: how many get a different decision, what that rests on, who loses, by what, what is kept."""
+        first = (self.sentence, self.assumed, self.explained, self.hurt, self.carried, self.told)
+        return tuple(filter(None, (*first, *self.notes)))
+
+    @property
+    def explained(self) -> str:
+        """How strong a hidden confounder must be; empty where nothing is claimed."""
+        return "" if self.sensitivity is None else self.sensitivity.sentence
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What twins keep, and who has none."""
+        few = "have too few people to say what such people are like, so they have no twins."
+        none = (
+            f"{plural(self.without, 'person has', 'people have')} no counterfactual twin, since rules tie the group to "
+            "attributes that twins keep; all metrics here leave them out."
+        )
+        return (
+            *([self.unmoved] if self.unmoved else []),
+            *([f"Twins keep {listed([plain(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
+            *(one.text for one in self.legitimate),
+            *([none] if self.without else []),
+            *([f"{some(self.left_out)} {few}"] if self.left_out else []),
+        )

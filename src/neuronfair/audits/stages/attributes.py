@@ -1,0 +1,226 @@
+"""The choices of sensitive attributes of an audit: every stage for each, one after the other or side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from neuronfair.audits.folder import WEIGHTS, folder_name
+from neuronfair.audits.provenance import Origin, replay_options
+from neuronfair.audits.report import attribute
+from neuronfair.audits.report.report import Seconds
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages import inquiry as stages
+from neuronfair.audits.stages.counterfactual import compare_counterparts, unread
+from neuronfair.audits.stages.findings import WORST, describe
+from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
+from neuronfair.audits.stages.proof import prove_and_sample
+from neuronfair.domain.population.model import PopulationModel
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Data
+from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.decision import Scale
+from neuronfair.model.open import Opened
+from neuronfair.progress import Progress, silent
+from neuronfair.scale.pool import Note
+from neuronfair.searches.config import Plan
+from neuronfair.store.manifest import where
+from neuronfair.store.sealed_json import Json
+
+SHRUNK = 100  # candidates for the worst findings, with the full budget
+
+
+@dataclass
+class Clock:
+    """How long each kind of work took."""
+
+    begun: float = field(default_factory=time.perf_counter)
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """Count the time of a block."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add({what: time.perf_counter() - begun})
+
+    def add(self, parts: dict[str, float]) -> None:
+        """Count time that was taken elsewhere."""
+        for what, seconds in parts.items():
+            self.parts[what] = self.parts.get(what, 0.0) + seconds
+
+    def figures(self) -> Seconds:
+        """Return the seconds by kind of work, and in all."""
+        return Seconds(total=time.perf_counter() - self.begun, **self.parts)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is to be audited: the table by each choice of sensitive attributes, and what they have in common."""
+
+    views: Sequence[Data]
+    settings: AuditSettings
+    seeds: Tensor
+    telling: list[int]  # columns, the most important first
+    scale: Scale
+    population: PopulationModel | None
+    origin: Origin
+    folder: Path | None
+
+    def inquire(self, opened: Opened, inquiries: list[Inquiry], clock: Clock, show: Progress) -> AttributeCase:
+        """Add what is found by each choice, and return what the searches of the last one looked at.
+
+        After Ctrl-C, what was found until then is there.
+        """
+        if self.origin.apart is not None:
+            return self._apart(opened, inquiries, clock, show)
+        for number in range(len(self.views)):
+            inquiries.append(Inquiry.of(self.views[number].domain))
+            sought = self._inquire(opened, number, inquiries[-1], clock, show)
+        return sought
+
+    def _apart(self, opened: Opened, inquiries: list[Inquiry], clock: Clock, show: Progress) -> AttributeCase:
+        """Do the same side by side, elsewhere: the model is opened there again."""
+        apart = self.origin.apart
+        assert apart is not None
+        common = _Common(replace(self, origin=replace(self.origin, apart=None)), apart.opens, Path.cwd())
+
+        def note(lines: Sequence[tuple[int, int, int]]) -> None:
+            show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
+
+        gpus = float(opened.model.encoding.device.type == "cuda")
+        for found in apart.pool.map(_elsewhere, common, range(len(self.views)), progress=note, gpus=gpus):
+            inquiries.append(found.inquiry)
+            clock.add(found.seconds)
+        case = self._case(opened, len(self.views) - 1)
+        return replace(case, data=replace(case.data, domain=found.domain), plans=found.plans)
+
+    def _inquire(self, opened: Opened, number: int, one: Inquiry, clock: Clock, show: Progress) -> AttributeCase:
+        """Go through all stages by one choice, and return what its searches looked at."""
+        case = self._case(opened, number)
+        show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
+        with clock.of("rate"):
+            stages.measure_rates(case, one, show)
+            if not one.report.depends:
+                one.note(*unread(case, self.origin.reads))
+            one.note(*self._fewer(case))
+        sought = case
+        if self.settings.twins != "flip":
+            with clock.of("counterparts"):
+                sought = compare_counterparts(case, one, self.settings, show)
+        with clock.of("interpretation"):
+            stages.look_inside(sought, one, show)
+        with clock.of("search"):
+            try:
+                stages.search(sought, one, show)
+            finally:
+                describe(sought, one, show)
+        with clock.of("rate"):
+            stages.find_subgroups(sought, one, show)
+        if self.settings.prove > 0:
+            with clock.of("proof"):
+                prove_and_sample(case, one, opened, self.settings.prove / len(self.views), show)
+        one.drop_refuted()
+        return sought
+
+    def _fewer(self, case: AttributeCase) -> tuple[attribute.Note, ...]:
+        """Return a note if fewer people are sampled than the settings say, since each takes long."""
+        wanted = self.settings.samples
+        if case.samples >= wanted:
+            return ()
+        why = "a black box takes longer" if isinstance(case.model, BlackBox) else "so many twins take longer"
+        seen = f"{case.samples:,} people were sampled from each population and not {wanted:,}: {why}."
+        return (
+            attribute.Note(
+                "fewer-samples", seen, "The confidence intervals take it into account. More: raise --samples."
+            ),
+        )
+
+    def _case(self, opened: Opened, number: int) -> AttributeCase:
+        view, settings = self.views[number], self.settings
+        sized = settings.sized(opened, len(view.domain.sensitive_values))
+        return AttributeCase(
+            model=opened.model,
+            data=view,
+            decision=opened.decision,
+            seeds=self.seeds,
+            plans=tuple(self._plan(method, sized, opened) for method in settings.methods_for(opened)),
+            samples=sized.samples,
+            confidence=settings.confidence,
+            seed=settings.seed,
+            telling=self.telling,
+            scale=self.scale,
+            shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
+            folder=None if self.folder is None else self.folder / folder_name(view.domain.sensitive),
+            manifest=self._whereabouts(opened),
+            replay=replay_options(opened, self.origin),
+            population=self.population,
+            opened=opened,
+        )
+
+    def _plan(self, method: str, settings: AuditSettings, opened: Opened) -> Plan:
+        return Plan(
+            method=method,
+            seeds=settings.seeds,
+            steps=settings.steps,
+            seconds=settings.seconds,
+            seed=settings.seed,
+            decision=opened.decision,
+            plausible=settings.plausible,
+            scale=self.scale,
+        )
+
+    def _whereabouts(self, opened: Opened) -> Json:
+        """Return what a run's manifest says of the model, as seen from a run folder in the audit's."""
+        origin = self.origin
+        model = f"../../{WEIGHTS}" if origin.trained_here else where(opened.source)
+        weights = None if origin.weights is None else str(origin.weights.absolute())
+        return {"model": model, "weights": opened.fingerprint, "extra_weights": weights}
+
+
+@dataclass(frozen=True)
+class _Common:
+    """What is sent elsewhere."""
+
+    choices: Choices
+    opens: Callable[[Data], Opened]
+    folder: Path  # to which paths are relative
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What comes back from elsewhere."""
+
+    inquiry: Inquiry
+    domain: TableDomain  # that was searched
+    plans: tuple[Plan, ...]
+    seconds: dict[str, float]
+
+
+def _elsewhere(common: _Common, number: int, note: Note) -> _Found:
+    """Go through all stages by one choice, in a worker."""
+    choices = common.choices
+    clock, one = Clock(), Inquiry.of(choices.views[number].domain)
+    note(0, 1, 0)
+    with chdir(common.folder):
+        opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
+        sought = choices._inquire(opened, number, one, clock, silent)
+    note(1, 1, 0)
+    return _Found(one, sought.domain, sought.plans, clock.parts)
+
+
+def _labelled(show: Progress, names: Sequence[str]) -> Progress:
+    """Return a progress that says which attributes it is about."""
+    label = f"{'+'.join(names)}: " if names else ""
+
+    def labelled(what: str, done: int, total: int | None, note: str = "") -> None:
+        show(label + what, done, total, note)
+
+    return labelled

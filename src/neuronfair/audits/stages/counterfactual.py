@@ -1,0 +1,140 @@
+"""The counterfactual test of an audit, and a few people next to their counterfactual twins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, CounterpartPerson, Note
+from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages.findings import partners
+from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
+from neuronfair.audits.wording import phrases
+from neuronfair.audits.wording.counterfactual import counterpart_report
+from neuronfair.domain.population.counterfactuals import with_counterparts
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
+from neuronfair.formatting import listed, plain
+from neuronfair.measure.counterfactual_effect import CounterpartEffect, counterpart_effect
+from neuronfair.measure.rate import discrimination_rate
+from neuronfair.model.blackbox import Model
+from neuronfair.progress import Progress
+
+SHOWN = 4
+LOOK = 400  # people among whom they are looked for
+
+
+def beside_counterparts(case: AttributeCase, effect: CounterpartEffect) -> tuple[CounterpartPerson, ...]:
+    """Return people of whose counterparts most are decided otherwise, each with the typical one; of each group in turn.
+
+    Nobody where no effect is claimed: with shuffled groups there would be such people, too.
+    """
+    if not effect.claimed:
+        return ()
+    order = effect.shares.argsort(descending=True, stable=True)[:LOOK]
+    domain = with_counterparts(case.domain, effect.counterparts)
+    people = effect.people[order]
+    pairs = partners(replace(case, data=replace(case.data, domain=domain)), people)
+    group = domain.combinations.number(people)
+    # With a tolerance the two who lie farthest apart may both be counterparts.
+    flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == people).all(1)
+    same = (group[:, None] == group) & flips
+    turn = torch.where(flips, same.tril(-1).sum(1), len(order))  # who is the first, second, … of a group
+    chosen = turn.argsort(stable=True)[: min(SHOWN, int(flips.sum()))]
+    table = case.domain.clip(case.data.rows)
+    told = []
+    for i in chosen.tolist():
+        row = int((table == pairs.rows[i]).all(1).nonzero()[0])
+        pair = phrases.DescribedPair(*(part[i] for part in pairs))
+        moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
+        named = [*moved, *(c for c in case.telling if c not in moved)]
+        person = phrases.finding(domain, case.decision, pair, named, row, TABLE, case.scale)
+        told.append(CounterpartPerson(person, float(effect.shares[order[i]])))
+    return tuple(told)
+
+
+LEARNED, BESIDE = 50_000, 10_000  # rows of the table, at most, that counterparts are learned from, some forty times
+
+
+def compare_counterparts(
+    case: AttributeCase, inquiry: Inquiry, settings: AuditSettings, progress: Progress
+) -> AttributeCase:
+    """Compare the people of the table with their counterparts, and return what the searches are to look at.
+
+    They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
+    else for flips. Where counterparts are impossible that is said, but an error if they were asked for.
+    """
+    twins, read = settings.twins, inquiry.report.is_read
+    leads = twins is not None or not read
+    rows = _drawn(case.data.compared.rows, LEARNED if leads else BESIDE, case.seed)
+    try:
+        effect = counterpart_effect(
+            case.model,
+            case.domain,
+            rows,
+            decision=case.decision,
+            thorough=settings.thorough(case.samples, leads=leads),
+            confidence=case.confidence,
+            seed=case.seed,
+            progress=lambda done, total: progress("Comparing people with their counterparts", done, total),
+        )
+    except DomainError as error:
+        if twins == "counterpart":
+            raise
+        seen = f"Nobody was compared with counterparts, who they would be in another group. {error}."
+        inquiry.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
+        return case
+    inquiry.add(
+        counterpart=counterpart_report(case.domain, rows, effect, case.confidence),
+        counterpart_people=beside_counterparts(case, effect),
+    )
+    if not leads:
+        return case
+    inquiry.add(search_twins="counterpart")
+    plans = tuple(replace(plan, twins="counterpart") for plan in case.plans)
+    domain = with_counterparts(case.domain, effect.counterparts)
+    progress("Judging plausible people beside their counterparts", 0, None)
+    inquiry.rate = discrimination_rate(  # that groups are compared with
+        case.model,
+        domain,
+        population="domain" if case.population is None else case.population,
+        samples=case.samples,
+        confidence=case.confidence,
+        decision=case.decision,
+        seed=case.seed,
+    )
+    return replace(case, data=replace(case.data, domain=domain), plans=plans)
+
+
+def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:
+    """Return so many rows at most, drawn at random."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].to(rows.device)]
+
+
+def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
+    """Return a note if the model does not read the sensitive attributes: by what it says, or since no score moves."""
+    by = listed([plain(name) for name in case.domain.sensitive])
+    if reads is not None and not set(case.domain.sensitive) & set(reads):
+        name, why = NOT_READ, f"The model does not use {by}, so no decision depends on it directly."
+    elif _moves(case.model, case.domain, case.data.rows):
+        return []
+    else:
+        name, why = UNMOVED, f"No score of the {len(case.data):,} records in the data set changes with {by}."
+    remedy = "The flip test does not see proxies: look at the counterfactual test and at the groups."
+    return [Note(name, why, remedy)]
+
+
+def _moves(model: Model, domain: TableDomain, rows: Tensor) -> bool:
+    """Return whether any score of these rows is another, however little, if only the sensitive attributes change."""
+    others = domain.combinations.others
+    for part in torch.split(rows, max(1, model.encoding.rows_per_pass // (len(others) + 1))):
+        own = model.scores(part)
+        for ahead in others:  # one after the other: rows in another place of a batch may be rounded otherwise
+            if not torch.equal(own, model.scores(domain.combinations.ahead(part, ahead[None])[:, 0])):
+                return True
+    return False

@@ -1,0 +1,271 @@
+"""The findings of an audit: how severe and how different they are, and the worst in words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.audits.folder import keep_nearer
+from neuronfair.audits.report.attribute import (
+    TABLE,
+    CoverageReport,
+    DirectionReport,
+    Finding,
+    Histogram,
+    SeverityReport,
+)
+from neuronfair.audits.stages.inquiry import NEAR, AttributeCase, Inquiry
+from neuronfair.audits.wording import phrases
+from neuronfair.audits.wording.phrases import direction
+from neuronfair.domain.table import TableDomain
+from neuronfair.measure.direction import DirectionTally, favourable_class
+from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.measure.neuron_coverage import covered
+from neuronfair.model.decision import chances
+from neuronfair.model.encoding import families
+from neuronfair.model.network import Network
+from neuronfair.progress import Progress
+from neuronfair.searches.config import SearchResult
+from neuronfair.searches.evaluate import Judgement, Pairs, judge
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.shrink import shrink
+
+WORST = 10  # people told in full
+LOOK = 20_000  # findings among which the widest gaps of different people are looked for
+
+
+class Candidates(NamedTuple):
+    """Everybody who was found."""
+
+    rows: Tensor  # (f, d), packed
+    once: Tensor  # the numbers of different people among them
+    gaps: Tensor  # of those
+    usual: Tensor  # whether they and the twins they were found with are plausible
+
+    def only(self, usual: bool) -> Candidates:
+        """Return those who are, or are not, plausible."""
+        chosen = self.usual == usual
+        return Candidates(self.rows, self.once[chosen], self.gaps[chosen], self.usual[chosen])
+
+
+class _Shown(NamedTuple):
+    which: Tensor  # the number of a finding; below 0, -1 - the number of a row of the table
+    people: Tensor
+    goals: Tensor  # the rows that they were moved towards
+
+
+def worst_people(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
+    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
+
+    Plausible pairs come first, and stay plausible when they are shrunk. Where the searches found too few of them,
+    plausible rows of the table whose decision differs from a plausible twin's come next (their numbers are below 0),
+    and others last.
+    """
+    domain = case.domain
+    parts = [_shrunk(case, case.near[0], found.only(usual=True))]
+    if case.population is not None and len(torch.unique(domain.key(parts[0].people))) < WORST:
+        parts += [_shrunk(case, domain, found.only(usual=False)), _real(case)]
+    which, people, goals = map(torch.cat, zip(*parts, strict=True))
+    order = case.decision.gap(*partners(case, people)[2:]).argsort(descending=True, stable=True)
+    rank = torch.where(case.plausible(people) & plausible_flips(case, people), (which < 0).long(), 2)
+    order = order[rank[order].argsort(stable=True)]
+    _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
+    order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
+    changed = (people[order] != goals[order]) & domain.free
+    return which[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
+
+
+def partners(case: AttributeCase, people: Tensor) -> Pairs:
+    """Return people and the twins that they are compared with, and the scores of both, in float64.
+
+    Where the decision differs from that of a plausible twin, the twin is a plausible one.
+    """
+    parts = [_preferred(case, judged).pairs() for judged in _judged(case, people)]
+    return Pairs(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def plausible_flips(case: AttributeCase, people: Tensor) -> Tensor:
+    """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
+    parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _judged(case, people)]
+    return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
+
+
+def _judged(case: AttributeCase, people: Tensor) -> Iterator[Judgement]:
+    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
+        yield judge(case.exact, case.domain, part, case.decision)
+
+
+def _preferred(case: AttributeCase, judged: Judgement) -> Judgement:
+    """Return a judgement without implausible twins, where the decision differs from a plausible one's."""
+    good = case.pairs.twins(judged.rows).valid & judged.valid
+    some = (judged.differs & good).any(1, keepdim=True)
+    valid = torch.where(some, good, judged.valid)
+    return replace(judged, valid=valid, apart=judged.apart & valid)
+
+
+def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Shown:
+    """Return the widest of the findings, and what becomes of them if they are shrunk within a domain."""
+    wide = found.once[found.gaps.topk(min(len(found.gaps), LOOK)).indices]
+    # Walks leave many near copies: the widest of each region of the domain is a candidate.
+    coarse = case.model.encoding.encode(found.rows[wide].long()).cpu().numpy()
+    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
+    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
+    rows = found.rows[wide].long()
+    goals = _nearest(domain, rows, case.near[1])
+    return _Shown(wide, shrink(case.exact, domain, rows, goals, case.decision), goals)
+
+
+def _real(case: AttributeCase) -> _Shown:
+    """Return the plausible rows of the table whose decision differs from a plausible twin's: the widest gaps."""
+    rows = case.data.rows[: min(NEAR, case.samples)]
+    numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
+    numbers = numbers[plausible_flips(case, rows[numbers])]
+    gaps = case.decision.gap(*partners(case, rows[numbers])[2:])
+    numbers = numbers[gaps.topk(min(len(gaps), case.shrunk)).indices]
+    return _Shown(-1 - numbers, rows[numbers], rows[numbers])
+
+
+def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
+    """Return for each row the row of the table that differs least, sensitive attributes apart: (n, d)."""
+    distance = torch.zeros(len(rows), len(table), device=rows.device)
+    for column in domain.free.nonzero()[:, 0].tolist():
+        apart = rows[:, column, None] - table[None, :, column]
+        attribute = domain.attributes[column]
+        step = apart.abs() / max(1, attribute.points - 1) if attribute.ordered else (apart != 0).float()
+        if attribute.empty is not None:  # an empty cell is as far from each number
+            lone = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
+            step = torch.where(lone, 1.0, step)
+        distance += step
+    return table[distance.argmin(1)]
+
+
+SAMPLE = 300  # findings in the table of the page
+BINS = 30  # of the histogram of gaps
+
+
+def describe(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> None:
+    """Describe everybody who was found: how badly they are treated, how different they are, the worst in words."""
+    outcomes = [outcome for outcome in inquiry.outcomes if len(outcome.findings)]
+    if not outcomes:
+        return
+    progress("Describing the findings", 0, None)
+    domain, decision = case.domain, case.decision
+    parts = [outcome.findings for outcome in outcomes]
+    found = Findings.join(parts)
+    rows = found.packed
+    method = torch.cat([torch.full((len(f),), i) for i, f in enumerate(parts)]).to(rows.device)
+    number = torch.cat([torch.arange(len(f)) for f in parts]).to(rows.device)
+    # Two methods may find the same person: once is enough.
+    _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
+    once = torch.from_numpy(np.sort(first)).to(rows.device)
+    unique = found[once]
+    scores, others = unique.scores.double(), unique.twin_scores.double()
+    gaps = decision.gap(scores, others)
+    usual = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
+    generator = torch.Generator().manual_seed(case.seed)
+    order = torch.randperm(len(once), generator=generator).to(once.device)
+    drawn = once[order]
+    inquiry.add(
+        plausible_found=None if case.population is None else int(usual.sum()),
+        severity=_severity(gaps.cpu().numpy()),
+        probability_gaps=_probability_gaps(case, scores, others),
+        direction=(*inquiry.report.direction, *_found_direction(case, unique)),
+        mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
+        regions=regions(domain, rows[once].long(), seed=case.seed),
+        coverage=_coverage(case, outcomes[0], rows[drawn[method[drawn] == 0][:LOOK]]),
+    )
+
+    def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
+        """Return people in words; `first` holds the columns that are most telling for each."""
+        columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
+        found_by = [outcome.plan.method for outcome in outcomes]
+        places = [(int(number[w]), found_by[method[w]]) if w >= 0 else (-1 - w, TABLE) for w in which.tolist()]
+        both = partners(case, people)
+        pairs = map(phrases.DescribedPair, *both)
+        usual = [_shares(case, part) for part in both[:2]]
+        lines = zip(pairs, columns, places, *usual, _plausible_twin(case, *both[:2]).tolist(), strict=True)
+        people_told = (
+            replace(
+                phrases.finding(domain, decision, pair, own, at, by, case.scale),
+                plausibility=share,
+                twin_plausibility=twin_share,
+                twin_is_plausible=fits,
+            )
+            for pair, own, (at, by), share, twin_share, fits in lines
+        )
+        return tuple(_replayed(case, one) for one in people_told)
+
+    spread = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
+    inquiry.add(
+        worst=told(*worst_people(case, Candidates(rows, once, gaps, usual))),
+        findings=told(spread, rows[spread].long(), [[] for _ in spread]),
+    )
+    if case.folder is not None:
+        keep_nearer(case.folder, inquiry.report.worst)
+
+
+def _shares(case: AttributeCase, people: Tensor) -> list[float] | list[None]:
+    """Return the plausibility of each person; None where it is not known."""
+    known = case.plausibility(people)
+    return [None] * len(people) if known is None else known.tolist()
+
+
+def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tensor:
+    """Return for each pair whether the twin is plausible: bool, (n,); all are where that is not known."""
+    if case.pairs is case.domain:
+        return torch.ones(len(people), dtype=torch.bool, device=people.device)
+    fits = [
+        (every.valid & (every.rows == twin[:, None]).all(2)).any(1)
+        for part, twin in zip(*families(case.model.encoding, case.domain, people, twins), strict=True)
+        for every in (case.pairs.twins(part),)
+    ]
+    return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
+
+
+def _replayed(case: AttributeCase, finding: Finding) -> Finding:
+    """Return a finding with the command that shows it again, where there is one."""
+    if case.folder is None or case.replay is None or finding.method == TABLE:
+        return finding
+    words = ["neuronfair", "replay", str(case.folder / finding.method), str(finding.number), *case.replay]
+    return replace(finding, replay=shlex.join(words))
+
+
+def _severity(gaps: np.ndarray[Any, Any]) -> SeverityReport:
+    median, p95, largest = (float(q) for q in np.quantile(gaps, (0.5, 0.95, 1.0)))
+    counts, edges = np.histogram(gaps, BINS, (0.0, largest or 1.0))
+    return SeverityReport(median, p95, largest, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
+
+
+def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> SeverityReport | None:
+    """Return how far the probabilities of people and their twins lie apart; None where scores are only numbers."""
+    found = chances(case.decision, case.scale, scores, others)
+    return None if found is None else _severity((found.own - found.twin).abs().cpu().numpy())
+
+
+def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:
+    """Return whom the found pairs hurt."""
+    favourable = favourable_class(case.domain, case.decision, case.model.outputs)
+    if favourable is None:
+        return ()
+    tally = DirectionTally(case.domain, favourable)
+    tally.add_pairs(Pairs(found.rows, found.twins(case.domain), found.scores, found.twin_scores), case.decision)
+    return direction(case.domain, "findings", tally.direction())
+
+
+def _coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> CoverageReport | None:
+    """Return the share of biased neurons that a finding, and that a miss, of one search activates on average.
+
+    None without misses.
+    """
+    misses = outcome.findings.misses[: len(findings)]
+    if outcome.profile is None or not isinstance(case.model, Network) or len(misses) == 0:
+        return None
+    network, profile = case.model, outcome.profile
+    shares = [float(np.mean(covered(network, case.domain, profile, rows).shares)) for rows in (findings, misses)]
+    return CoverageReport(*shares)

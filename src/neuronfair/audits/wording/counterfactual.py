@@ -1,0 +1,227 @@
+"""Counterfactual twins in words: how many get a different decision, which group loses, and through what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.audits.report.counterfactual import (
+    ASSUMED,
+    UNTESTED,
+    Assumptions,
+    CarrierReport,
+    CounterpartReport,
+    Interval,
+    Legitimate,
+    MoveReport,
+    SensitivityReport,
+)
+from neuronfair.domain.causal_graph import graph
+from neuronfair.domain.population.trees import caused
+from neuronfair.domain.table import TableDomain
+from neuronfair.formatting import listed, number, part_of, percent, plain, plural
+from neuronfair.measure.counterfactual_effect import CounterpartEffect, Move, Sensitivity
+from neuronfair.measure.mediators import Carrier
+
+TOLD, NAMED = 2, 3  # moves in a sentence; carriers in one
+ENOUGH = 0.9  # of what all carriers together carry: more names would say little more
+PLACEBOS = 20  # shuffles below which a sentence says how few there were
+
+
+def counterpart_report(
+    domain: TableDomain, rows: Tensor, effect: CounterpartEffect, confidence: float
+) -> CounterpartReport:
+    """Return what the twins of a data set's people came to, in metrics and in words."""
+    rate, placebo, change = (Interval(*one) for one in (effect.rate, effect.placebo, effect.effect))
+    claimed = effect.claimed
+    kept = [(c, a) for c, a in enumerate(domain.attributes) if c not in domain.sensitive_columns]
+    moves = sorted(effect.moves, key=lambda move: -move.people)
+    return CounterpartReport(
+        **vars(rate),
+        of=effect.of,
+        draws=effect.draws,
+        placebo=placebo,
+        effect=change,
+        claimed=claimed,
+        sentence=_sentence(domain, effect, confidence),
+        placebos=effect.placebos,
+        confidence=confidence,
+        assumptions=assumptions(domain),
+        assumed=f"{ASSUMED[assumptions(domain)]}. {UNTESTED}.",
+        lost=effect.lost,
+        gained=effect.gained,
+        moves=tuple(_moves(domain, moves, effect)),
+        hurt=_hurt(domain, moves) if claimed and effect.lost is not None else "",
+        carriers=tuple(CarrierReport(_names(domain, one), one.share) for one in effect.carriers),
+        carried=_carried(domain, effect.carriers) if claimed else "",
+        sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
+        auc=effect.auc,
+        told=_told(domain, effect.auc),
+        fixed=tuple(a.name for _, a in kept if a.fixed),
+        legitimate=tuple(
+            Legitimate(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
+        ),
+        graph=_graph(domain),
+        unmoved=_unmoved(domain),
+        without=effect.without,
+        left_out=tuple(_group(domain, codes) for codes in effect.left_out),
+    )
+
+
+def assumptions(domain: TableDomain) -> Assumptions:
+    """Return what a user declared about causes: a graph, attributes that the group does not change, or nothing."""
+    if graph(domain.attributes) is not None:
+        return "graph declared"
+    return (
+        "held fixed" if any(a.fixed for a in domain.attributes if a.name not in domain.sensitive) else "none declared"
+    )
+
+
+def _sentence(domain: TableDomain, effect: CounterpartEffect, confidence: float) -> str:
+    """Return how many twins get a different decision: as a causal statement only where causes were declared."""
+    other = "the other" if len(domain.sensitive_values) == 2 else "another"
+    few = "" if effect.placebos >= PLACEBOS else f", {plural(effect.placebos, 'shuffle')} only"
+    baseline = f"{percent(effect.placebo.rate)} with shuffled groups (permutation baseline{few})"
+    rate, people = percent(effect.rate.rate), plural(effect.of, "person", "people")
+    declared = assumptions(domain)
+    if declared == "none declared":
+        place = f"People at the same place of {other} group's distribution"
+        said = f"{place} get a different decision in {rate} of cases ({people})"
+    else:
+        by = "by the declared causal graph" if declared == "graph declared" else "with what is fixed held fixed"
+        said = f"Had they been of {other} group, {rate} of {people} would get a different decision, {by}"
+    ends = f"{percent(confidence)} CI {_points(effect.effect.low)} to {_points(effect.effect.high)}"
+    points = f"{_points(effect.effect.rate)} percentage points ({ends})"
+    if effect.claimed:
+        return f"{said}, versus {baseline}. The excess is {points}."
+    return f"{said}, not clearly more than {baseline}: no excess is claimed. It is {points}."
+
+
+def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityReport | None:
+    if found is None:
+        return None
+    classes = domain.target.classes if domain.target is not None else ()
+    outcome = str(classes[found.outcome]) if found.outcome < len(classes) else f"class {found.outcome}"
+    more, less = _group(domain, found.more), _group(domain, found.less)
+    sentence = (
+        f"At the places of {more} people get '{outcome}' {found.ratio:.2f} times as often as at those of {less}. To "
+        f"explain that away, a hidden confounder would have to make both the group and '{outcome}' at least "
+        f"{found.e_value:.1f} times as likely (E-value; {found.e_value_low:.1f} at the lower end of the CI)."
+    )
+    return SensitivityReport(more, less, outcome, found.ratio, found.e_value, found.e_value_low, sentence)
+
+
+def _graph(domain: TableDomain) -> tuple[str, ...]:
+    """Return the declared causal graph, a line for each attribute; nothing where none is declared."""
+    if graph(domain.attributes) is None:
+        return ()
+    return tuple(f"{a.name} <- {', '.join(a.causes or ())}".rstrip() for a in domain.attributes)
+
+
+def _unmoved(domain: TableDomain) -> str:
+    """Return that by the declared graph nothing that twins may change depends on the group; empty if something does."""
+    parents = graph(domain.attributes)
+    if parents is None:
+        return ""
+    moved = set(domain.sensitive_columns)
+    for column in caused(parents, domain.sensitive_columns):
+        attribute = domain.attributes[column]
+        if moved & set(parents[column]) and not (attribute.fixed or attribute.legitimate):
+            moved.add(column)
+    if len(moved) > len(domain.sensitive_columns):
+        return ""
+    by = listed([plain(name) for name in domain.sensitive])
+    empty = "so twins differ in nothing else and this test is empty."
+    return f"By the declared causal graph no attribute that twins may change depends on {by}, {empty}"
+
+
+def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterpartEffect) -> Iterator[MoveReport]:
+    shuffled = {(move.own, move.other): move for move in effect.placebo_moves}
+    for move in moves:
+        report = MoveReport(_group(domain, move.own), _group(domain, move.other), move.people, move.flips)
+        if effect.lost is not None:  # else no class is favourable
+            report = replace(report, lost=move.lost, gained=move.gained)
+            placebo = shuffled.get((move.own, move.other))
+            if placebo is not None:
+                report = replace(report, placebo_lost=placebo.lost, placebo_gained=placebo.gained)
+        yield report
+
+
+def _hurt(domain: TableDomain, moves: Sequence[Move]) -> str:
+    """Name the moves that most people, on balance, lose or gain by."""
+    clear = sorted(moves, key=lambda move: -abs(move.lost - move.gained) * move.people)[:TOLD]
+    told = [
+        f"{_group(domain, move.own)} as {_group(domain, move.other)} lose '{domain.favourable}' in "
+        f"{percent(move.lost)} of cases and gain it in {percent(move.gained)}"
+        for move in clear
+    ]
+    return f"People with {listed([plain(name) for name in domain.sensitive])} {'; '.join(told)}."
+
+
+def _carried(domain: TableDomain, carriers: Sequence[Carrier]) -> str:
+    """Name the few attributes through which most of the excess goes."""
+    most = max((one.share for one in carriers), default=0.0)
+    if most <= 0:
+        return ""
+    named = carriers[:NAMED]
+    one = next((one for one in named if one.share >= ENOUGH * most), max(named, key=lambda one: one.share))
+    if one.share <= 0:
+        return ""
+    names = listed([plain(name) for name in _names(domain, one)])
+    return f"Holding {names} fixed removes {part_of(one.share)} of the excess."
+
+
+def _told(domain: TableDomain, auc: float | None) -> str:
+    if auc is None:
+        return ""
+    by = listed([plain(name) for name in domain.sensitive])
+    return f"The model's other inputs tell {by} with an AUC of {auc:.2f} (0.5: not at all, 1: always)."
+
+
+def _differs(domain: TableDomain, rows: Tensor, column: int, left_out: Sequence[tuple[int, ...]]) -> str:
+    """Return how the groups of a data set differ in an attribute that twins keep; empty cells do not count."""
+    attribute = domain.attributes[column]
+    numbers, codes = domain.combinations.number(rows), domain.clip(rows)[:, column]
+    there = codes < attribute.points
+    known = {
+        _group(domain, values): codes[there & (numbers == i)].double()
+        for i, values in enumerate(domain.sensitive_values.tolist())
+        if tuple(values) not in left_out
+    }
+    known = {name: group for name, group in known.items() if len(group)}
+    kept = f"Twins keep {plain(attribute.name)}, which is declared as resolving (legitimate)"
+    if not known:
+        return f"{kept}."
+    if attribute.values:
+        shares = {
+            name: torch.bincount(group.long(), minlength=attribute.size) / len(group) for name, group in known.items()
+        }
+        every = torch.stack(list(shares.values()))
+        label = int((every.amax(0) - every.amin(0)).argmax())
+        figures, what = {name: float(share[label]) for name, share in shares.items()}, attribute.value(label)
+        told = [f"for {percent(figures[name])} of {name}" for name in _ends(figures)]
+        return f"{kept}: it is {what} {' and '.join(told)}."
+    figures = {name: float(attribute.low + attribute.step * group.mean()) for name, group in known.items()}
+    told = [f"{number(figures[name])} for {name}" for name in _ends(figures)]
+    return f"{kept}: on average it is {' and '.join(told)}."
+
+
+def _ends(figures: Mapping[str, float]) -> tuple[str, ...]:
+    """Return whose figure is largest and whose is smallest; one alone where all are the same group."""
+    return tuple(dict.fromkeys((max(figures, key=figures.__getitem__), min(figures, key=figures.__getitem__))))
+
+
+def _group(domain: TableDomain, codes: Sequence[int]) -> str:
+    columns = (domain.attributes[c] for c in domain.sensitive_columns)
+    return ", ".join(str(a.value(code)) for a, code in zip(columns, codes, strict=True))
+
+
+def _names(domain: TableDomain, carrier: Carrier) -> tuple[str, ...]:
+    return tuple(domain.names[column] for column in carrier.columns)
+
+
+def _points(share: float) -> str:
+    return percent(share).removesuffix(" %")

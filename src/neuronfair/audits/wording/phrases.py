@@ -1,0 +1,300 @@
+"""What an audit says in plain words: people, decisions, disadvantaged groups, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.audits.report.attribute import (
+    Cell,
+    Change,
+    Condition,
+    DirectionReport,
+    Finding,
+    SideReport,
+    SubgroupReport,
+)
+from neuronfair.audits.report.rates import RateOf
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.population.plausible import PlausibleTwins
+from neuronfair.domain.table import TableDomain
+from neuronfair.formatting import apart, exact, listed, percent, plain, plural, shift
+from neuronfair.measure.direction import Direction as Counted
+from neuronfair.measure.direction import Side as Count
+from neuronfair.measure.direction import favourable_class
+from neuronfair.measure.rate import PairRate, Rate
+from neuronfair.measure.subgroups import Cut, Subgroup
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision, Scale, chances
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.searches.counterfactuals import counterparts_of
+
+NAMED = 7  # attributes of a person that a sentence names; the others are in the row
+MOVED = 5  # attributes of a counterpart that a sentence names besides the group
+LOOK = 128  # rows from which the importance of the attributes is read
+ADULT = 40  # an age that goes no farther is the number of a bin, and no years
+
+
+def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
+    """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
+    rows = domain.clip(rows[:LOOK])
+    d = len(domain.attributes)
+    mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
+    every = torch.arange(d, device=rows.device)
+    mixed[every, :, every] = rows.roll(1, 0).T
+    parts = torch.split(torch.cat([rows, mixed.flatten(0, 1)]), ROWS_PER_PASS)
+    scores = torch.cat([network.scores(part) for part in parts])
+    own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
+    moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
+    return moved
+
+
+def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequence[str]:
+    """Return what each class that a model decides is called; nothing for a tolerance, which decides none."""
+    classes, count = domain.target.classes if domain.target is not None else (), decision.classes(outputs)
+    if len(classes) == count:
+        return classes
+    if decision.kind == "threshold":
+        return f"below {exact(decision.value)}", f"at least {exact(decision.value)}"
+    return [f"class {number}" for number in range(count)]
+
+
+def decided(domain: TableDomain, decision: Decision, scores: Tensor, others: Tensor) -> tuple[str, str]:
+    """Return the decisions for two people in words: names of classes where there are any."""
+    if decision.kind == "tolerance":
+        one, other = apart(float(scores[-1]), float(others[-1]))
+        return f"a score of {one}", f"a score of {other}"
+    names = class_names(domain, decision, len(scores))
+    return names[int(decision.chosen(scores))], names[int(decision.chosen(others))]
+
+
+def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scores, (…, outputs), of people and of their twins as one number each: (…) both.
+
+    For classes it is how far the person's class leads the twin's; else it is the score itself.
+    """
+    if decision.kind != "argmax":
+        return scores[..., -1], others[..., -1]
+    own, other = scores.argmax(-1, keepdim=True), others.argmax(-1, keepdim=True)
+    first, second = (s.gather(-1, own)[..., 0] - s.gather(-1, other)[..., 0] for s in (scores, others))
+    return first, second
+
+
+def person(domain: TableDomain, row: Mapping[str, Cell], named: Sequence[str], left: int) -> str:
+    """Return a person in words: the named attributes, and that there are `left` more."""
+    ages = (domain.attributes[domain.column(n)] for n in named if n.casefold() == "age" and not isinstance(row[n], str))
+    age = next((a.name for a in ages if not a.values and a.high >= ADULT), None)
+    others = [n for n in named if n != age]
+    parts = [f"{plain(n)} {row[n]}" for n in others]
+    if left > 0:
+        parts.append(f"{left} more attribute{'s' if left > 1 else ''}")
+    who = (
+        "a person"
+        if age is None
+        else f"a{'n' if str(row[age])[:1] == '8' or row[age] in (11, 18) else ''} {row[age]}-year-old"
+    )
+    return f"{who} with {listed(parts)}" if parts else who
+
+
+class DescribedPair(NamedTuple):
+    """A person and the twin for whom the decision flips, (d,) each, and the scores of both."""
+
+    row: Tensor
+    twin: Tensor
+    scores: Tensor
+    twin_scores: Tensor
+
+
+def changes(domain: TableDomain, row: Tensor, twin: Tensor) -> tuple[Change, ...]:
+    """Return what differs between a person and the twin."""
+    table = domain.to_table(torch.stack([row, twin]))
+    return tuple(Change(name, own, other) for name, (own, other) in table.items() if own != other)
+
+
+def instead(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -> str:
+    """Return in words who the twin is: the same person in another group, or a counterpart who differs in more.
+
+    Of a counterpart's other attributes so many are named.
+    """
+    said = {change.attribute: f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed}
+    group = f"with {listed([said.pop(name) for name in domain.sensitive if name in said])}"
+    if not said and counterparts_of(domain) is None:
+        return group
+    others = [*said.values()][:most]
+    if (left := len(said) - len(others)) > 0:
+        others.append(plural(left, "more attribute"))
+    return f"their counterpart {group} ({'also ' + listed(others) if others else 'nothing else differs'})"
+
+
+def finding(
+    domain: TableDomain,
+    decision: Decision,
+    pair: DescribedPair,
+    columns: Sequence[int],
+    number: int,
+    method: str,
+    scale: Scale = "numbers",
+) -> Finding:
+    """Return a person and the twin as values and as a sentence.
+
+    `columns` are the attributes to name, the most telling first; `scale` is what the scores are. Of several sensitive
+    attributes, those that are the same for both are named as well: the twin has them too.
+    """
+    table = domain.to_table(torch.stack([pair.row, pair.twin]))
+    row = {name: values[0] for name, values in table.items()}
+    changed = changes(domain, pair.row, pair.twin)
+    moved = {domain.column(change.attribute) for change in changed}
+    both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
+    named = sorted([*both, *[c for c in columns if bool(domain.free[c]) and c not in moved][:NAMED]])
+    one, other = decided(domain, decision, pair.scores, pair.twin_scores)
+    verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
+    who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
+    score, twin_score = lead(decision, pair.scores, pair.twin_scores)
+    likely = likelihood(domain, decision, scale, pair)
+    odds = f" (probability of '{likely[0]}' {' → '.join(shift(*likely[1:]))})" if likely is not None else ""
+    outcome, probability, twin_probability = likely or (None, None, None)
+    return Finding(
+        number=number,
+        method=method,
+        row=row,
+        changed=changed,
+        decision=one,
+        twin_decision=other,
+        score=float(score),
+        twin_score=float(twin_score),
+        gap=float(decision.gap(pair.scores, pair.twin_scores)),
+        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; "
+        f"{instead(domain, changed)}: {quote}{other}{quote}{odds}.",
+        outcome=outcome,
+        probability=probability,
+        twin_probability=twin_probability,
+    )
+
+
+def likelihood(
+    domain: TableDomain, decision: Decision, scale: Scale, pair: DescribedPair
+) -> tuple[str, float, float] | None:
+    """Return a class and how probable it is for a person and for the twin; None where scores are only numbers.
+
+    The class is the favourable one, or where that is not at stake the one decided for the person.
+    """
+    outputs = len(pair.scores)
+    found = chances(
+        decision, scale, pair.scores[None], pair.twin_scores[None], favourable_class(domain, decision, outputs)
+    )
+    if found is None:
+        return None
+    return class_names(domain, decision, outputs)[int(found.of)], float(found.own), float(found.twin)
+
+
+def condition(domain: TableDomain, cut: Cut) -> Condition:
+    """Return one condition of a subgroup: the labels, or the ends that matter."""
+    attribute = domain.attributes[cut.column]
+    codes = cut.table.nonzero()[:, 0].tolist()
+    if attribute.values or codes[0] == attribute.empty:
+        return Condition(attribute.name, values=tuple(attribute.value(code) for code in codes))
+    low, high = codes[0] > 0, codes[-1] < attribute.points - 1
+    return Condition(
+        attribute.name,
+        min=attribute.value(codes[0]) if low else None,
+        max=attribute.value(codes[-1]) if high else None,
+    )
+
+
+def _condition_text(attribute: Attribute, cut: Cut) -> str:
+    codes = cut.table.nonzero()[:, 0].tolist()
+    name = plain(attribute.name)
+    if attribute.values and not (attribute.ordered and len(codes) > 2):
+        labels = [str(attribute.value(code)) for code in codes]
+        return f"{name} {' or '.join([', '.join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)}"
+    low, high = attribute.value(codes[0]), attribute.value(codes[-1])
+    if codes[0] == codes[-1]:
+        return f"{name} {low}"
+    if codes[0] == 0:
+        return f"{name} at most {high}"
+    return f"{name} at least {low}" if codes[-1] == attribute.points - 1 else f"{name} {low} to {high}"
+
+
+def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
+    """Return a subgroup as values and as a sentence."""
+    text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
+    by = listed([plain(name) for name in domain.sensitive])
+    times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
+    flips = f"the decision flips with {by}"
+    if counterparts_of(domain) is not None:
+        flips = f"a counterpart by {by} is decided otherwise"
+    if isinstance(domain.twinning, PlausibleTwins):
+        flips = f"the decision differs from that of a plausible twin by {by}"
+    who = "Plausible people" if group.rate.population == "plausible" else "People"
+    return SubgroupReport(
+        text=text,
+        conditions=tuple(condition(domain, cut) for cut in group.conditions),
+        people=group.people,
+        findings=group.findings,
+        rate=rate_of(group.rate),
+        lift=group.lift,
+        sentence=f"{who} with {text}: {flips} for {percent(group.rate.rate)} of them{times}.",
+    )
+
+
+def pair_rate_of(pairs: PairRate) -> RateOf:
+    """Return the flip rate over plausible pairs with its interval, and who was left out, as plain values."""
+    return replace(rate_of(pairs.rate), left_out=pairs.left_out, alone=pairs.alone)
+
+
+def rate_of(rate: Rate) -> RateOf:
+    """Return a rate with its interval as plain values."""
+    return RateOf(rate.population, rate.rate, *rate.interval, rate.sampled, rate.found, rate.confidence)
+
+
+KEPT, TOLD = 20, 2  # sides in the report; sides of each kind in a sentence
+AMONG = {
+    "pairs": "of the data set, both of them plausible",
+    "table": "of the table",
+    "plausible": "of plausible people",
+    "domain": "drawn uniformly from the domain",
+    "findings": "that the searches found",
+}
+
+
+def direction(
+    domain: TableDomain,
+    population: Literal["pairs", "table", "plausible", "domain", "findings"],
+    counted: Counted | None,
+) -> tuple[DirectionReport, ...]:
+    """Return who gets the favourable decision in a population and who loses it; nothing where nobody does."""
+    if counted is None or not counted.people:
+        return ()
+    columns = [domain.attributes[c] for c in domain.sensitive_columns]
+    values = [[a.group_name(code) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
+    names = [listed([f"{plain(a.name)} {value}" for a, value in zip(columns, own, strict=True)]) for own in values]
+    said = list(zip(names, counted.sides, strict=True))
+    hoped, among = f"'{domain.favourable}'", AMONG[population]
+    if len(said) == 2:
+        sentence = _two(hoped, f"{plural(counted.people, 'pair')} {among}", said)
+    else:
+        by = listed([plain(name) for name in domain.sensitive])
+        sentence = _several(f"For {plural(counted.people, 'person', 'people')} {among}, {hoped} hangs on {by}", said)
+    sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
+    return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence),)
+
+
+def _two(hoped: str, pairs: str, sides: Sequence[tuple[str, Count]]) -> str:
+    (winner, _), (loser, side) = sorted(sides, key=lambda one: one[1].loses)
+    other = f" In {side.gets:,} it is the other way round." if side.gets else ""
+    return f"In {side.loses:,} of {pairs}, {loser} loses {hoped} where {winner} gets it.{other}"
+
+
+def _several(where: str, sides: Sequence[tuple[str, Count]]) -> str:
+    """Name those who mostly lose and those who mostly get; the clearest come first."""
+    losers = [(name, "loses", side.loses, side) for name, side in sides if side.loses > side.gets]
+    winners = [(name, "gets", side.gets, side) for name, side in sides if side.gets > side.loses]
+    told = [
+        f"{name} {verb} it for {count:,} of {side.gets + side.loses:,}"
+        for name, verb, count, side in (*losers[:TOLD], *winners[:TOLD])
+    ]
+    return f"{where}: {', '.join(told)}." if told else f"{where}, as often for as against each value."

@@ -1,0 +1,278 @@
+"""What an audit concludes: the level of each attribute and of the whole, computed here only, and its sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Level, is_constant
+from neuronfair.audits.report.index import worst_of
+from neuronfair.audits.report.rates import RateOf
+from neuronfair.audits.report.report import Report, ThresholdState, Verdict
+from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural
+
+PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
+SET_ONE = "No threshold set; set one with --fail-if 'rate > 1%'."
+# Of several attributes the first of these speaks for the model: a known dependence matters more than an unknown.
+_ORDER: tuple[Level, ...] = (
+    "above the threshold", "dependence found", "proxy evidence", "not assessable", "no dependence found"
+)  # fmt: skip
+_RECORDS = {
+    "plausible": "realistic synthetic records",
+    "domain": "synthetic records drawn uniformly from the declared input space",
+}
+
+
+def concluded(report: Report, *, thresholds_set: bool = False) -> Report:
+    """Return a report with the level and the headline of each attribute and with its verdict, all from its facts.
+
+    `thresholds_set` says that there are thresholds, which may not have been evaluated.
+    """
+    entries = tuple(
+        replace(one, level=_level(one, report), headline=_headline(one, report.data.rows)) for one in report.attributes
+    )
+    report = replace(report, attributes=entries)
+    state, said = _thresholds(report, thresholds_set)
+    level: Level = min((one.level for one in entries), key=_ORDER.index, default="not assessable")
+    if state == "failed":
+        level = "above the threshold"
+    headline, details = _sentences(report, level)
+    return replace(report, verdict=Verdict(level, headline, details, state, said))
+
+
+def _level(one: AttributeReport, report: Report) -> Level:
+    """Return what is concluded about one choice of sensitive attributes. No level but the threshold's is an alarm."""
+    if report.gate is not None and any(check.fired and check.attribute == one.name for check in report.gate.checks):
+        return "above the threshold"
+    if _unassessable(report) or not (one.rates.measured or one.searches):
+        return "not assessable"
+    if one.depends:
+        return "dependence found"
+    if one.lacks_twins and not one.has_proxy_evidence:
+        return "not assessable"
+    return "proxy evidence" if one.has_proxy_evidence else "no dependence found"
+
+
+def _unassessable(report: Report) -> str:
+    """Return why nothing can be concluded about any attribute; nothing where it can."""
+    if report.feeding is not None and report.is_misfed:
+        return f"The input encoding check failed. {report.feeding.text}"
+    if is_constant(report.attributes):
+        return "The model gave the same decision to every record, so dependence cannot be assessed."
+    if not any(one.rates.measured or one.searches for one in report.attributes):
+        return "Nothing was measured."
+    return ""
+
+
+def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, str]:
+    if report.gate is None:
+        return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", SET_ONE)
+    failed = list(dict.fromkeys(check.expression for check in report.gate.checks if check.fired))
+    total = len({check.expression for check in report.gate.checks})
+    if failed:
+        return (
+            "failed",
+            f"The threshold failed: {failed[0]}."
+            if total == 1
+            else f"{len(failed)} of {plural(total, 'threshold')} failed: {', '.join(failed)}.",
+        )
+    return "passed", "The threshold passed." if total == 1 else f"All {total} thresholds passed."
+
+
+def _sentences(report: Report, level: Level) -> tuple[str, str]:
+    """Return the headline and the details of the verdict."""
+    attributes, interrupted = report.attributes, report.reproduction.interrupted
+    last = "The audit was interrupted: this is what was measured until then." if interrupted else ""
+    why = _unassessable(report)
+    if why and not any(one.rates.measured or one.searches for one in attributes):
+        return why, last
+    worst = worst_of(attributes)
+    details = [
+        *([worst.headline] if why else []),
+        *_raw(worst),
+        *_synthetic(worst),
+        _others(attributes, worst),
+        _found(worst),
+        *_untested(attributes, worst),
+        _counterfactuals(attributes),
+        _certified(attributes),
+        _doubt(report, level),
+        last,
+    ]
+    return why or worst.headline, " ".join(filter(None, details))
+
+
+def _headline(one: AttributeReport, rows: int) -> str:
+    """Return what was found about one choice of attributes: first for the data set, then for synthetic records."""
+    by, table, pairs = _by(one), one.rates.table, one.rates.pairs
+    some_alone = pairs is not None and bool(pairs.omission)
+    if some_alone and pairs is not None and pairs.discriminated:
+        return f"Decisions depend on {by} for {percent(pairs.rate)} of people with a plausible twin ({_count(pairs)})."
+    if table is not None and table.discriminated:
+        part = "" if table.of >= rows else f" records drawn from {rows:,}"
+        but = ", but only against twins that are not plausible" if some_alone else ""
+        return f"Decisions depend on {by} for {percent(table.rate)} of people ({_count(table)}{part}){but}."
+    if one.depends:
+        known = "" if table is None else f"No decision in the data set depends on {by}"
+        if table is not None and table.of < rows:
+            known = f"No decision for {table.of:,} of {rows:,} records in the data set depends on {by}"
+        drawn = [rate for rate in one.rates.measured if rate.population in SYNTHETIC and rate.rate]
+        if not drawn:
+            records = f"a search found {plural(one.people_found, 'synthetic record')} for which it does"
+            return f"{known}; {records}." if known else f"Decisions may depend on {by}: {records}."
+        flips, does = listed([_flips(one, rate) for rate in drawn]), "do"
+        if len(drawn) == drawn[0].discriminated == 1:
+            does = "does"
+        return f"{known}; {flips} {does}." if known else f"Decisions depend on {by} for {flips}."
+    if one.is_unused:
+        return f"The model does not use {by}, so no decision depends on it directly."
+    if one.lacks_twins:
+        return f"The rules leave nobody in the data set a plausible twin, so nothing can be said about {by}."
+    if one.is_cleared:
+        return f"No decision depends on {by}: this is certified for the whole declared input space."
+    return f"No decision was found that depends on {by}."
+
+
+def _hit(one: AttributeReport) -> RateOf | None:
+    """Return the first rate of the data set that is not 0; None where no decision in it depends on the attribute."""
+    return next((rate for rate in one.data_set_rates if rate.discriminated), None)
+
+
+def _people(rate: RateOf) -> str:
+    return "people" if rate.population == "table" else POPULATIONS[rate.population]
+
+
+def _flips(one: AttributeReport, rate: RateOf) -> str:
+    """Return how many records of a synthetic population have decisions that depend on the attribute."""
+    if rate.population == "domain" and rate.part < 1:
+        if rate.part == 0 and one.proved is not None:
+            found, every = int(one.proved.proved_discriminatory.count), int(one.proved.people)
+            return f"{many(found)} of all {many(every)} records of the declared input space"
+        return f"{percent(rate.rate)} of the records of the declared input space"
+    return f"{_count(rate)} {_RECORDS.get(rate.population, POPULATIONS[rate.population])}"
+
+
+def _count(rate: RateOf) -> str:
+    return f"{rate.discriminated:,} of {rate.of:,}"
+
+
+def _raw(one: AttributeReport) -> list[str]:
+    """Return the raw flip rate of the data set, impossible twins included, where plausible pairs leave people out."""
+    pairs = one.rates.pairs
+    if pairs is None or not pairs.omission:
+        return []
+    flips, of = pairs.discriminated + pairs.left_out, pairs.of + pairs.alone
+    return [
+        f"Raw flip rate, against every other value of {_by(one)}, plausible or not: {percent(flips / of)} of people "
+        f"({flips:,} of {of:,})."
+    ]
+
+
+def _synthetic(one: AttributeReport) -> list[str]:
+    """Return the flip rates of synthetic records next to that of the data set; the upper bounds where none flips."""
+    if one.is_unused:
+        return []
+    if _hit(one):
+        synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
+        told = [f"{percent(rate.rate)} of {_who(rate)}{_interval(rate)}" for rate in synthetic]
+        return [f"Of synthetic records: {listed(told)}."] if told else []
+    told_apart = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
+    none = [rate for rate in told_apart if not rate.rate and rate.high > 0]
+    if not none:
+        return []
+    bounds = [f"{percent(rate.high)} of {_who(rate)} (none of {rate.of:,})" for rate in none]
+    return [f"Upper {percent(none[0].confidence)} confidence bound: {listed(bounds)}."]
+
+
+def _who(rate: RateOf) -> str:
+    if rate.population == "pairs":
+        return "people with a plausible twin"
+    if rate.population == "table":
+        return "records like those in the data set"
+    if rate.part < 1:
+        return "the records of the declared input space"
+    return _RECORDS.get(rate.population, POPULATIONS[rate.population])
+
+
+def _interval(rate: RateOf) -> str:
+    """Return the confidence interval of a rate; nothing where the rate is exact."""
+    if rate.low == rate.high:
+        return ""
+    return f" ({percent(rate.confidence)} confidence interval {percent(rate.low)} to {percent(rate.high)})"
+
+
+def _others(attributes: Sequence[AttributeReport], worst: AttributeReport) -> str:
+    """Return the other attributes on which decisions in the data set depend, or else those of synthetic records."""
+    rest = [one for one in attributes if one is not worst and one.depends]
+    known = [f"{_by(one)} ({percent(hit.rate)} of {_people(hit)})" for one in rest if (hit := _hit(one))]
+    drawn = [_by(one) for one in rest if not _hit(one)]
+    told = [f"Decisions also depend on {listed(known)}."] if known else []
+    return " ".join(
+        [*told, f"For synthetic records only, decisions also depend on {listed(drawn)}."] if drawn else told
+    )
+
+
+def _found(one: AttributeReport) -> str:
+    """Return what the searches of flips found, which are synthetic records."""
+    if one.search_twins != "flip":
+        return ""
+    if not one.people_found:
+        tried = sum(search.tried for search in one.searches)
+        return f"The searches tried {tried:,} synthetic records and found none." if tried else ""
+    every = ", which is plausible" if one.people_found == 1 else ", all of them plausible"
+    usual = {None: "", 0: ", none of them plausible", one.people_found: every}
+    plausible = usual.get(one.plausible_found, f", {one.plausible_found or 0:,} of them plausible")
+    return f"The searches found {plural(one.people_found, 'discriminatory input')} (synthetic){plausible}."
+
+
+def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
+    """Return of which other attributes the flip test can say nothing."""
+    unread = [one for one in attributes if len(one.sensitive) == 1 and not one.is_read]
+    unused = [_by(one) for one in unread if one.is_unused and one is not worst]
+    unmoved = [_by(one) for one in unread if not one.is_unused]
+    return [
+        *([f"The model does not use {listed(unused)}."] if unused else []),
+        *([f"No score in the data set changes with {listed(unmoved)}."] if unmoved else []),
+        *(["Without a counterfactual test nothing is known about proxies."] if _no_proxies(unread) else []),
+    ]
+
+
+def _no_proxies(unread: Sequence[AttributeReport]) -> bool:
+    return any(one.counterpart is None for one in unread)
+
+
+def _counterfactuals(attributes: Sequence[AttributeReport]) -> str:
+    """Return what the counterfactual test says: of each attribute that the model does not read, and where it claims."""
+    empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
+    claimed = [one for one in attributes if one.has_proxy_evidence]
+    largest = sorted(claimed, key=lambda one: -one.counterpart.effect.rate if one.counterpart else 0.0)[:1]
+    parts = []
+    for one in (*largest, *(one for one in empty if one not in largest)):
+        if (report := one.counterpart) is not None:
+            more = () if one.is_read else (report.hurt, report.carried)  # else the flip test leads
+            parts += [f"Counterfactual test ({_by(one)}):", report.sentence, *more]
+    closing = "This rests on causal assumptions that the data cannot test." if parts else ""
+    return " ".join(filter(None, [*parts, closing]))
+
+
+def _certified(attributes: Sequence[AttributeReport]) -> str:
+    """Return the smallest certified share of the attributes that the model reads; nothing where all is certified."""
+    tested = [one for one in attributes if not one.leads_with_counterparts]
+    proofs = [one.proved for one in tested if one.proved is not None and one.proved.method]
+    if not proofs or all(one.is_cleared for one in tested):
+        return ""
+    return min(proofs, key=lambda one: one.proved_fair.share).sentence
+
+
+def _doubt(report: Report, level: Level) -> str:
+    """Return what the input encoding check says where it does not decide the level: a doubt, or one that is trusted."""
+    feeding = report.feeding
+    if feeding is None or feeding.level in ("ok", "not assessable") or level == "not assessable":
+        return ""
+    if feeding.accuracy is None and not feeding.refused:
+        return ""
+    return f"But: {feeding.text}"
+
+
+def _by(attribute: AttributeReport) -> str:
+    return listed([plain(name) for name in attribute.sensitive])

@@ -1,0 +1,209 @@
+"""Many audits, each in its folder: done side by side, gone on with after an interruption, and told of in one index."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import chdir, closing
+from dataclasses import dataclass, field, replace
+from os.path import realpath
+from pathlib import Path
+
+from neuronfair import __version__
+from neuronfair.atomic import write_text
+from neuronfair.audits.folder import FIGURES, PAGE, check_writable, refuse_links
+from neuronfair.audits.gate.baseline import read_baseline
+from neuronfair.audits.report.index import AuditIndex, AuditLine, line_of
+from neuronfair.audits.report.report import Report, as_json
+from neuronfair.cli.audit_file import Named
+from neuronfair.cli.audit_job import Order, Outputs, carry_out
+from neuronfair.cli.options import write_file
+from neuronfair.errors import NeuronFairError, OtherRunError, RunError, internal
+from neuronfair.limits import read_text
+from neuronfair.render.page import index_page
+from neuronfair.render.terminal import make_console
+from neuronfair.scale.pool import Note, Pool, Progress
+from neuronfair.store.discard import check_discardable, discard
+from neuronfair.store.files import sha256
+
+INDEX, FIGURES_OF_ALL = "index.html", "index.json"
+DONE = "order.sha256"  # in the folder of an audit that was finished: the digests of what it was told and has found
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one audit ended."""
+
+    error: str | None = None
+    reported: bool = True  # whether it has left a report
+    interrupted: bool = False
+    internal: bool = False  # whether the error was not expected
+
+
+@dataclass(frozen=True)
+class BatchFolder:
+    """Where the file of the audits lies, and where they are to go; the same on all machines."""
+
+    folder: Path
+    out: Path
+    force: bool = False
+
+    def check(self) -> None:
+        """Refuse a folder that cannot be written, or that holds something else than audits."""
+        check_writable(self.out)
+        if self.out.exists():
+            refuse_links(self.out)
+            if any(self.out.iterdir()) and not (self.out / FIGURES_OF_ALL).is_file():
+                raise RunError(f"{self.out} exists and is not a folder of audits. Choose another --out")
+
+    def finished(self, audit: Named) -> Report | None:
+        """Return the report of an audit that was done to the end, as it is told now; else None."""
+        place = self.out / audit.name
+        try:
+            if self.force or read_text(place / DONE) != _stamp(place, audit.digest):
+                return None
+            return read_baseline(place / FIGURES)
+        except (OSError, UnicodeDecodeError, NeuronFairError):
+            return None
+
+    def discard(self, audits: Sequence[Named]) -> None:
+        """Throw away what these audits have left; nothing, if a folder is not ours or holds what one of them reads."""
+        orders, folders = [audit.order for audit in audits], [self.out / audit.name for audit in audits]
+        with chdir(self.folder):
+            named = {path for order in orders for path in (*order.reads, order.corpus, order.baseline) if path}
+            inside = [path for path in named if Path(realpath(path)).is_relative_to(realpath(self.out))]
+            for folder in folders:
+                check_discardable(folder, inside)
+            for folder in folders:
+                discard(folder)
+
+
+def _stamp(folder: Path, digest: str) -> str:
+    """Return what is in the file DONE of a finished audit; of no other, whatever was left in the folder since."""
+    return f"{digest} {sha256(folder / FIGURES)}\n"
+
+
+def audit_one(place: BatchFolder, audit: Named, note: Note) -> Ended:
+    """Do one audit; whatever is wrong with it is an answer, and no error that would end the others."""
+    note(0, 1, 0)
+    try:
+        with chdir(place.folder):
+            out = Path(os.path.relpath(place.out / audit.name))
+            digest = audit.digest  # of its files before they are read
+            outputs, command = Outputs(out, out / PAGE), shlex.join(["neuronfair", "audit", *words(audit.order, out)])
+            console = make_console(quiet=True)
+            try:
+                done = carry_out(audit.order, outputs, console, command=command)
+            except OtherRunError:
+                if not (out / DONE).is_file():
+                    raise
+                done = carry_out(audit.order, outputs, console, command=command, force=True)  # finished, so replaced
+            interrupted = done.report.reproduction.interrupted
+            if done.failure is None and not interrupted:
+                write_text(out / DONE, _stamp(out, digest))
+        return Ended(None if done.failure is None else str(done.failure), interrupted=interrupted)
+    except NeuronFairError as error:
+        return Ended(str(error), reported=False)
+    except Exception as error:  # of one model among many; the others are worth their time
+        return Ended(internal(error), reported=False, internal=True)
+    finally:
+        note(1, 1, 0)
+
+
+def words(order: Order, out: Path) -> Iterator[str]:
+    """Yield the command line that does one audit alone, in the folder of the file.
+
+    >>> shlex.join(words(Order(data="a.csv", fail_if=("rate > 1%",), quick=True, repair=False), Path("run")))
+    "a.csv --quick --no-repair --fail-if 'rate > 1%' --out run"
+    """
+    yield order.data
+    for name, usual in vars(Order()).items():
+        value, option = getattr(order, name), name.replace("_", "-")
+        if name == "data" or value == usual:
+            continue
+        if isinstance(value, bool):
+            yield f"--{option}" if value else f"--no-{option}"
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                yield from (f"--{option}", str(one))
+    yield from ("--out", str(out))
+
+
+@dataclass
+class Many:
+    """All audits of a file, and what is known of each."""
+
+    file: str
+    audits: Sequence[Named]
+    place: BatchFolder
+    lines: dict[str, AuditLine] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    internal: bool = False  # whether one of them ended in an error that nobody expected
+    begun: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        for audit in self.audits:
+            order = audit.order
+            model, sensitive = order.model or "", order.sensitive or ""
+            self.lines[audit.name] = AuditLine(audit.name, model, order.data, sensitive, "not finished")
+            with chdir(self.place.folder):
+                report = self.place.finished(audit)
+            if report is not None:
+                self._enter(audit.name, report)
+
+    @property
+    def index(self) -> AuditIndex:
+        """All lines as they are now."""
+        return AuditIndex(__version__, self.file, tuple(self.lines.values()), time.perf_counter() - self.begun)
+
+    def run(self, pool: Pool, progress: Progress, missing: Sequence[Named]) -> bool:
+        """Do the audits that are not finished; return whether Ctrl-C came. The index is written after each."""
+        if self.place.force:  # here and once: an audit that is done again after a kill goes on with what it has
+            self.place.discard(missing)
+        self.write()
+        place = replace(self.place, force=False)
+        gpus = float(any(audit.order.device.startswith("cuda") for audit in missing))
+        try:
+            with closing(_given(pool.map(audit_one, place, missing, progress=progress, gpus=gpus))) as ended:
+                for audit, one in zip(missing, ended, strict=False):
+                    self._end(audit, one)
+                    self.write()
+                    if one.interrupted:
+                        return True
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def missing(self) -> list[Named]:
+        """Return the audits that are not finished."""
+        return [audit for audit in self.audits if audit.name not in self.reports]
+
+    def write(self) -> None:
+        """Write the index, as a page and as figures."""
+        self.place.out.mkdir(parents=True, exist_ok=True)
+        write_file(self.place.out / FIGURES_OF_ALL, as_json(self.index))
+        write_file(self.place.out / INDEX, index_page(self.index))
+
+    def _end(self, audit: Named, ended: Ended) -> None:
+        line, error, report = self.lines[audit.name], ended.error, None
+        self.internal |= ended.internal
+        if ended.reported:
+            try:
+                report = read_baseline(self.place.out / audit.name / FIGURES)
+            except NeuronFairError as unread:  # another machine has another folder of that name, say
+                error = error or str(unread)
+        if error is not None:
+            self.lines[audit.name] = AuditLine(line.name, line.model, line.data, line.sensitive, "error", error)
+        if report is not None:
+            self._enter(audit.name, report)
+
+    def _enter(self, name: str, report: Report) -> None:
+        self.reports[name] = report
+        self.lines[name] = line_of(self.lines[name], report, f"{name}/{PAGE}")
+
+
+def _given(ended: Iterator[Ended]) -> Generator[Ended]:
+    """Yield what a pool yields; closing this closes that."""
+    yield from ended

@@ -1,0 +1,101 @@
+"""What every kind of input has in common: what the judge, the interpretation and the search ask of a domain."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class TwinRows(NamedTuple):
+    """The people with whom each person is compared."""
+
+    rows: Tensor  # (n, k, d)
+    valid: Tensor  # (n, k): False where no such person exists
+
+
+class Domain(Protocol):
+    """A finite set of rows of whole numbers, some columns of which are sensitive: a table or a set of pictures."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows live."""
+
+    @property
+    def compact(self) -> torch.dtype:
+        """The smallest type that holds every code."""
+
+    @property
+    def codes_per_row(self) -> int:
+        """How many codes a row has."""
+
+    @property
+    def sensitive_columns(self) -> tuple[int, ...]:
+        """The positions of the sensitive codes."""
+
+    @property
+    def sensitive_values(self) -> Tensor:
+        """All combinations of the sensitive codes: (combinations, sensitive columns)."""
+
+    @property
+    def twin_columns(self) -> tuple[int, ...]:
+        """The positions of the codes in which a twin may differ."""
+
+    @property
+    def twins_are_mutual(self) -> bool:
+        """Whether the twins of a person are one another's twins, too, so that any two of them can be compared."""
+
+    @property
+    def free(self) -> Tensor:
+        """Which codes a search may change: bool, (d,)."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many values each code may take: (d,)."""
+
+    @property
+    def points(self) -> Tensor:
+        """How many values of each code one can step to; what comes after them has no neighbours: (d,)."""
+
+    @property
+    def ordered(self) -> Tensor:
+        """Which codes have an order: bool, (d,)."""
+
+    @property
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes: rules, for instance."""
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the valid rows that stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n rows uniformly from the valid rows."""
+
+    def valid(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it exists: bool, (n,)."""
+
+    def clip(self, rows: Tensor) -> Tensor:
+        """Return the nearest valid rows."""
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` that keep the sensitive values of `rows`."""
+
+    def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
+        """Return for each code a random other value, from numbers u in [0, 1): (n, d) each."""
+
+    def twins(self, rows: Tensor) -> TwinRows:
+        """Return the people with whom each row is compared."""
+
+    def member(self, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+
+    def key(self, rows: Tensor) -> Tensor:
+        """Return one 64-bit number per row, equal for rows of one person.
+
+        It is a sum of codes times fixed numbers, modulo 2^64.
+        """

@@ -1,0 +1,348 @@
+"""Counterfactual twins: people at the same place of another group's distribution, by a model of the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.causal_graph import graph
+from neuronfair.domain.draws import Draws
+from neuronfair.domain.interface import TwinRows
+from neuronfair.domain.keys import key_coefficients
+from neuronfair.domain.population.coupling import Coupling
+from neuronfair.domain.population.latent import Latent, fit_latent
+from neuronfair.domain.population.model import PopulationLayout, TablePopulation, grown
+from neuronfair.domain.population.trees import branch_taken
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
+from neuronfair.formatting import listed
+
+AT_ONCE = 1 << 16  # counterparts that are made together: bounds the memory
+DRAWS = 32  # counterparts of one person in each other group
+
+
+@dataclass(frozen=True, eq=False)
+class Counterparts:
+    """How people of one group become people of another. The population's first columns are the sensitive ones."""
+
+    population: TablePopulation
+    kept: frozenset[int]  # columns that stay as they are
+    groups: Tensor  # (combinations,) bool: those with enough people to say what they are like
+    latent: Latent  # how ordered columns shift with the group and with one another
+    key_has_group: bool = True  # who differs in the group is another person, with other counterparts
+
+    def columns(self, domain: TableDomain) -> tuple[int, ...]:
+        """Return the positions of the attributes in which a counterpart may differ."""
+        return tuple(column for column in range(len(domain.attributes)) if column not in self.kept)
+
+    def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
+        """Return the typical counterpart of each row in every other group, and whether there is one."""
+        return self.carried(domain, rows, domain.combinations.others)
+
+    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its counterparts in their order."""
+        chosen = number.nonzero()[:, 0]
+        members = rows.clone()
+        members[chosen] = self.carried(domain, rows[chosen], number[chosen, None]).rows[:, 0]
+        return members
+
+    def drawn(self, domain: TableDomain, rows: Tensor, draws: int = DRAWS) -> Iterator[TwinRows]:
+        """Yield so many draws of each row's counterparts, as `twins` returns the typical ones.
+
+        They are the same for a person wherever and with whomever they are drawn. Many people may be the same person, so
+        draws are spread evenly: each goes on from the one before by the root of another prime for each column (a
+        Kronecker sequence), and a few of them give nearly the share of all.
+        """
+        numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
+        parts = [self._standing(domain, part) for part in torch.split(rows, _at_once(ahead))]
+        keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
+        steps = torch.tensor(_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
+        together = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few people
+        for start in range(0, draws, together):
+            times, found = range(start, min(draws, start + together)), []
+            for people in parts:
+                person = (people.codes * keys).sum(1)
+                first = numbers.uniform(0, person, len(domain.attributes), use="place")
+                u = [(first + t * steps) % 1 for t in times]
+                found.append(self._carried(domain, people.repeated(len(times)), ahead, torch.cat(u)))
+            several = _joined(found)
+            size = (len(times), len(rows), len(ahead))
+            for twins, valid in zip(several.rows.view(*size, rows.shape[1]), several.valid.view(size), strict=True):
+                yield TwinRows(twins, valid)
+
+    def carried(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
+        """Return each row in the groups that come so many combinations after its own, (k,) or (n, k): (n, k, d).
+
+        `u` are numbers in [0, 1), (n, d), that say where among people of the same value somebody stands; without them
+        a counterpart is the typical one: in the middle.
+        """
+        return _joined(
+            self._carried(
+                domain,
+                self._standing(domain, rows[part]),
+                ahead if ahead.ndim == 1 else ahead[part],
+                None if u is None else u[part],
+            )
+            for part in torch.split(torch.arange(len(rows), device=rows.device), _at_once(ahead))
+        )
+
+    def to(self, device: torch.device) -> Counterparts:
+        """Return the same on another device."""
+        population, latent = self.population.to(device), self.latent.to(device)
+        return replace(self, population=population, groups=self.groups.to(device), latent=latent)
+
+    def _carried(self, domain: TableDomain, people: _Standing, ahead: Tensor, u: Tensor | None) -> TwinRows:
+        population, combinations = self.population, domain.combinations
+        goals = combinations.ahead(people.codes, ahead)
+        known = self.groups[combinations.number(goals)] & self.groups[combinations.number(people.codes)][:, None]
+        codes = goals.flatten(0, 1)
+        whose = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
+        places = people.places.index_select(1, whose)
+        going = _Going(
+            whose=whose,
+            group=combinations.number(codes),
+            places=places,
+            scores=people.scores.index_select(1, whose),
+            states=places.new_zeros(population.groups, len(codes)),
+            u=u,
+        )
+        exists = known.flatten()
+        for column in population.order:
+            if column in self.moving:
+                change = self._shifted if column in self.latent.shifts else self._coupled
+                moved, has = change(column, people, going)
+                codes[moved, column] = has
+                places[column, moved] = population.places[column].place_of(has)
+                if column in self.latent.scales:
+                    going.scores[column, moved] = self.latent.score(column, has)
+            elif column in domain.sensitive_columns:
+                places[column] = population.places[column].place_of(codes[:, column])
+            exists = exists & population.advance(column, places, going.states)
+        return TwinRows(codes.view(goals.shape), exists.view(known.shape))
+
+    def _coupled(self, column: int, people: _Standing, going: _Going) -> tuple[Tensor, Tensor]:
+        """Return who gets another value of a column, and which: their leaves differ."""
+        new = self._cells(column, going.places, going.states)
+        own = branch_taken(people.cells[column], going.whose)
+        moved = (own != new).nonzero()[:, 0]
+        who = branch_taken(going.whose, moved)
+        had = branch_taken(people.codes[:, column], who)
+        carried = self.couplings[column].carried(
+            had, branch_taken(own, moved), branch_taken(new, moved), going.at(column, who)
+        )
+        return moved, carried
+
+    def _shifted(self, column: int, people: _Standing, going: _Going) -> tuple[Tensor, Tensor]:
+        """Return who gets another value of a column, and which: what is expected of them differs, or their leaves."""
+        shift, latent = self.latent.shifts[column], self.latent
+        mean = shift.mean(going.group, going.scores, going.places)
+        new, spread = latent.leaves(column, mean, going.places), branch_taken(shift.spread, going.group)
+        before, own = branch_taken(people.means[column], going.whose), branch_taken(people.cells[column], going.whose)
+        was = branch_taken(branch_taken(shift.spread, people.group), going.whose)
+        moved = ((own != new) | (mean != before) | (spread != was)).nonzero()[:, 0]
+        who = branch_taken(going.whose, moved)
+        had = branch_taken(people.codes[:, column], who)
+        rest = latent.within(column, had, before[moved], was[moved], going.at(column, who))
+        rest = latent.carried(column, rest, own[moved], new[moved])
+        return moved, latent.code(column, mean[moved] + spread[moved] * rest)
+
+    def _standing(self, domain: TableDomain, rows: Tensor) -> _Standing:
+        """Return what the draws of some people's counterparts have in common."""
+        people = domain.clip(rows)
+        places = torch.cat([self.population.placed(people)[0], people.new_zeros(1, len(people))])
+        states = places.new_zeros(self.population.groups, len(people))
+        scores, group = self.latent.scores(people), domain.combinations.number(people)
+        cells, means = {}, {}
+        for column in self.population.order:
+            if column in self.latent.shifts:
+                means[column] = self.latent.shifts[column].mean(group, scores, places)
+                cells[column] = self.latent.leaves(column, means[column], places)
+            elif column in self.couplings:
+                cells[column] = self._cells(column, places, states)
+            self.population.advance(column, places, states)
+        return _Standing(people, places, cells, scores, group, means)
+
+    def _cells(self, column: int, places: Tensor, states: Tensor) -> Tensor:
+        """Return which distribution of a column each row draws from: its leaf, and what the rules allow there."""
+        leaves = self.population.trees.leaves_of(column, places)
+        if column not in self.population.steps:
+            return leaves
+        sets, number = self._allowed[column]
+        return leaves * len(sets) + branch_taken(number, states[self.population.steps[column].group])
+
+    @cached_property
+    def moving(self) -> frozenset[int]:
+        """The columns that may move with the group: those that ask for one that does, or are tied to it by a rule."""
+        population, sensitive = self.population, set(self.population.domain.sensitive_columns)
+        moving, tied = set(sensitive), set()
+        for column in population.order:
+            step, shift = population.steps.get(column), self.latent.shifts.get(column)
+            asked = population.trees.asked(column)
+            if shift is not None:
+                asked = {*self.latent.trees.asked(column), *shift.asked, *(sensitive if shift.by_group else ())}
+            if column not in self.kept | moving and (asked & moving or (step and step.group in tied)):
+                moving.add(column)
+            if step and column in moving:
+                tied.add(step.group)
+        return frozenset(moving - sensitive)
+
+    @cached_property
+    def couplings(self) -> dict[int, Coupling]:
+        """The distributions of the columns that move and do not shift."""
+        return {column: self._coupling(column) for column in self.moving if column not in self.latent.shifts}
+
+    def _coupling(self, column: int) -> Coupling:
+        attribute, places = self.population.domain.attributes[column], self.population.places[column]
+        chances = self.population.trees.table(column)
+        if column in self.population.steps:
+            allowed = self._allowed[column][0][:, places.classes]
+            chances = (chances[:, None] * allowed).flatten(0, 1)
+            chances = chances / chances.sum(1, keepdim=True).clamp(min=1e-300)
+        return Coupling(places, attribute.ordered, None if attribute.empty is None else len(places) - 1, chances)
+
+    @cached_property
+    def _allowed(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """For each column that rules name, the different sets of classes that may follow, and each state's set."""
+        steps = self.population.steps
+        return {column: torch.unique(step.follow >= 0, dim=0, return_inverse=True) for column, step in steps.items()}
+
+
+class _Standing(NamedTuple):
+    """People, and where they stand in their own group."""
+
+    codes: Tensor  # (n, d), valid
+    places: Tensor  # (d + 2, n)
+    cells: dict[int, Tensor]  # of each column that may move, the distribution that theirs are drawn from: (n,)
+    scores: Tensor  # (d, n)
+    group: Tensor  # (n,) the number of the combination of sensitive values
+    means: dict[int, Tensor]  # of each column that shifts, the score that is expected of them: (n,)
+
+    def repeated(self, times: int) -> _Standing:
+        """Return all of them so many times, one after the other."""
+        cells, means = ({c: part.repeat(times) for c, part in parts.items()} for parts in (self.cells, self.means))
+        codes, group = self.codes.repeat(times, 1), self.group.repeat(times)
+        return _Standing(codes, self.places.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
+
+
+class _Going(NamedTuple):
+    """Twins on their way, whose columns are made one after the other."""
+
+    whose: Tensor  # (m,) of the people, whose twin each is
+    group: Tensor  # (m,) the number of the combination of sensitive values
+    places: Tensor  # (d + 2, m)
+    scores: Tensor  # (d, m)
+    states: Tensor
+    u: Tensor | None  # (n, d) of the people
+
+    def at(self, column: int, who: Tensor) -> Tensor | None:
+        """Return where among people of the same value some people stand; None: in the middle."""
+        return None if self.u is None else branch_taken(self.u[:, column], who)
+
+
+@lru_cache(maxsize=8)
+def _primes(count: int) -> tuple[int, ...]:
+    """Return the first primes."""
+    found: list[int] = []
+    number = 2
+    while len(found) < count:
+        if all(number % prime for prime in found if prime * prime <= number):
+            found.append(number)
+        number += 1
+    return tuple(found)
+
+
+def _at_once(ahead: Tensor) -> int:
+    return max(1, AT_ONCE // max(1, ahead.shape[-1]))
+
+
+def _joined(parts: Iterable[TwinRows]) -> TwinRows:
+    rows, valid = zip(*parts, strict=True)
+    return TwinRows(torch.cat(rows), torch.cat(valid))
+
+
+FEWEST = 30  # people of a group, to say what such people are like
+
+
+def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None = None, seed: int = 0) -> Counterparts:
+    """Return how the people of a table become people of another group.
+
+    The sensitive attributes come first, then those that stay as they are, then the others, in the order of the
+    population model or of the graph that the attributes' `causes` are. Groups of a few people are left out; refused
+    where fewer than two groups are left, or where nothing else than the group may change. `groups`, where they are
+    known, are those that are not left out.
+    """
+    kept = kept_columns(domain)
+    sensitive = domain.sensitive_columns
+    if domain.has_bands:
+        raise DomainError(f"{domain.name}: bands of a sensitive attribute are for the attribute-flip test only")
+    if len(kept) + len(sensitive) == len(domain.attributes):
+        raise DomainError(
+            f"{domain.name}: every attribute is fixed or legitimate, so a counterpart would be the same person and no "
+            "decision could differ. Leave some attributes free to move with the group"
+        )
+    people = domain.clip(rows)
+    if groups is None:
+        counts = torch.bincount(domain.combinations.number(people), minlength=len(domain.sensitive_values))
+        groups = counts >= FEWEST
+        if int(groups.sum()) < 2:
+            raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
+    first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
+    causes = graph(domain.attributes)
+    names = domain.sensitive if causes is not None else first
+    layout = PopulationLayout.of(domain, people, seed=seed, first=names, causes=causes)
+    shifted = _shifted(domain, layout, kept)
+    latent = fit_latent(layout, domain, people, groups, shifted, caused=causes is not None, seed=seed)
+    population = grown(domain, layout, sure=True, alone={*shifted, *sensitive, *kept})
+    return Counterparts(population, kept, groups, latent.to(domain.device))
+
+
+def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
+    """Return the columns that shift: ordered ones of which no rule speaks and no cell is empty."""
+    tied = {column for group in layout.tied for column in group.columns}
+    free = set(range(len(domain.attributes))) - tied - {*kept, *domain.sensitive_columns}
+    return frozenset(c for c in free if domain.attributes[c].ordered and domain.attributes[c].empty is None)
+
+
+def with_counterparts(domain: TableDomain, counterparts: Counterparts) -> TableDomain:
+    """Return a domain in which people are compared with their counterparts."""
+    return replace(domain, twinning=counterparts)
+
+
+def placebo(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
+    """Return a table whose groups are shuffled among its people, and a domain in which all of them may exist.
+
+    No rule speaks of the group there.
+    """
+    columns = list(domain.sensitive_columns)
+    free = replace(domain, rules=tuple(r for r in domain.rules if not {*r.when, *r.then} & set(domain.sensitive)))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
+    shuffled = domain.clip(rows)
+    shuffled[:, columns] = shuffled[order][:, columns]
+    return free, shuffled
+
+
+def kept_columns(domain: TableDomain) -> frozenset[int]:
+    """Return the positions of the attributes that a counterpart keeps: fixed or legitimate, and not sensitive."""
+    return frozenset(
+        column
+        for column, attribute in enumerate(domain.attributes)
+        if (attribute.fixed or attribute.legitimate) and attribute.name not in domain.sensitive
+    )
+
+
+def _too_few(domain: TableDomain, counts: Tensor) -> str:
+    sizes = sorted(((int(n), i) for i, n in enumerate(counts.tolist()) if n), reverse=True)[:4]
+    columns = [domain.attributes[c] for c in domain.sensitive_columns]
+    values = domain.sensitive_values.tolist()
+    told = [
+        f"{' '.join(str(a.value(code)) for a, code in zip(columns, values[i], strict=True))} ({n:,})" for n, i in sizes
+    ]
+    return (
+        f"counterparts need two groups of at least {FEWEST} people, to say what such people are like; by "
+        f"{listed(domain.sensitive)} the table has {listed(told) if told else 'nobody'}"
+    )

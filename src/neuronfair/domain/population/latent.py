@@ -1,0 +1,311 @@
+"""How ordered columns shift with the group and with earlier columns: a regression of scores, and trees for its rest.
+
+An ordered column is put on a scale of normal scores (its rank among all people). The score is regressed on the group
+and on earlier columns, as in an ordered probit model; the scale of what is left depends on the group. Trees then learn
+how the distribution of the residuals still depends on anything. A twin keeps the rank of the residual.
+Trees alone would miss weak dependences altogether, since a split must gain more than chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import ndtr, ndtri
+from torch import Tensor
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.population.bins import Bins, most_bins
+from neuronfair.domain.population.coupling import Coupling
+from neuronfair.domain.population.model import PopulationLayout
+from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, branch_taken, grow
+from neuronfair.domain.table import TableDomain
+
+EDGE = 1e-6  # ranks stay so far from 0 and 1: scores stay within 4.8
+FINE, FARTHEST = 128, 8  # codes of a residual in one standard deviation; how many deviations there are on either side
+ROUNDS = 8  # of regression, each with the scores that the one before expects
+APART = 1e-6  # what is expected of many lies so far beyond a cut: rounding moves nobody across
+NARROW, TAIL = 1e-3, 1e-12  # cells whose middle will do, and the smallest chance of one
+KNOTS = (-1.0, 0.0, 1.0)  # where a slope may change
+RESTS, CUTS = 16, 15  # places of the residuals, and cuts of what is expected, that a tree knows
+MAIN = 1e-3  # penalty of the slopes of other columns, per person
+PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of their bends and of what differs between the groups
+MOST_TERMS = 200  # of a regression; with more, slopes do not depend on the group
+REST = Attribute("rest", "ordinal", high=2 * FINE * FARTHEST)
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupShift:
+    """What the score of one column is on average, and how far it spreads: by the group and the earlier columns."""
+
+    level: Tensor  # (groups,)
+    slopes: Tensor  # (groups, d, terms): of the scores of ordered columns, and of what of them lies above each knot
+    labels: Mapping[int, Tensor]  # of each nominal column that it depends on, by its places
+    spread: Tensor  # (groups,)
+    cuts: Tensor  # where the expected score is cut, for the residuals' tree
+    rest: Bins  # of the residuals
+
+    def mean(self, group: Tensor, scores: Tensor, places: Tensor) -> Tensor:
+        """Return the expected score of rows: their groups (n,), scores (d, n) and places of nominal columns (d, n)."""
+        total = branch_taken(self.level, group)
+        for column in self.asked:
+            if column in self.labels:
+                total = total + branch_taken(self.labels[column], places[column])
+            else:
+                slopes = branch_taken(self.slopes[:, column], group).unbind(1)
+                total = total + slopes[0] * scores[column]
+                for knot, slope in zip(KNOTS, slopes[1:], strict=True):
+                    total = total + slope * (scores[column] - knot).clamp(min=0)
+        return total
+
+    @cached_property
+    def asked(self) -> tuple[int, ...]:
+        """The columns that it depends on, besides the group."""
+        return (*(self.slopes != 0).any(0).any(1).nonzero()[:, 0].tolist(), *self.labels)
+
+    @property
+    def by_group(self) -> bool:
+        """Whether it depends on the group itself."""
+        parts = (self.level, self.slopes, self.spread)
+        return any(bool((part != part[:1]).any()) for part in parts)
+
+    def to(self, device: torch.device) -> GroupShift:
+        """Return the same on another device."""
+        labels = {column: table.to(device) for column, table in self.labels.items()}
+        level, slopes, spread, cuts = (p.to(device) for p in (self.level, self.slopes, self.spread, self.cuts))
+        return GroupShift(level, slopes, labels, spread, cuts, self.rest.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """The scale of each ordered column, and how some of these columns shift."""
+
+    scales: Mapping[int, Coupling]  # of each ordered column: the distribution of all people, alone
+    shifts: Mapping[int, GroupShift]
+    trees: ChanceForest  # of residuals; of a column that has no shift a root
+
+    def scores(self, codes: Tensor) -> Tensor:
+        """Return the score in the middle of each code: (d, n), 0 where a column has no order."""
+        found = torch.zeros(codes.shape[1], len(codes), dtype=torch.float64, device=codes.device)
+        for column in self.scales:
+            found[column] = self.score(column, codes[:, column])
+        return found
+
+    def score(self, column: int, codes: Tensor, at: float = 0.5) -> Tensor:
+        """Return the score of codes, so far from the begin of their cells to the end."""
+        score: Tensor = torch.special.ndtri(self.scales[column].rank(codes, at).clamp(EDGE, 1 - EDGE))
+        return score
+
+    def within(self, column: int, codes: Tensor, mean: Tensor, spread: Tensor, u: Tensor | None) -> Tensor:
+        """Return the residuals of codes, drawn where they may lie by what is expected: in standard deviations."""
+        low, high = (torch.special.ndtr((self.score(column, codes, at) - mean) / spread) for at in (0.0, 1.0))
+        at = 0.5 if u is None else u
+        rest: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(TAIL, 1 - TAIL))
+        return rest
+
+    def leaves(self, column: int, mean: Tensor, places: Tensor) -> Tensor:
+        """Return the leaves of a column's residuals; `places` are (d + 2, n), the last of them for what is expected."""
+        places[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
+        return self.trees.leaves_of(column, places)
+
+    def carried(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
+        """Return the residuals that keep their rank in another leaf."""
+        code = ((had + FARTHEST) * FINE).clamp(0, REST.points - 1)
+        whole = code.long()
+        coupled = self._couplings[column].carried(whole, own, new, code - whole)
+        return torch.where(own == new, had, (coupled + 0.5) / FINE - FARTHEST)
+
+    def code(self, column: int, scores: Tensor) -> Tensor:
+        """Return the codes at some scores."""
+        return self.scales[column].code(torch.special.ndtr(scores))
+
+    @cached_property
+    def _couplings(self) -> dict[int, Coupling]:
+        return {c: Coupling(shift.rest, True, None, self.trees.table(c)) for c, shift in self.shifts.items()}
+
+    def to(self, device: torch.device) -> Latent:
+        """Return the same on another device."""
+        scales = {
+            c: replace(one, places=one.places.to(device), chances=one.chances.to(device))
+            for c, one in self.scales.items()
+        }
+        return Latent(scales, {c: one.to(device) for c, one in self.shifts.items()}, self.trees.to(device))
+
+
+def scale(places: Bins, seen: Numbers) -> Coupling:
+    """Return the distribution of an ordered column among all people, from their places."""
+    counts = torch.from_numpy(np.bincount(seen, minlength=len(places)).astype(np.float64))
+    return Coupling(places, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
+
+
+class Regression:
+    """The scores of a column, regressed on the group and on earlier columns."""
+
+    def __init__(self, group: Numbers, scores: Floats, places: Numbers, earlier: Mapping[int, int]) -> None:
+        """Take the people's groups (n,), -1 for none that is known, their scores and places (n, d), and what is asked.
+
+        `earlier` are the columns that the score may depend on: how many places a nominal one has, 0 an ordered one.
+        """
+        self.known, self.columns = np.flatnonzero(group >= 0), scores.shape[1]
+        self.earlier, self.group, self.groups = dict(earlier), group[self.known], int(group.max()) + 1
+        self.ordered = [c for c, count in earlier.items() if not count]
+        side = np.eye(self.groups)[self.group]
+        own = scores[self.known][:, self.ordered]
+        bent = np.concatenate([own, *(np.maximum(own - knot, 0) for knot in KNOTS)], 1)
+        many = self.groups * (1 + own.shape[1]) + bent.shape[1] + sum(earlier.values())
+        self.by_group = self.groups > 1 and many <= MOST_TERMS
+        terms = [side, bent]
+        if self.by_group:
+            terms += [own * (side[:, [g]] - side[:, g].mean()) for g in range(self.groups)]
+        terms += [np.eye(count)[places[self.known, c]] for c, count in earlier.items() if count]
+        self.terms = np.concatenate(terms, 1)
+        centred = self.terms - side @ (side.T @ self.terms / side.sum(0)[:, None])  # within the groups
+        weight, at = np.maximum(centred.var(0), 1e-4), np.arange(self.terms.shape[1])
+        main = (at < self.groups + len(self.ordered)) | (at >= len(at) - sum(earlier.values()))
+        # The group's own share is not penalised, other main terms hardly, bends and slopes by group as predicts best.
+        self.main, self.fine = np.where(main & (at >= self.groups), weight, 0.0), np.where(main, 0.0, weight)
+        self.gram = self.terms.T @ self.terms
+
+    def penalised(self, target: Floats) -> Floats:
+        """Return the Gram matrix with the penalty that predicts a target best (generalised cross-validation)."""
+        n, right = len(self.known), self.terms.T @ target
+        found: Floats = self.gram
+        best = np.inf
+        for penalty in PENALTIES:
+            gram = self.gram + n * np.diag(MAIN * self.main + penalty * self.fine + 1e-9)
+            solved = np.linalg.solve(gram, np.column_stack([right, self.gram]))
+            error = ((target - self.terms @ solved[:, 0]) ** 2).mean() / (
+                1 - min(0.9, np.trace(solved[:, 1:]) / n)
+            ) ** 2
+            if error < best:
+                found, best = gram, error
+        return found
+
+    def shift(self, coefficients: Floats, spreads: Floats, key: Numbers, cuts: Floats, rest: Bins) -> GroupShift:
+        """Return what the coefficients say for combinations of sensitive values, whose groups these are; -1: none."""
+        wide = len(self.ordered)
+        sizes = [self.groups, (1 + len(KNOTS)) * wide, wide * self.groups * self.by_group]
+        level, bent, by_group, labels = np.split(coefficients, np.cumsum(sizes))
+        slopes = np.zeros((self.groups, self.columns, 1 + len(KNOTS)))
+        slopes[:, self.ordered] = bent.reshape(1 + len(KNOTS), wide).T
+        if self.by_group:
+            every = by_group.reshape(self.groups, wide)
+            share = np.bincount(self.group, minlength=self.groups) / len(self.group)
+            slopes[:, self.ordered, 0] += every - share @ every
+        nominal = {c: size for c, size in self.earlier.items() if size}
+        tables = np.split(labels, np.cumsum(list(nominal.values())))
+        key = np.maximum(key, 0)
+        return GroupShift(
+            torch.from_numpy(level[key]),
+            torch.from_numpy(slopes[key]),
+            {c: torch.from_numpy(table.copy()) for c, table in zip(nominal, tables, strict=False)},
+            torch.from_numpy(spreads[key]),
+            torch.from_numpy(cuts),
+            rest,
+        )
+
+
+def fit_shift(
+    regression: Regression, edges: tuple[Floats, Floats], rng: np.random.Generator
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return coefficients, the spread of each group, and means and residuals of those whose group is known.
+
+    `edges` are the scores between which each person's lies. What it is there is what the regression before expects (the
+    EM algorithm): the middle of a wide cell would tell too little of what a score depends on.
+    """
+    low, high = (edge[regression.known] for edge in edges)
+    mean, spread, gram = np.zeros(len(low)), np.ones(len(low)), np.zeros(0)
+    size = np.bincount(regression.group, minlength=regression.groups)
+    for _ in range(ROUNDS):
+        middle, variance = _truncated((low - mean) / spread, (high - mean) / spread)
+        score = mean + spread * middle
+        gram = gram if gram.size else regression.penalised(score)
+        coefficients = np.linalg.solve(gram, regression.terms.T @ score).astype(np.float64)
+        mean = regression.terms @ coefficients
+        squares = (score - mean) ** 2 + variance * spread**2
+        spreads: Floats = np.sqrt(np.maximum(np.bincount(regression.group, squares, regression.groups) / size, 1e-4))
+        spread = spreads[regression.group]
+    below, above = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
+    rest: Floats = ndtri(np.clip(below + rng.random(len(low)) * (above - below), TAIL, 1 - TAIL))
+    return coefficients, spreads, mean, rest
+
+
+def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return mean and variance of a standard normal number that lies between two others."""
+    mass = ndtr(high) - ndtr(low)
+    wide = (high - low > NARROW) & (mass > TAIL)
+    mass = np.where(wide, mass, 1.0)
+    at_low, at_high = (np.exp(-(edge**2) / 2) / np.sqrt(2 * np.pi) for edge in (low, high))
+    mean = (at_low - at_high) / mass
+    variance = 1 + (low * at_low - high * at_high) / mass - mean**2
+    return np.where(wide, mean, (low + high) / 2), np.where(wide, np.clip(variance, 0, 1), 0.0)
+
+
+def rest_tree(
+    rest: Floats, expected: Numbers, places: Numbers, asked: Sequence[SplitOrder], sample: Numbers
+) -> tuple[Bins, ChanceTree]:
+    """Return the places of residuals, and a tree of what they still depend on: columns, or what is expected."""
+    codes = np.clip((rest + FARTHEST) * FINE, 0, REST.points - 1).astype(np.int64)
+    found = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
+    target, d = found.place_of(torch.from_numpy(codes)).numpy(), places.shape[1]
+    asked = [*asked, SplitOrder(d + 1, np.arange(CUTS + 1, dtype=np.float64))]
+    own = TreeTarget(d, len(found), ordered=True)
+    return found, grow(np.column_stack([places, target, expected]), own, asked, sample, sure=True)
+
+
+def fit_latent(
+    layout: PopulationLayout,
+    domain: TableDomain,
+    people: Tensor,
+    known: Tensor,
+    shifted: Collection[int],
+    *,
+    caused: bool,
+    seed: int,
+) -> Latent:
+    """Return how some columns of a layout's people shift.
+
+    `known` are the groups with enough people, (combinations,). `caused`: a column depends on no group unless the
+    declared graph says so.
+    """
+    rng = np.random.default_rng([seed, *b"latent"])  # a table that was made with the same seed has other numbers
+    ordered = [c for c, a in enumerate(domain.attributes) if a.ordered and a.empty is None]
+    scales = {c: scale(layout.columns[c], layout.places[:, c]) for c in ordered}
+    plain = Latent(scales, {}, ChanceForest.of([_root(places) for places in layout.columns]))
+    codes, scores = people.cpu(), plain.scores(people.cpu()).numpy().T
+    number = domain.combinations.number(people).cpu().numpy()
+    shifts, trees = dict[int, GroupShift](), [_root(places) for places in layout.columns]
+    for column in (c for c in layout.after if c in shifted):
+        earlier = [int(c) for c in layout.after[column]]
+        key = _groups(domain, known, earlier if caused else domain.sensitive_columns)
+        asked = {c: 0 if c in scales else len(layout.columns[c]) for c in earlier if c not in domain.sensitive_columns}
+        regression = Regression(key[number], scores, layout.places, asked)
+        edges = [plain.score(column, codes[:, column], at).numpy() for at in (0.0, 1.0)]
+        coefficients, spreads, mean, rest = fit_shift(regression, (edges[0], edges[1]), rng)
+        cuts = np.quantile(mean, np.arange(1, CUTS + 1) / (CUTS + 1)) - APART
+        at, own = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.places[regression.known]
+        expected = np.searchsorted(cuts, mean, side="right")
+        places, trees[column] = rest_tree(rest, expected, own, layout.questions(domain, column), at)
+        shifts[column] = regression.shift(coefficients, spreads, key, cuts, places)
+    return Latent(scales, shifts, ChanceForest.of(trees))
+
+
+def _root(places: Bins) -> ChanceTree:
+    return ChanceTree(np.array([-1]), (np.zeros(0, dtype=np.int64),), np.full((1, len(places)), 1 / len(places)))
+
+
+def _groups(domain: TableDomain, known: Tensor, asked: Collection[int]) -> Numbers:
+    """Return which group each combination of sensitive values is, if only some columns count; -1 if it is not known."""
+    there = [i for i, column in enumerate(domain.sensitive_columns) if column in asked]
+    values, large = domain.sensitive_values[:, there].cpu().numpy(), known.cpu().numpy()
+    _, key = np.unique(values, axis=0, return_inverse=True)
+    found = np.full(len(values), -1)
+    _, found[large] = np.unique(key.ravel()[large], return_inverse=True)
+    return found

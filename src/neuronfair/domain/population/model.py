@@ -1,0 +1,416 @@
+"""A model of the people of a data set: draws realistic records and says how likely each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neuronfair.domain.population.bins import Bins, most_bins
+from neuronfair.domain.population.trees import (
+    ChanceForest,
+    SplitOrder,
+    TreeTarget,
+    branch_taken,
+    caused,
+    drawn_after,
+    grow,
+    questions,
+)
+from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup
+from neuronfair.domain.rules import steps as steps_of
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import read_table
+from neuronfair.domain.tables.files import Sheet, read_sheet
+from neuronfair.errors import DataError, DomainError, one_line
+
+FOLDS = 5  # parts of the table, each of which is scored by a model of the others
+SCORED = 2_000  # people whose scores are enough: the hundredth of them is then known to a fifth of a percent
+CELLS = 400_000  # of the people that trees are grown with, in all columns together
+LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
+AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
+EQUAL = 0.1  # nats: people whose likelihoods differ by less are equally usual
+
+
+class PopulationModel(Protocol):
+    """What is asked of a population: the fitted one, or one of the user's own."""
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the people who stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n people, with a generator on the CPU; all of them are valid."""
+
+    def log_likelihood(self, rows: Tensor) -> Tensor:
+        """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
+
+    def plausibility(self, rows: Tensor) -> Tensor:
+        """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,)."""
+
+
+@dataclass(frozen=True)
+class TablePopulation:
+    """A population fitted to the rows of a table, drawn column by column.
+
+    Each column depends on earlier ones through a small classification tree over its places. Values that no valid row
+    goes on from get no chance, and the others share it: every row that is drawn is valid, and every valid row has a
+    positive chance.
+    """
+
+    domain: TableDomain
+    order: tuple[int, ...]  # the columns as they are drawn
+    places: tuple[Bins, ...]  # per column
+    trees: ChanceForest
+    usual: Tensor  # sorted log-likelihoods of real people, by models that have not seen them
+    tied: tuple[RuleGroup, ...]  # the columns that rules tie together
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return len(self.places)
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the people who stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+        return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
+
+    def _rows_at(self, u: Tensor) -> Tensor:
+        rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
+        places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self.groups, len(u))
+        for column in self.order:
+            chances = self._chances(column, places, states)
+            ends = chances.cumsum(1)
+            at = u[:, column, None] * ends[:, -1:]
+            # Rounding may reach the end; then it is the last place that has a chance.
+            last = (ends < ends[:, -1:]).sum(1, keepdim=True)
+            place = torch.minimum(torch.searchsorted(ends, at, right=True), last)
+            chance = chances.gather(1, place)
+            share = (at - ends.gather(1, place) + chance) / chance
+            places[column] = place[:, 0]
+            rows[:, column] = self.places[column].code_at(place[:, 0], share[:, 0].clamp(0, 1))
+            self.advance(column, places, states)
+        return rows
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n people, with a generator on the CPU; all of them are valid."""
+        u = torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator)
+        return self.rows_at(u.to(self.domain.device))
+
+    def log_likelihood(self, rows: Tensor) -> Tensor:
+        """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
+        places, within = self.placed(rows)
+        leaves = self.trees.leaves(places)
+        total = self.trees.log_chances(leaves, places).sum(0) + within
+        states = rows.new_zeros(self.groups, len(rows))
+        valid = ((rows >= 0) & (rows < self.domain.sizes)).all(1)
+        for column, step in self.steps.items():
+            mass = branch_taken(self._class_mass[column], leaves[column])
+            total -= (mass * step.allowed(states[step.group])).sum(1).log()
+            valid &= self.advance(column, places, states)
+        return total.masked_fill(~valid, -torch.inf)
+
+    def plausibility(self, rows: Tensor) -> Tensor:
+        """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,).
+
+        Those who are as usual count half, so that it is uniform for a real person whom the model has not seen.
+        """
+        score = self.log_likelihood(rows)
+        less = torch.searchsorted(self.usual, score - EQUAL)
+        more = torch.searchsorted(self.usual, score + EQUAL, right=True)
+        return (less + more).double() / (2 * len(self.usual))
+
+    def conditional(self, column: int, rows: Tensor) -> Tensor:
+        """Return the chances of a column's places, given the columns that come earlier in `order`: (n, places)."""
+        places, _ = self.placed(rows)
+        states = rows.new_zeros(self.groups, len(rows))
+        for earlier in self.order[: self.order.index(column)]:
+            self.advance(earlier, places, states)
+        chances = self._chances(column, places, states)
+        return chances / chances.sum(1, keepdim=True)
+
+    def to(self, device: str | torch.device) -> TablePopulation:
+        """Return this population with its tables on another device."""
+        places = tuple(p.to(device) for p in self.places)
+        return replace(
+            self, domain=self.domain.to(device), places=places, trees=self.trees.to(device), usual=self.usual.to(device)
+        )
+
+    def placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the place of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
+        codes = torch.minimum(rows.clamp(min=0), self.domain.sizes - 1)
+        places = codes.new_zeros(len(self.places) + 1, len(rows))
+        within = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for i, column in enumerate(self.places):
+            runs = column.runs_of(codes[:, i])
+            places[i] = branch_taken(column.place, runs)
+            within += branch_taken(column.chance, runs)
+        return places, within
+
+    def _chances(self, column: int, places: Tensor, states: Tensor) -> Tensor:
+        """Return the chances of a column's places, 0 where no valid row goes on: (n, places), not yet adding to 1."""
+        chances = self.trees.chances_of(column, places)
+        if column in self.steps:
+            step = self.steps[column]
+            chances = chances * step.allowed(states[step.group])[:, self.places[column].classes]
+        return chances
+
+    def advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
+        """Go on to the states that a column's places lead to; return for each row whether there is one."""
+        if column not in self.steps:
+            return True
+        step = self.steps[column]
+        state = step.follow[states[step.group], branch_taken(self.places[column].classes, places[column])]
+        states[step.group] = state.clamp(min=0)
+        return state >= 0
+
+    @cached_property
+    def groups(self) -> int:
+        """How many groups of columns rules tie together."""
+        return 1 + max((step.group for step in self.steps.values()), default=-1)
+
+    @cached_property
+    def steps(self) -> dict[int, CompletionStep]:
+        """What may follow under the rules, for each column that they name."""
+        return steps_of(self.tied, self.order, self.domain.device)
+
+    @cached_property
+    def _class_mass(self) -> dict[int, Tensor]:
+        """For each column that rules name, the chance of each class in each node: (nodes, classes)."""
+        masses = {}
+        for column, step in self.steps.items():
+            table = self.trees.table(column)
+            mass = table.new_zeros(len(table), step.follow.shape[1])
+            masses[column] = mass.index_add_(1, self.places[column].classes, table)
+        return masses
+
+
+def fit_population(
+    domain: TableDomain,
+    rows: Tensor,
+    *,
+    seed: int = 0,
+    first: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> TablePopulation:
+    """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
+
+    The columns named `first` are drawn first, in this order, so that all others may depend on them. `progress` is
+    called with the number of columns fitted so far, and of all: the model is fitted several times.
+    """
+    if len(rows) == 0:
+        raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
+    people = domain.clip(rows)
+    parts = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed)).to(rows.device) % FOLDS
+    folds = min(FOLDS, len(people), math.ceil(FOLDS * SCORED / len(people)))
+    width = len(domain.attributes)
+
+    def fit(some: Tensor, number: int) -> TablePopulation:
+        def note(done: int) -> None:
+            if progress:
+                progress(number * width + done, (folds + 1) * width)
+
+        return fit_people(domain, some, seed=seed, first=first, progress=note)
+
+    scores = []
+    for fold in range(folds):
+        others = fit(people[parts != fold] if len(people) > 1 else people, fold)
+        scores.append(others.log_likelihood(people[parts == fold]))
+    return replace(fit(people, folds), usual=torch.cat(scores).sort().values)
+
+
+def fit_people(
+    domain: TableDomain,
+    people: Tensor,
+    *,
+    seed: int = 0,
+    first: Sequence[str] = (),
+    causes: Mapping[int, Sequence[int]] | None = None,
+    sure: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> TablePopulation:
+    """Return a model of valid people that does not know yet how usual they are: it has no plausibility.
+
+    `causes` are the only columns that each column may depend on; without them all that are drawn earlier are. If
+    `sure`, a column depends on another only where that is hardly chance, even if a guess would predict better.
+    `progress` is called with the number of columns fitted so far.
+    """
+    layout = PopulationLayout.of(domain, people, seed=seed, first=first, causes=causes)
+    return grown(domain, layout, sure=sure, progress=progress)
+
+
+@dataclass(frozen=True)
+class PopulationLayout:
+    """People in places, and which earlier columns each column may depend on: what trees are grown from."""
+
+    columns: tuple[Bins, ...]
+    places: npt.NDArray[np.int64]  # (n, d)
+    sample: npt.NDArray[np.int64]  # of the people: those whom trees are grown with
+    after: Mapping[int, npt.NDArray[np.int64]]  # in the order in which columns are drawn
+    tied: tuple[RuleGroup, ...]
+
+    @classmethod
+    def of(
+        cls,
+        domain: TableDomain,
+        people: Tensor,
+        *,
+        seed: int = 0,
+        first: Sequence[str] = (),
+        causes: Mapping[int, Sequence[int]] | None = None,
+    ) -> PopulationLayout:
+        """Return the layout of valid people; `first` and `causes` are those of `fit_people`."""
+        rows = people.cpu().numpy()
+        tied = RuleBook(domain.attributes, domain.rules).tied
+        classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
+        most = most_bins(len(rows))
+        columns = tuple(Bins.of(a, rows[:, i], classes.get(i), most) for i, a in enumerate(domain.attributes))
+        places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
+        sizes = [len(p) for p in columns]
+        most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
+        sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
+        leading = [domain.column(name) for name in first]
+        ordered = [a.ordered for a in domain.attributes]
+        after = drawn_after(places[sample], sizes, ordered, leading) if causes is None else caused(causes, leading)
+        return cls(columns, places, sample, after, tied)
+
+    def questions(self, domain: TableDomain, column: int) -> list[SplitOrder]:
+        """Return in which orders the places of the columns that a column may depend on can be cut in two."""
+        sizes = [len(places) for places in self.columns]
+        kinds = [(int(c), domain.attributes[c].ordered) for c in self.after[column]]
+        return [q for c, ordered in kinds for q in questions(self.places, sizes, c, column, ordered)]
+
+
+def grown(
+    domain: TableDomain,
+    layout: PopulationLayout,
+    *,
+    sure: bool = False,
+    alone: Collection[int] = (),
+    progress: Callable[[int], None] | None = None,
+) -> TablePopulation:
+    """Return the model of a layout's people. The columns `alone` depend on no other: nobody asks what they are like."""
+    trees = {}
+    for column in layout.after:
+        asked = [] if column in alone else layout.questions(domain, column)
+        target = TreeTarget(column, len(layout.columns[column]), domain.attributes[column].ordered)
+        trees[column] = grow(layout.places, target, asked, layout.sample, sure=sure)
+        if progress:
+            progress(len(trees))
+    joined = ChanceForest.of([trees[column] for column in range(len(layout.columns))])
+    usual = torch.zeros(1, dtype=torch.float64)
+    model = TablePopulation(domain.to("cpu"), tuple(layout.after), layout.columns, joined, usual, layout.tied)
+    return replace(model.to(domain.device), domain=domain)
+
+
+COMPARED = 5_000  # people of each kind whom the classifier sees
+POPULATION_QUALITY_FOLDS = 3
+
+
+@dataclass(frozen=True)
+class PopulationQuality:
+    """What a population fitted to 70 % of the people makes of the other 30 %."""
+
+    log_likelihood: float  # of one of them, on average, in nats
+    auc: float  # how well boosted trees tell them from drawn people: 0.5 is not at all, 1 is always
+
+
+def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> PopulationQuality | None:
+    """Return how well a population of these people would describe others like them; None for fewer than ten."""
+    if len(rows) < 10:
+        return None
+    people = domain.clip(rows)
+    order = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed)).to(people.device)
+    cut = len(people) * 7 // 10
+    model, held = fit_people(domain, people[order[:cut]], seed=seed), people[order[cut:]]
+    drawn = model.sample(min(len(held), COMPARED), torch.Generator().manual_seed(seed + 1))
+    return PopulationQuality(float(model.log_likelihood(held).mean()), told_apart(domain, held, drawn))
+
+
+def told_apart(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
+    """Return the AUC of boosted trees that tell real people from drawn ones: 0.5 is not at all, 1 is always.
+
+    Everybody is judged by trees that have not seen them.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    n = min(len(real), len(drawn), COMPARED)
+    rows = torch.cat([real[:n], drawn[:n]]).cpu().numpy().astype(np.float64)
+    kind = np.repeat([1, 0], n)
+    nominal = [i for i, a in enumerate(domain.attributes) if not a.ordered and a.size <= 255]
+    trees = HistGradientBoostingClassifier(
+        max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0
+    )
+    folds = StratifiedKFold(POPULATION_QUALITY_FOLDS, shuffle=True, random_state=0)
+    return float(roc_auc_score(kind, cross_val_predict(trees, rows, kind, cv=folds, method="predict_proba")[:, 1]))
+
+
+PEOPLE = 50_000  # that a sampler is asked for
+
+
+@dataclass(frozen=True)
+class OwnPopulation:
+    """People whom the user's own sampler has drawn; how usual anybody is says a model that is fitted to them."""
+
+    rows: Tensor
+    model: PopulationModel
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return 1
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the people who stand at random places u: numbers in [0, 1), (n, 1)."""
+        return self.rows[(u[:, 0] * len(self.rows)).long()]
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n of these people, with a generator on the CPU; one may be drawn twice."""
+        return self.rows_at(torch.rand(n, 1, dtype=torch.float64, generator=generator).to(self.rows.device))
+
+    def log_likelihood(self, rows: Tensor) -> Tensor:
+        """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
+        return self.model.log_likelihood(rows)
+
+    def plausibility(self, rows: Tensor) -> Tensor:
+        """Return for each row the share of these people who are less usual: float64 in [0, 1], (n,)."""
+        return self.model.plausibility(rows)
+
+
+def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
+    """Return the valid people of a table, or of a function that draws so many as it is told: (n, d).
+
+    A table is a file, a DataFrame, or a mapping of columns, with the columns of the domain.
+    """
+    if callable(given):
+        try:
+            given = given(PEOPLE)
+        except Exception as error:  # whatever a user's function raises
+            raise DataError(
+                f"population: the sampler failed when asked for {PEOPLE:,} people: {one_line(error)}"
+            ) from None
+    sheet = read_sheet(given)
+    if not isinstance(given, (str, Path, Sheet)):  # so that an error is not taken for one of the table
+        sheet = replace(sheet, path=Path("population"))
+    rows = read_table(sheet, replace(domain, target=None, favourable=None)).rows
+    rows = rows[domain.valid(rows)]
+    if len(rows) == 0:
+        raise DataError(f"population: expected people who keep the rules of {domain.name}, got none. Correct the table")
+    return rows
+
+
+def own_population(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> OwnPopulation:
+    """Return the population that these people are."""
+    return OwnPopulation(rows, fit_population(domain, rows, seed=seed))

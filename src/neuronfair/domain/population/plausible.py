@@ -1,0 +1,204 @@
+"""Plausible records and plausible twins: domains without the people whom nobody will ever meet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.interface import TwinRows
+from neuronfair.domain.population.model import PopulationModel, TablePopulation
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import FLIPS
+from neuronfair.errors import NeuronFairError
+
+PLAUSIBLE = 0.01  # whoever is not less usual than 99 of 100 real people is called plausible
+FITS = 0.02  # a twin's sensitive values must be this share as likely, given its other values, as they are overall
+LOOKED_AT = 200_000  # records from which it is read how likely sensitive values are overall, at most
+TRIES = 4  # people drawn for one row, of whom the first plausible one is taken
+FEWEST = 5  # plausible rows of the table that a search can start from
+AT_ONCE = 1 << 20  # cells of rows whose plausibility is asked for at a time: memory stays flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plausible(TableDomain):
+    """The people of a domain who are plausible: a share of `least` of real people, or more, is less usual than they.
+
+    For a search nobody else exists: a move that leads out is not taken, or only as far as it stays inside, and random
+    rows are people of the population. Twins need not be plausible, and `clip` and `count` are the whole domain's.
+    """
+
+    population: PopulationModel = field(compare=False, repr=False)
+    least: float
+    people: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
+
+    @property
+    def restricted(self) -> bool:
+        """Whether rows must keep more than the bounds of their codes: they must."""
+        return True
+
+    def to(self, device: str | torch.device) -> Plausible:
+        """Return this domain, its population and its people on another device."""
+        population, device = _moved(self.population, device), torch.device(device)
+        twinning, people = self.twinning.to(device), self.people.to(device)
+        return replace(self, device=device, twinning=twinning, population=population, people=people)
+
+    def valid(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it exists and is plausible: bool, (n,)."""
+        good = super().valid(rows)
+        chosen = good.nonzero()[:, 0]
+        for part in torch.split(chosen, max(1, AT_ONCE // rows.shape[1])):
+            good[part] = self.population.plausibility(rows[part]) >= self.least
+        return good
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`, as far as these are plausible.
+
+        Where they are not, the attributes are changed one after the other, and those that lead out keep their value.
+        """
+        goals = super().move(rows, codes)
+        good = self.valid(goals)
+        moved = torch.where(good[:, None], goals, rows)
+        left = (~good).nonzero()[:, 0]
+        for column in (goals[left] != rows[left]).any(0).nonzero()[:, 0].tolist():
+            some = left[goals[left, column] != rows[left, column]]
+            trials = moved[some]
+            trials[:, column] = goals[some, column]
+            good = self.valid(trials)
+            moved[some[good]] = trials[good]
+        return moved
+
+    def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return for each attribute whether it alone can take its new code without leading out: bool, (n, d)."""
+        n, width = rows.shape
+        can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
+        size = max(1, AT_ONCE // width**2)
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            trials = rows[part, None].repeat(1, width, 1)
+            trials.diagonal(dim1=1, dim2=2).copy_(codes[part])
+            can[part] = self.valid(trials.flatten(0, 1)).view(-1, width)
+        return can
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Return the plausible ones among rows to start from; refuses rows without any."""
+        chosen = rows[self.valid(rows)]
+        if len(chosen) == 0 < len(rows):
+            raise NeuronFairError(
+                f"{self.name}: none of the {len(rows):,} rows to start from has a plausibility of {self.least:g} or "
+                "more. Start from others, or ask for less"
+            )
+        return chosen
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return TRIES * self.population.draws_per_row + 1
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the plausible people who stand at random places u: numbers in [0, 1), (n, draws_per_row).
+
+        Each is the first plausible one of a few people drawn from the population; if none of them is, it is a
+        plausible row of the table.
+        """
+        *draws, last = torch.split(u, self.population.draws_per_row, 1)
+        rows = self.people[(last[:, 0] * len(self.people)).long()]
+        left = torch.arange(len(rows), device=rows.device)
+        for draw in draws:
+            if len(left):
+                drawn = self.population.rows_at(draw[left])
+                good = self.valid(drawn)
+                rows[left[good]] = drawn[good]
+                left = left[~good]
+        return rows
+
+
+def plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> Plausible:
+    """Return a domain with those people only who are as usual as `least` says, given the rows of its table.
+
+    Refuses a table with hardly anybody like that.
+    """
+    known = {part.name: getattr(domain, part.name) for part in fields(domain)}
+    inside = Plausible(**known, population=population, least=least, people=rows)
+    people = rows[inside.valid(rows)]
+    if len(people) < FEWEST:
+        raise NeuronFairError(
+            f"{domain.name}: {len(people):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
+            f"more, and {FEWEST} are needed. Ask for less, or take a population that is like the table"
+        )
+    return Plausible(**known, population=population, least=least, people=people)
+
+
+@dataclass(frozen=True)
+class PlausibleTwins:
+    """Twins that differ in the sensitive attributes only, and of these the plausible ones.
+
+    A twin is plausible if its sensitive values fit its others: given these, they are at least 2% as likely as they are
+    overall. A female husband is not, though her record as a whole is less rare than many real ones; somebody of a small
+    group is, though all records of that group are rare.
+    """
+
+    population: PopulationModel = field(compare=False, repr=False)
+    overall: Tensor = field(compare=False, repr=False)  # (combinations,) logarithm of each one's probability
+    key_has_group: bool = False
+
+    def columns(self, domain: TableDomain) -> tuple[int, ...]:
+        """Return the positions of the attributes in which a twin may differ: the sensitive ones."""
+        return FLIPS.columns(domain)
+
+    def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
+        """Return all k twins of each row; one that breaks a rule or is not plausible does not exist."""
+        twins, valid = FLIPS.twins(domain, rows)
+        size = max(1, AT_ONCE // (twins.shape[1] + 1) // rows.shape[1])
+        parts = zip(torch.split(rows, size), torch.split(twins, size), strict=True)
+        return TwinRows(twins, valid & torch.cat([self._plausible(domain, *part) for part in parts]))
+
+    def _plausible(self, domain: TableDomain, rows: Tensor, twins: Tensor) -> Tensor:
+        """Return which twins are plausible: bool, (n, k)."""
+        overall = self.overall[_numbers(domain, rows)]
+        return (_given_the_rest(domain, self.population, rows, twins) - overall)[:, 1:] >= math.log(FITS)
+
+    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+        return FLIPS.member(domain, rows, number)
+
+    def to(self, device: torch.device) -> PlausibleTwins:
+        """Return the same on another device."""
+        return PlausibleTwins(_moved(self.population, device), self.overall.to(device))
+
+
+def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
+    """Return a domain whose people are compared with their plausible twins only, given the rows of its table."""
+    most = max(1, LOOKED_AT // len(domain.sensitive_values))
+    some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most].to(rows.device)]
+    some = domain.clip(some)
+    overall = torch.zeros(len(domain.sensitive_values), dtype=torch.float64, device=rows.device)
+    for part in torch.split(some, max(1, AT_ONCE // len(domain.sensitive_values) // rows.shape[1])):
+        likely = _given_the_rest(domain, population, part, FLIPS.twins(domain, part).rows).exp()
+        overall.index_add_(0, _numbers(domain, part).flatten(), likely.flatten())
+    return replace(domain, twinning=PlausibleTwins(population, (overall / len(some)).log()))
+
+
+def _given_the_rest(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:
+    """Return how likely the sensitive values of each family member are, given the others, as logarithms: (n, 1 + k)."""
+    family = torch.cat([rows[:, None], twins], 1)
+    score = population.log_likelihood(_inside(domain, family.flatten(0, 1))).view(family.shape[:2])
+    return (score - score.logsumexp(1, keepdim=True)).nan_to_num(nan=-torch.inf)  # NaN: none of the family is valid
+
+
+def _inside(domain: TableDomain, rows: Tensor) -> Tensor:
+    """Return rows with codes outside the bounds moved to the nearest inside."""
+    return rows.clamp(min=0).minimum(domain.sizes - 1)
+
+
+def _numbers(domain: TableDomain, rows: Tensor) -> Tensor:
+    """Return the number of each family member's combination of sensitive values: (n, 1 + k)."""
+    count = len(domain.sensitive_values)
+    return (domain.combinations.number(rows)[:, None] + torch.arange(count, device=rows.device)) % count
+
+
+def _moved(population: PopulationModel, device: str | torch.device) -> PopulationModel:
+    """Return a fitted population on another device; one of the user's own looks after itself."""
+    return population.to(device) if isinstance(population, TablePopulation) else population

@@ -1,0 +1,267 @@
+"""Populations and counterfactual models in files: plain tensors, so that reading one runs no code."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from neuronfair.atomic import replacing
+from neuronfair.domain.population.bins import Bins
+from neuronfair.domain.population.counterfactuals import Counterparts
+from neuronfair.domain.population.coupling import Coupling
+from neuronfair.domain.population.latent import CUTS, KNOTS, REST, GroupShift, Latent
+from neuronfair.domain.population.model import TablePopulation
+from neuronfair.domain.population.trees import ChanceForest
+from neuronfair.domain.rules import RuleBook
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DataError, one_line
+from neuronfair.limits import TooLarge, check_tensors, read_bytes
+
+_PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Bins, ChanceForest))
+_FLOATS = {"chance", "chances", "usual"}
+_Made = TypeVar("_Made")
+
+
+def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
+    """Write a population, and what else belongs to it, whole or not at all."""
+    parts = {f"trees.{name}": getattr(model.trees, name) for name in _FOREST}
+    for name in _PLACES:
+        parts[f"places.{name}"] = torch.cat([getattr(column, name) for column in model.places])
+    parts["places.runs"] = torch.tensor([len(column.starts) for column in model.places])
+    parts |= {"order": torch.tensor(model.order), "usual": model.usual, **(more or {})}
+    parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
+    seal = {"domain": _bytes(model.domain.fingerprint), "digest": _bytes(_digest(parts))}
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(parts | seal))
+
+
+def load_population(path: Path, domain: TableDomain) -> TablePopulation:
+    """Read the population of a domain; a file that is damaged, or of another domain, is refused."""
+    return load_made(path, domain, lambda model, _: model)
+
+
+def load_made(
+    path: Path, domain: TableDomain, make: Callable[[TablePopulation, dict[str, Tensor]], _Made], *more: str
+) -> _Made:
+    """Return what is made of the population of a domain and of these parts that are kept with it."""
+    try:
+        content = read_bytes(path, times=3)
+        check_tensors(content, len(content), path)
+        parts = load(content)
+        said, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
+        if digest != _digest(parts):
+            raise ValueError("its content is not what was written")
+        if said != domain.fingerprint:
+            raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
+        others = {name: parts.pop(name) for name in more}
+        model = _made(parts, domain)
+        _check(model)
+        return make(model.to(domain.device), others)
+    except TooLarge:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise DataError(f"{path}: not a population that can be read ({one_line(error)}). Fit it again") from None
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _digest(parts: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(parts):
+        found.update(f"{name} {parts[name].dtype} {tuple(parts[name].shape)}\n".encode())
+        found.update(parts[name].numpy().tobytes())
+    return found.hexdigest()
+
+
+def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
+    for name, part in parts.items():
+        if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
+            raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
+    trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
+    columns = {}
+    for name in _PLACES:
+        lengths = trees.widths if name == "classes" else parts["places.runs"]
+        columns[name] = torch.split_with_sizes(parts[f"places.{name}"], lengths.tolist())
+    places = tuple(Bins(*column) for column in zip(*columns.values(), strict=True))
+    tied = RuleBook(domain.attributes, domain.rules).tied
+    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"], tied)
+
+
+def _check(model: TablePopulation) -> None:
+    """Refuse what would lead out of its tables, or be no distribution over the valid rows."""
+    domain, trees, d = model.domain, model.trees, len(model.domain.attributes)
+    class_of = {
+        column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
+    }
+    good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
+    good = good and len(model.usual) > 0 and torch.equal(model.usual, model.usual.sort().values)  # nor NaN
+    good = good and all(fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
+    widths = [len(column) for column in model.places]
+    if not (good and is_forest(trees, widths, [*widths, 1], model.order)):
+        raise ValueError("its parts do not fit together")
+
+
+def fits(places: Bins, size: int, class_of: Tensor | None) -> bool:
+    """Whether runs cover a column's codes, and each place is of one class."""
+    starts, ends, n = places.starts, places.starts + places.lengths, len(places)
+    if (
+        int(starts[0])
+        or int(ends[-1]) != size
+        or not torch.equal(ends[:-1], starts[1:])
+        or int(places.lengths.min()) < 1
+    ):
+        return False
+    if int(places.place.min()) < 0 or int(places.place.max()) >= n:
+        return False
+    mass = starts.new_zeros(n).double().index_add_(0, places.place, places.chance.exp() * places.lengths)
+    if not torch.allclose(mass, torch.ones_like(mass)):  # 0 for a place without codes
+        return False
+    if class_of is None:
+        return not bool(places.classes.any())
+    cuts = torch.diff(class_of).nonzero()[:, 0] + 1
+    return bool(torch.isin(cuts, starts).all()) and bool((class_of[starts] == places.classes[places.place]).all())
+
+
+def is_forest(trees: ChanceForest, widths: list[int], asked: list[int], order: tuple[int, ...]) -> bool:
+    """Whether every node leads to later ones of its tree, asks an earlier column, and has chances that add up to 1.
+
+    `widths` are the places of each tree's column, `asked` those of what can be asked: the columns, then 1 for a leaf,
+    then what every tree may ask.
+    """
+    d, count = len(order), torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
+    if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
+        return False
+    of = torch.arange(d).repeat_interleave(count)
+    rank = torch.full((len(asked),), -1)
+    rank[torch.tensor(order)] = torch.arange(d)
+    if len(trees.base) != len(of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) >= len(asked):
+        return False
+    lengths = torch.tensor(asked)[trees.asks]
+    if bool((rank[trees.asks] >= rank[of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
+        return False
+    if int(lengths.sum()) != len(trees.children):  # asked first: what follows is as large
+        return False
+    node = torch.arange(len(of)).repeat_interleave(lengths)
+    if bool(((trees.children < 0) | (trees.children >= len(of))).any()):
+        return False
+    leads = torch.where(trees.asks[node] == d, trees.children == node, trees.children > node)
+    if not bool((leads & (of[trees.children] == of[node])).all()):
+        return False
+    if len(trees.chances) != int((count * trees.widths).sum()) or not bool((trees.chances > 0).all()):
+        return False
+    return all(torch.allclose(t.sum(1), t.new_ones(len(t))) for t in map(trees.table, range(d)))
+
+
+_PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Bins, ChanceForest))
+_COUNTERFACTUAL_FLOATS = {"chance", "chances", "level", "slopes", "spread", "cuts", "pooled", "labels"}
+_PARTS = ("level", "slopes", "spread", "cuts", "columns", "runs", "scales", "pooled", "labelled", "labels")
+_NAMES = tuple(
+    f"latent.{name}" for name in (*_PARTS, *(f"trees.{n}" for n in _FOREST), *(f"rest.{n}" for n in _PLACES))
+)
+
+
+def save_counterparts(counterparts: Counterparts, path: Path) -> None:
+    """Write what makes counterparts, whole or not at all."""
+    kept = torch.tensor(sorted(counterparts.kept), dtype=torch.int64)
+    parts = {"kept": kept, "groups": counterparts.groups, **_written(counterparts.latent)}
+    save_population(counterparts.population, path, parts)
+
+
+def load_counterparts(path: Path, domain: TableDomain) -> Counterparts:
+    """Read the counterparts of a domain; a file that is damaged, or of another domain or choice, is refused."""
+    return load_made(path, domain, partial(_counterpart_file_made, domain), "kept", "groups", *_NAMES)
+
+
+def _counterpart_file_made(domain: TableDomain, population: TablePopulation, parts: dict[str, Tensor]) -> Counterparts:
+    kept, groups = parts["kept"], parts["groups"]
+    sensitive = set(domain.sensitive_columns)
+    if (groups.dtype, tuple(groups.shape)) != (torch.bool, (len(domain.sensitive_values),)) or int(groups.sum()) < 2:
+        raise ValueError(f"'groups' is of another form: {groups.dtype}, {tuple(groups.shape)}")
+    others = set(range(len(domain.attributes))) - sensitive
+    if kept.dtype != torch.int64 or kept.ndim != 1 or not others >= set(kept.tolist()):
+        raise ValueError("'kept' are no columns that a counterpart can keep")
+    if set(population.order[: len(sensitive)]) != sensitive:
+        raise ValueError("its first columns are not the sensitive ones")
+    latent = _read(parts, population, len(groups))
+    return Counterparts(population, frozenset(kept.tolist()), groups.to(domain.device), latent.to(domain.device))
+
+
+def _written(latent: Latent) -> dict[str, Tensor]:
+    """Return how columns shift as flat parts."""
+    shifts, scales = latent.shifts, latent.scales
+    parts = {f"trees.{name}": getattr(latent.trees, name) for name in _FOREST}
+    for name in _PLACES:
+        parts[f"rest.{name}"] = _flat(
+            [getattr(one.rest, name) for one in shifts.values()], name in _COUNTERFACTUAL_FLOATS
+        )
+    for name in ("level", "slopes", "spread", "cuts"):
+        parts[name] = _flat([getattr(one, name) for one in shifts.values()], True)
+    labels = [(column, other, table) for column, one in shifts.items() for other, table in one.labels.items()]
+    parts |= {
+        "columns": torch.tensor(list(shifts), dtype=torch.int64),
+        "runs": torch.tensor([len(one.rest.starts) for one in shifts.values()], dtype=torch.int64),
+        "scales": torch.tensor(list(scales), dtype=torch.int64),
+        "pooled": _flat([one.chances for one in scales.values()], True),
+        "labelled": torch.tensor([[column, other] for column, other, _ in labels], dtype=torch.int64).flatten(),
+        "labels": _flat([table for *_, table in labels], True),
+    }
+    return {f"latent.{name}": part for name, part in parts.items()}
+
+
+def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) -> Latent:
+    """Return what `_written` wrote; refuse what would lead out of its tables, or is no distribution."""
+    parts = {name.removeprefix("latent."): part.cpu() for name, part in named.items() if name.startswith("latent.")}
+    for name, part in parts.items():
+        is_number = name.split(".")[-1] in _COUNTERFACTUAL_FLOATS
+        if part.ndim != 1 or part.dtype != (torch.float64 if is_number else torch.int64) or not part.isfinite().all():
+            raise ValueError(f"'latent.{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
+    places, columns, trees = population.to("cpu").places, parts["columns"].tolist(), _forest(parts)
+    widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(places)]
+    asked = [*(len(column) for column in places), 1, CUTS + 1]
+    if len(set(columns)) < len(columns) or not is_forest(trees, widths, asked, population.order):
+        raise ValueError("the trees of residuals do not fit together")
+    rests = {}
+    for name in _PLACES:
+        lengths = [widths[c] for c in columns] if name == "classes" else parts["runs"].tolist()
+        rests[name] = torch.split_with_sizes(parts[f"rest.{name}"], lengths)
+    rest = [Bins(*one) for one in zip(*rests.values(), strict=True)]
+    if not all(fits(one, REST.size, None) for one in rest):
+        raise ValueError("the places of residuals do not fit together")
+    size, known = (groups, len(places), 1 + len(KNOTS)), parts["scales"].tolist()
+    pooled = torch.split_with_sizes(parts["pooled"], [len(places[c]) for c in known])
+    pairs = parts["labelled"].view(-1, 2).tolist()
+    tables = torch.split_with_sizes(parts["labels"], [len(places[other]) for _, other in pairs])
+    several = [
+        parts[name].view(len(columns), *shape)
+        for name, shape in (("level", size[:1]), ("slopes", size), ("spread", size[:1]), ("cuts", (CUTS,)))
+    ]
+    if not (bool((several[2] > 0).all()) and all(bool((chances >= 0).all()) for chances in pooled)):
+        raise ValueError("a spread or a chance is negative")
+    shifts = {}
+    for i, column in enumerate(columns):
+        level, slopes, spread, cuts = (part[i] for part in several)
+        labels = {other: table for (own, other), table in zip(pairs, tables, strict=True) if own == column}
+        shifts[column] = GroupShift(level, slopes, labels, spread, cuts.contiguous(), rest[i])
+    scales = {c: Coupling(places[c], True, None, chances[None]) for c, chances in zip(known, pooled, strict=True)}
+    if any(set(shift.asked) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
+        raise ValueError("a column shifts that has no scale")
+    return Latent(scales, shifts, trees)
+
+
+def _forest(parts: dict[str, Tensor]) -> ChanceForest:
+    return ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
+
+
+def _flat(parts: list[Tensor], numbers: bool) -> Tensor:
+    empty = torch.zeros(0, dtype=torch.float64 if numbers else torch.int64)
+    return torch.cat([empty, *(part.cpu().flatten() for part in parts)])

@@ -1,0 +1,405 @@
+"""Conditional trees of a population: which columns each column depends on, and its chances given those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+PEOPLE = 4_000  # whose places are enough to compare pairs of columns
+PLACES = 1_000  # of all columns together while they are compared: in a wide table, each has fewer
+FEWEST = 8  # places of a column while it is compared, where it has so many
+WIDEST = 2_000  # columns; in a still wider table none depends on another
+MOST = 12  # earlier columns that a column may ask
+
+Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def joint_counts(places: Numbers, sizes: Sequence[int], a: int, b: int) -> Floats:
+    """Return how many people have each pair of places of two columns: (places of a, places of b)."""
+    pairs = places[:, a] * sizes[b] + places[:, b]
+    return np.bincount(pairs, minlength=sizes[a] * sizes[b]).reshape(sizes[a], sizes[b]).astype(np.float64)
+
+
+def coarse(counts: Floats, ordered: bool, most: int) -> Numbers:
+    """Return a group for each place, given how many people each has: at most `most` groups.
+
+    Neighbouring places are taken together where they are ordered, so that groups have about equally many people; else
+    the rarest ones are.
+    """
+    if len(counts) <= most:
+        return np.arange(len(counts))
+    if ordered:
+        middle = (counts.cumsum() - counts / 2) / max(1.0, counts.sum())
+        groups = np.unique(np.minimum((most * middle).astype(np.int64), most - 1), return_inverse=True)[1]
+        return groups.astype(np.int64)
+    groups = np.full(len(counts), most - 1)
+    groups[np.argsort(-counts, kind="stable")[: most - 1]] = np.arange(most - 1)
+    return groups
+
+
+def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
+    """Return what each pair of columns tells about each other, in nats, less what chance alone would: (d, d).
+
+    All pairs are counted in one product of matrices, in wide tables with the places of a column in a few groups.
+    """
+    d, n = len(sizes), len(places)
+    most = max(FEWEST, PLACES // d)
+    groups = [
+        coarse(np.bincount(places[:, c], minlength=size).astype(np.float64), ordered[c], most)[places[:, c]]
+        for c, size in enumerate(sizes)
+    ]
+    widths = np.array([group.max() + 1 for group in groups])
+    starts = widths.cumsum() - widths
+    marks = np.zeros((n, widths.sum()), dtype=np.float32)
+    for start, group in zip(starts, groups, strict=True):
+        marks[np.arange(n), start + group] = 1
+    people = marks.sum(0, dtype=np.float64)
+    shared = np.zeros((d, d))
+    for c, (start, width) in enumerate(zip(starts, widths, strict=True)):
+        table = (marks[:, start : start + width].T @ marks).astype(np.float64)  # whole numbers: exact in float32
+        expected = people[start : start + width, None] * people / n
+        terms = table * np.log(np.divide(table, expected, out=np.ones_like(table), where=table > 0))
+        shared[c] = np.add.reduceat(terms.sum(0), starts)
+    seen = np.add.reduceat(people > 0, starts) - 1
+    shared = np.maximum(0.0, shared - np.outer(seen, seen) / 2) / n
+    np.fill_diagonal(shared, 0.0)
+    return (shared + shared.T) / 2
+
+
+def drawn_after(
+    places: Numbers, sizes: Sequence[int], ordered: Sequence[bool], first: Sequence[int] = ()
+) -> dict[int, Numbers]:
+    """Return the columns in the order in which they are drawn, each with the earlier ones that tell most about it.
+
+    The `first` ones come first, or else the one that tells most about all; then always the one of which the earlier
+    ones tell most.
+    """
+    d = len(sizes)
+    if d > WIDEST:
+        return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
+    shared = information(places[:PEOPLE], sizes, ordered)
+    order = list(first) or [int(shared.sum(0).argmax())]
+    told = shared[order].max(0)
+    told[order] = -1
+    while len(order) < d:
+        order.append(int(told.argmax()))
+        told = np.where(told < 0, -1, np.maximum(told, shared[order[-1]]))
+        told[order[-1]] = -1
+    return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
+
+
+def caused(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[int, Numbers]:
+    """Return the columns of a graph in an order in which causes come before effects, each with its causes.
+
+    The `first` ones come first and have none.
+    """
+    before = {column: () if column in first else tuple(known) for column, known in causes.items()}
+    order = list(TopologicalSorter(before).static_order())
+    order = [*first, *(column for column in order if column not in first)]
+    return {column: np.array(before[column], dtype=np.int64) for column in order}
+
+
+def _most(earlier: Numbers, shared: Floats) -> Numbers:
+    return earlier[np.argsort(-shared[earlier], kind="stable")][:MOST]
+
+
+@dataclass(frozen=True)
+class SplitOrder:
+    """A number for each place of an earlier column, by which people can be put in order."""
+
+    column: int
+    scores: Floats  # (places,)
+
+
+def questions(places: Numbers, sizes: Sequence[int], column: int, target: int, ordered: bool) -> list[SplitOrder]:
+    """Return in which orders a column's places may be cut in two, to tell about a target.
+
+    The places of a nominal column have no order. They are given that of their first two axes of correspondence: near
+    to each other are those that have a similar say about the target.
+    """
+    if ordered or sizes[column] < 3:
+        return [SplitOrder(column, np.arange(sizes[column], dtype=np.float64))]
+    table = joint_counts(places, sizes, column, target)
+    total = table.sum()
+    row, col = table.sum(1) / total, table.sum(0) / total
+    root = np.sqrt(np.outer(row, col))
+    rest = np.divide(table / total - np.outer(row, col), root, out=np.zeros_like(table), where=root > 0)
+    axes = np.linalg.svd(rest, full_matrices=False)[0][:, :2]
+    scale = np.sqrt(row)[:, None]
+    scores = np.divide(axes, scale, out=np.zeros_like(axes), where=scale > 0)
+    return [SplitOrder(column, np.round(scores[:, i], 9)) for i in range(scores.shape[1])]
+
+
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # people whom the parent's chances count for in a node
+NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain for each chance it learns, and for each e-fold of choice
+DEEPEST = 16
+SMALLEST = 5  # people in a leaf
+GROUPS = 16  # of a column's places, while splits are looked for: more make it slow and no better
+
+
+@dataclass(frozen=True)
+class ChanceTree:
+    """The chances of a column's places, given the places of others. Children come after their parents."""
+
+    column: Numbers  # (nodes,) which is asked; -1 in a leaf
+    children: tuple[Numbers, ...]  # (nodes,): for each place of that column, the node to go to; empty in a leaf
+    chances: Floats  # (nodes, places)
+
+
+@dataclass(frozen=True)
+class TreeTarget:
+    """The column whose chances a tree gives."""
+
+    column: int
+    size: int  # places
+    ordered: bool
+
+
+def grow(
+    places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sample: Numbers, *, sure: bool = False
+) -> ChanceTree:
+    """Return the tree of a column, grown with a sample of the people; if `sure`, hardly ever with a split by chance."""
+    ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
+    column, children = _splits(places[sample], target, asked, sure) if asked else ends
+    return filled(places, target.column, target.size, column, children)
+
+
+def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
+    """Return a tree with the chances of all people, pruned.
+
+    How strongly a node is drawn to its parent, and which splits stay, is what predicts each person best from all the
+    others (leave-one-out likelihood, which counts give exactly).
+    """
+    parent = np.full(len(column), -1)
+    for node, goes in enumerate(children):
+        parent[goes] = node
+    counts = _counts(places, target, size, column, children)
+    levels = _levels(parent)
+    for level in levels[:0:-1]:
+        np.add.at(counts, parent[level], counts[level])
+    fits = [_pruned(counts, parent, levels, strength) for strength in STRENGTHS]
+    _, leaf, chances = max(fits, key=lambda fit: fit[0])
+    return _compact(column, children, leaf, chances)
+
+
+def _splits(
+    places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sure: bool
+) -> tuple[Numbers, list[Numbers]]:
+    """Return a tree without chances. A split must gain what its numbers, and the choice among all splits, cost.
+
+    It learns as many chances as the column's entropy stands for, less one. Half a nat for each is what a split by mere
+    chance would gain; the best of many such splits gains the logarithm of their number more. That predicts best. If it
+    is to be `sure`, what the best by chance gains counts in full, which is more where many chances are learned (the
+    bound of Laurent and Massart 2000 for half a chi-squared number).
+    """
+    from sklearn.tree import DecisionTreeClassifier
+
+    own = places[:, target.column]
+    most = target.size if sure else GROUPS  # few groups learn few chances: splits by chance would cost too little
+    y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, most)[own]
+    share = np.bincount(y) / len(y)
+    share = share[share > 0]
+    x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)
+    ways = sum(len(np.unique(q.scores)) - 1 for q in asked)
+    learned, choice = np.exp(-(share * np.log(share)).sum()) - 1, np.log1p(ways)
+    cost = NUMBER * learned + (np.sqrt(learned * choice) + choice if sure else CHOICE * choice)
+    learner = DecisionTreeClassifier(
+        criterion="entropy",  # in bits
+        max_depth=DEEPEST,
+        min_samples_leaf=SMALLEST,
+        min_impurity_decrease=cost / np.log(2) / len(y),
+        random_state=0,
+    )
+    tree = learner.fit(x, y, check_input=False).tree_
+    column = np.full(tree.node_count, -1)
+    children = [np.zeros(0, dtype=np.int64)] * tree.node_count
+    for node in np.flatnonzero(tree.children_left >= 0):
+        question = asked[tree.feature[node]]
+        column[node] = question.column
+        left = question.scores.astype(np.float32) <= tree.threshold[node]
+        children[node] = np.where(left, tree.children_left[node], tree.children_right[node]).astype(np.int64)
+    return column, children
+
+
+def _counts(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
+    """Return how many people of each place of the target end in each leaf: (nodes, places)."""
+    length = np.array([len(goes) for goes in children])
+    base = length.cumsum() - length
+    flat = np.concatenate(children)
+    leaf = np.zeros(len(places), dtype=np.int64)
+    going = np.arange(len(places) if column[0] >= 0 else 0)
+    while len(going):
+        node = leaf[going]
+        leaf[going] = node = flat[base[node] + places[going, column[node]]]
+        going = going[column[node] >= 0]
+    found = np.bincount(leaf * size + places[:, target], minlength=len(column) * size)
+    return found.reshape(-1, size).astype(np.float64)
+
+
+def _levels(parent: Numbers) -> list[Numbers]:
+    """Return the nodes by their distance from the root."""
+    levels = [np.array([0])]
+    while len(below := np.flatnonzero(np.isin(parent, levels[-1]))):
+        levels.append(below)
+    return levels
+
+
+def _pruned(
+    counts: Floats, parent: Numbers, levels: Sequence[Numbers], strength: float
+) -> tuple[float, npt.NDArray[np.bool_], Floats]:
+    """Return the leave-one-out likelihood of the best pruning, which nodes are leaves in it, and all chances."""
+    people = counts.sum(1, keepdims=True)
+    chances, others = np.empty_like(counts), np.empty_like(counts)
+    even = np.full((1, counts.shape[1]), 1 / counts.shape[1])
+    for depth, level in enumerate(levels):
+        above, left = (chances[parent[level]], others[parent[level]]) if depth else (even, even)
+        chances[level] = (counts[level] + strength * above) / (people[level] + strength)
+        # A node's chances without one of its people, who has this place.
+        left = np.maximum(counts[level] - 1, 0) + strength * left
+        others[level] = left / (np.maximum(people[level] - 1, 0) + strength)
+    value = (counts * np.log(others)).sum(1)  # as a leaf
+    leaf = np.ones(len(counts), dtype=bool)
+    split = np.zeros(len(counts))
+    for level in levels[:0:-1]:
+        np.add.at(split, parent[level], value[level])
+        above = np.unique(parent[level])
+        leaf[above] = split[above] <= value[above]
+        value[above] = np.maximum(split[above], value[above])
+    return float(value[0]), leaf, chances
+
+
+def _compact(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.bool_], chances: Floats) -> ChanceTree:
+    """Return the tree that ends in these leaves, without what lies below them."""
+    kept, waiting = [], [0]
+    while waiting:
+        node = waiting.pop()
+        kept.append(node)
+        waiting += [] if leaf[node] else sorted(set(children[node].tolist()), reverse=True)
+    number = np.zeros(len(column), dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    goes = tuple(np.zeros(0, dtype=np.int64) if leaf[node] else number[children[node]] for node in kept)
+    return ChanceTree(np.where(leaf, -1, column)[kept], goes, chances[kept])
+
+
+@dataclass(frozen=True)
+class ChanceForest:
+    """A tree of chances for each column. Nodes are numbered through all trees; a leaf leads to itself."""
+
+    roots: Tensor  # (d,) the first node of each column's tree
+    widths: Tensor  # (d,) places of each column
+    asks: Tensor  # (nodes,) which column is asked; d in a leaf
+    base: Tensor  # (nodes,) where its children begin in `children`
+    children: Tensor  # a node for each place of the asked column; in a leaf one, itself
+    chances: Tensor  # of all nodes, one after the other: each as wide as its column
+
+    @classmethod
+    def of(cls, trees: Sequence[ChanceTree]) -> ChanceForest:
+        """Join the trees of all columns."""
+        d, count = len(trees), np.array([len(tree.column) for tree in trees])
+        roots = count.cumsum() - count
+        asks = np.concatenate([np.where(tree.column < 0, d, tree.column) for tree in trees])
+        goes = [
+            root + (np.array([node]) if tree.column[node] < 0 else tree.children[node])
+            for root, tree in zip(roots, trees, strict=True)
+            for node in range(len(tree.column))
+        ]
+        length = np.array([len(children) for children in goes])
+        widths = np.array([tree.chances.shape[1] for tree in trees])
+        chances = np.concatenate([tree.chances.ravel() for tree in trees])
+        parts = (roots, widths, asks, length.cumsum() - length, np.concatenate(goes), chances)
+        return cls(*map(torch.from_numpy, parts))
+
+    def to(self, device: str | torch.device) -> ChanceForest:
+        """Return these trees on another device."""
+        return ChanceForest(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    def leaves(self, places: Tensor) -> Tensor:
+        """Return in which leaf of each column's tree rows end, numbered within the tree: (d, n).
+
+        `places` are (d + 1, n), the last of them 0: what a leaf asks for.
+        """
+        deepest = self._by_depth
+        nodes = self.roots[deepest, None].repeat(1, places.shape[1])
+        for going in self._going:
+            nodes[:going] = self._below(nodes[:going], places)
+        leaves = torch.empty_like(nodes)
+        leaves[deepest] = nodes
+        return leaves - self.roots[:, None]
+
+    def log_chances(self, leaves: Tensor, places: Tensor) -> Tensor:
+        """Return the logarithm of the chance of each column's place in its leaf: (d, n)."""
+        return branch_taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + places[:-1])
+
+    def chances_of(self, column: int, places: Tensor) -> Tensor:
+        """Return the chances of a column's places, given the places (d + 1, n) of those it asks: (n, places)."""
+        return branch_taken(self.table(column), self.leaves_of(column, places))
+
+    def leaves_of(self, column: int, places: Tensor) -> Tensor:
+        """Return in which leaf of a column's tree rows end, numbered within the tree: (n,)."""
+        nodes = self.roots[column].repeat(places.shape[1])
+        for _ in range(self._depths[column]):
+            nodes = self._below(nodes, places)
+        return nodes - self.roots[column]
+
+    def _below(self, nodes: Tensor, places: Tensor) -> Tensor:
+        n = places.shape[1]
+        asked = branch_taken(places.view(-1), branch_taken(self.asks, nodes) * n + torch.arange(n, device=nodes.device))
+        return branch_taken(self.children, branch_taken(self.base, nodes) + asked)
+
+    def table(self, column: int) -> Tensor:
+        """Return the chances in all nodes of a column's tree: (nodes, places)."""
+        start, width = int(self._starts[column]), int(self.widths[column])
+        return self.chances[start : start + self._counts[column] * width].view(-1, width)
+
+    def asked(self, column: int) -> set[int]:
+        """Return the columns that a column's tree asks for."""
+        root = int(self.roots[column])
+        return set(self.asks[root : root + self._counts[column]].tolist()) - {len(self.roots)}
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """How many nodes each tree has."""
+        return torch.diff(self.roots, append=self.roots.new_tensor([len(self.asks)])).tolist()
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        """Where each column's chances begin: (d,)."""
+        cells = self.roots.new_tensor(self._counts) * self.widths
+        return cells.cumsum(0) - cells
+
+    @cached_property
+    def _logs(self) -> Tensor:
+        return self.chances.log()
+
+    @cached_property
+    def _by_depth(self) -> Tensor:
+        """The columns, those with the deepest trees first: (d,)."""
+        return torch.argsort(self.roots.new_tensor(self._depths), descending=True, stable=True)
+
+    @cached_property
+    def _going(self) -> list[int]:
+        """How many trees go on after 0, 1, … questions."""
+        return [sum(depth > asked for depth in self._depths) for asked in range(max(self._depths))]
+
+    @cached_property
+    def _depths(self) -> list[int]:
+        """How many questions each tree asks at most."""
+        children, base = self.children.tolist(), [*self.base.tolist(), len(self.children)]
+        below = [0] * len(self.asks)
+        for node in range(len(below) - 1, -1, -1):  # children come after their parents
+            goes = set(children[base[node] : base[node + 1]]) - {node}
+            below[node] = max((below[child] + 1 for child in goes), default=0)
+        return [below[root] for root in self.roots.tolist()]
+
+
+def branch_taken(table: Tensor, index: Tensor) -> Tensor:
+    """Return the entries of a table at some places; more than twice as fast as table[index]."""
+    return table.index_select(0, index.reshape(-1)).view(*index.shape, *table.shape[1:])

@@ -1,0 +1,1 @@
+"""The input schema (domain file): reading, inferring and mining its rules."""

@@ -1,0 +1,339 @@
+"""What one column of a table is: numbers, dates, labels, an identifier, free text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronfair.domain.attribute import (
+    DECIMALS,
+    GRID_TOLERANCE,
+    ISO,
+    MISSING,
+    MISSING_CELLS,
+    date_forms,
+    day,
+    days,
+    number,
+)
+from neuronfair.domain.schema.toml import quoted
+from neuronfair.domain.tables.cells import Cells
+from neuronfair.formatting import visible
+
+MAX_LABELS = 100  # of a column with more, the most frequent ones are kept and all others are "other"
+MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers, unless outliers stretch it
+MAX_POINTS = 100_000  # points of any proposed grid: outliers beyond them are clipped
+BULK, FINE = (0.25, 0.75), 100  # quantiles between which a grid has this many steps at least
+HEAVY = 0.05  # of the cells is what one number counts for at most there, such as a zero that most rows have
+FEW = 5  # fewer different numbers may have a common step by chance
+SOME = 20  # in a shorter column all cells may be different by chance
+OTHER = "other"  # the label given to all that are seldom
+EMPTY = 0.9  # from this share of empty cells on, a column is pointed out
+UNIQUE = 0.9  # and from this share of different texts on it is taken for names
+TIES = 10  # equal whole numbers that chance would have brought; ten times fewer are no measurement
+_NAMED = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|key|index|nr|no|number|ref)$|[a-z](?:Id|ID|Number|No)$")
+_PADDED = re.compile(r"0\d+")  # a postcode keeps its zeros
+_UNITS = "$€£¥₹%"
+_LONGEST = max(map(len, MISSING_CELLS))
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A column of the table that the domain does not have."""
+
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ColumnEntry:
+    """The line of a column in a domain file: what the column is, and what people should know of it."""
+
+    column: str
+    parts: dict[str, str]
+    comment: str
+    remarks: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{key} = {value}" for key, value in self.parts.items())
+        return f"{quoted(self.column)} = {{ {parts} }}  # {visible('; '.join([self.comment, *self.remarks]))}"
+
+
+def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) -> ColumnEntry | LeftOut:
+    """Return what a column is; unless it is to be kept, one that tells people apart or says nothing is left out."""
+    words, texts, counts = _split(column)
+    empty = sum(words.values())
+    if not texts and not (keep and empty):
+        return LeftOut(name, "every cell is empty")
+    if len(texts) == 1 and not empty and not keep:
+        return LeftOut(name, f"constant: {texts[0][:40]} in every row")
+    found = _Numbers.of(texts, decimals)
+    forms = date_forms(texts) if found is None else []
+    why = None if keep or forms else _identifier(name, len(column) - empty, texts, found)
+    if why is not None:
+        return LeftOut(name, why)
+    comment = f"{len(texts):,} different" + (f", {empty:,} empty" if empty else "")
+    comment += "".join(f"; {n:,} of them say {quoted(word)}: an answer?" for word, n in words.items() if word)
+    remarks = [f"{empty / len(column):.0%} of the cells are empty"] if empty >= EMPTY * len(column) else []
+    if forms:
+        parts = _dates(texts, counts, forms, empty, remarks)
+    elif found is None or (len(texts) <= 2 and (empty or found.is_zero_one)):
+        parts = _labels(texts, counts, empty, remarks)
+    elif len(texts) == 2:
+        parts = _two(found.low, float(found.values.max())) | found.parts(remarks)
+    else:
+        parts = _grid(found.values, counts, empty) | found.parts(remarks)
+        steps = (found.values - float(parts["low"])) / float(parts.get("step", 1))
+        if np.abs(steps - np.round(steps)).max() > GRID_TOLERANCE:
+            remarks.append(f"in generated records rounded to steps of {parts.get('step', '1')}")
+        if "outliers" in parts:
+            beyond = (found.values < float(parts["low"])) | (found.values > float(parts["high"]))
+            share = f"{counts[beyond].sum():,} of {counts.sum():,} cells"
+            remarks.append(f"{share} are outside {parts['low']} to {parts['high']}; generated records stay within")
+        if found.whole and SOME < len(texts) >= UNIQUE * counts.sum():
+            remarks.append("almost every cell is different: leave it out if it only numbers people")
+    return ColumnEntry(name, parts, comment, remarks)
+
+
+def _split(column: Cells) -> tuple[dict[str, int], list[str], npt.NDArray[np.int64]]:
+    """Return the words for an empty cell and how often each comes, and the other texts and how often these do."""
+    texts, counts = column.texts, column.counts
+    empty = [place for place, text in enumerate(texts) if is_missing(text)]
+    if not empty:
+        return {}, texts, counts
+    words = {texts[place]: int(counts[place]) for place in empty}
+    return words, [text for text in texts if text not in words], np.delete(counts, empty)
+
+
+def is_missing(cell: str) -> bool:
+    """Return whether a cell is empty, or says so."""
+    return len(cell) <= _LONGEST and cell.casefold() in MISSING_CELLS
+
+
+def order(text: str) -> tuple[bool, float, str]:
+    """Sort numbers by value before all other texts."""
+    try:
+        return (False, float(text), text)
+    except ValueError:
+        return (True, 0.0, text)
+
+
+def decimal_marks(columns: Sequence[Cells]) -> Sequence[str]:
+    """Return the decimal marks of a table, first the one that is meant where both are possible, as in 1.234."""
+    seen = set()
+    for column in columns:
+        some = [text for text in column.texts[:1000] if not is_missing(text)]
+        if any("," in text for text in some) or ("," in seen and any("." in text for text in some)):
+            marks = [mark for mark in DECIMALS if all(number(text, mark) is not None for text in some)]
+            seen |= {*marks} if len(marks) == 1 else set()
+    return DECIMALS[::-1] if seen == {","} else DECIMALS
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """A column whose texts are all numbers, and how they are written."""
+
+    values: Numbers
+    decimal: str
+    example: str | None  # a text that is not a plain number
+
+    @classmethod
+    def of(cls, texts: Sequence[str], decimals: Sequence[str]) -> _Numbers | None:
+        """Return the numbers of a column, or None where one of the texts is none, or a number has its zeros kept."""
+        if any(_PADDED.fullmatch(text) for text in texts if text.startswith("0")):
+            return None
+        if decimals[0] == ".":
+            with suppress(ValueError):
+                return cls._measured(np.array([float(text) for text in texts]), ".", None)
+        units = {sign for sign in _UNITS if any(sign in text for text in texts)}
+        if len(units) > 1 or ("%" in units and not all("%" in text for text in texts)):
+            return None
+        for decimal in decimals:
+            found = [number(text, decimal) for text in texts]
+            if None not in found:
+                odd = (text for text, value in zip(texts, found, strict=True) if not _is_plain(text, value))
+                return cls._measured(np.array(found, dtype=np.float64), decimal, next(odd, None))
+        return None
+
+    @classmethod
+    def _measured(cls, values: Numbers, decimal: str, example: str | None) -> _Numbers | None:
+        sizes = np.abs(values[values != 0])
+        # Beyond these nothing is counted or measured, and squares would overflow: such cells are labels.
+        sound = bool(((sizes > 1e-100) & (sizes < 1e100)).all())
+        return cls(values, decimal, example) if sound else None
+
+    @property
+    def low(self) -> float:
+        return float(self.values.min())
+
+    @property
+    def whole(self) -> bool:
+        return bool((self.values == np.round(self.values)).all())
+
+    @property
+    def is_zero_one(self) -> bool:
+        """Whether two labels would become the same numbers anyway, or are one number spelled in two ways."""
+        return sorted({*self.values.tolist()}) in ([0, 1], [self.low]) and len(self.values) == 2
+
+    def parts(self, remarks: list[str]) -> dict[str, str]:
+        """Return the entry of the decimal mark, where it matters, and say how numbers were read."""
+        if self.example is None:
+            return {}
+        remarks.append(f"{self.example[:40]} is read as {number(self.example, self.decimal):.12g}")
+        return {"decimal": quoted(self.decimal)} if self.decimal != "." else {}
+
+
+def _is_plain(text: str, value: float | None) -> bool:
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
+
+
+def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | None) -> str | None:
+    """Return why a column of so many cells is taken for names or numbers of people; None if it may be a measurement."""
+    if re.fullmatch(r"__index_level_\d+__", name):
+        return "the index of a pandas table"
+    if rows <= SOME or len(texts) < UNIQUE * rows:
+        several = found is None and len(texts) > max(MAX_LABELS, rows / 2)
+        return f"names or free text: {len(texts):,} different texts" if several else None
+    alike = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
+    if found is None:
+        return f"names or free text: {alike}"
+    numbers = np.unique(found.values)
+    # Of so many numbers drawn anywhere between the smallest and the largest, how many pairs would be equal?
+    expected = rows**2 / 2 / (float(numbers[-1] - numbers[0]) + 1)
+    unlikely = expected >= TIES and rows - len(texts) <= expected / TIES
+    steps = np.diff(found.values)  # from row to row, if every cell is different
+    rising = len(texts) == rows and bool((steps > 0).all()) and float(steps.min()) == 1
+    if found.whole and (unlikely or rising or _NAMED.search(name)):
+        return f"an identifier: {alike}"
+    return None
+
+
+def _dates(
+    texts: Sequence[str], counts: npt.NDArray[np.int64], forms: Sequence[str], empty: int, remarks: list[str]
+) -> dict[str, str]:
+    form = forms[0]
+    numbers = np.array([days(text, form) for text in texts], dtype=np.float64)
+    entry = _grid(numbers, counts, empty)
+    entry["kind"] = quoted("ordinal")
+    entry |= {key: day(float(entry[key]), ISO) for key in ("low", "high")}
+    entry |= {"missing": quoted(day(float(entry["missing"]), form))} if empty else {}
+    remarks.append("dates, read as days since 1970-01-01")
+    if len(forms) > 1:
+        remarks.append(f"day and month may be the other way round: date = {quoted(forms[1])}")
+    return entry | {"date": quoted(form)}
+
+
+def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, remarks: list[str]) -> dict[str, str]:
+    entry, kept, pooled = dict[str, str](), list(texts), list[str]()
+    if len(texts) > MAX_LABELS:
+        by_count = np.argsort(-counts, kind="stable")
+        kept, pooled = ([texts[i] for i in part] for part in (by_count[:MAX_LABELS], by_count[MAX_LABELS:]))
+        share = float(counts[by_count[:MAX_LABELS]].sum() / counts.sum())
+        remarks.append(f"the {MAX_LABELS} most frequent ({share:.0%} of the cells) are kept, the others are '{OTHER}'")
+        entry["other"] = quoted(OTHER)
+    further = [MISSING] if empty and MISSING not in kept else []
+    if pooled and OTHER not in kept:
+        further.append(OTHER)
+        if OTHER not in pooled:  # what a model is given for it
+            entry["extra"] = f"{{ {quoted(pooled[0])} = {len(kept) + len(further) - 1} }}"
+    labels = sorted(kept, key=order) + further
+    kind = "flag" if len(labels) == 2 else "nominal"
+    entry = {"kind": quoted(kind), "values": quotes(labels)} | entry
+    return entry | ({"missing": quoted(MISSING)} if empty else {})
+
+
+def _two(low: float, high: float) -> dict[str, str]:
+    """Return a flag that the network sees as the numbers of the table."""
+    step = {} if high - low == 1 else {"step": _exactly(high - low)}
+    return {"kind": quoted("flag"), "low": _exactly(low), "high": _exactly(high)} | step
+
+
+def _exactly(number: float) -> str:
+    return str(int(number) if number.is_integer() else number)
+
+
+def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
+    whole = bool((numbers == np.round(numbers)).all())
+    low, high = float(numbers.min()), float(numbers.max())
+    step = _common_step(numbers) if whole else 0.0
+    exact = whole and (high - low) / step < MAX_POINTS
+    clipped = False
+    if not exact:
+        step = _step(numbers, counts, step)
+        low, high = _reach(numbers, counts, step)
+        low, high = np.floor(low / step) * step, np.ceil(high / step) * step
+        clipped = bool(low > numbers.min() or high < numbers.max())
+    mean = float(np.average(numbers, weights=counts))
+    spread = float(np.sqrt(np.average((numbers - mean) ** 2, weights=counts)))
+    entry = {"kind": quoted("ordinal" if exact else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
+    if step != 1:
+        entry["step"] = f"{step:.12g}"
+    if clipped:
+        entry["outliers"] = quoted("clip")
+    entry |= {"center": f"{mean:.4g}", "scale": f"{spread or 1.0:.4g}"}
+    if empty:
+        by_size = np.argsort(numbers)
+        middle = np.searchsorted(np.cumsum(counts[by_size]), counts.sum() // 2, side="right")
+        entry["missing"] = f"{float(numbers[by_size[middle]]):.12g}"
+    return entry
+
+
+def _step(numbers: Numbers, counts: npt.NDArray[np.int64], least: float) -> float:
+    """Return the step of a grid for numbers that are too many for one of their own; it is at least `least`.
+
+    It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
+    range so that the bulk of the data would have fewer than FINE steps, the bulk alone decides.
+    """
+    unit, most = (least, MAX_POINTS) if least else (1.0, MAX_GRID)
+    step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / most))
+    first, last = _bulk(numbers, counts)
+    if (last - first) / step < FINE:
+        step = unit * 10.0 ** np.floor(np.log10((last - first) / unit / FINE))
+    return max(float(step), least)
+
+
+def _bulk(numbers: Numbers, counts: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Return the numbers between which the bulk of a column lies, whatever a single frequent one is."""
+    by_size = np.argsort(numbers)
+    weights = np.minimum(counts, HEAVY * counts.sum())[by_size]
+    place = np.searchsorted(np.cumsum(weights), np.array(BULK) * weights.sum())
+    first, last = numbers[by_size][place].tolist()
+    return (first, last) if last > first else (float(numbers.min()), float(numbers.max()))
+
+
+def _reach(numbers: Numbers, counts: npt.NDArray[np.int64], step: float) -> tuple[float, float]:
+    """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as points allow."""
+    low, high = float(numbers.min()), float(numbers.max())
+    first, last = _bulk(numbers, counts)
+    spare = MAX_POINTS * step - (last - first)
+    if high - low > MAX_POINTS * step:
+        below, above = min(first - low, spare / 2), min(high - last, spare / 2)
+        # What one side does not need, the other may have.
+        low, high = max(low, first - (spare - above)), min(high, last + (spare - below))
+    return low, high
+
+
+def _common_step(numbers: Numbers) -> float:
+    """Return the largest step of a grid on which whole numbers lie: 12 for months that are all whole years.
+
+    Few numbers may have one by chance, so for fewer than `FEW` it is 1.
+    """
+    numbers = np.unique(numbers)  # 1 and 1.0 are one
+    if len(numbers) < FEW or float(np.abs(numbers).max()) > 2**53:
+        return 1.0
+    return float(np.gcd.reduce((numbers - numbers[0]).astype(np.int64)))
+
+
+def quotes(texts: Sequence[str]) -> str:
+    """Return texts as a TOML list."""
+    return "[" + ", ".join(quoted(text) for text in texts) + "]"

@@ -1,0 +1,448 @@
+"""Rules that a table suggests: pairs of columns whose values never meet, with their counts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, islice, pairwise
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln, pdtr, rel_entr
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Condition, Rule, RuleBook, meets
+from neuronfair.domain.schema.rule_text import VALUES, brief, implied, rule_lines
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.cells import Cells
+from neuronfair.errors import DomainError
+from neuronfair.formatting import plural, visible
+
+# With so many people, and no larger share of exceptions, the upper end of Wilson's interval (95 %) of that share is
+# below 2 %: see the tests.
+PEOPLE = 200  # who must meet a condition
+EXCEPTIONS = 0.002  # the largest share of them that may break a rule
+UNUSUAL = 0.02  # and the largest share of the exceptions that chance would have brought
+TRIVIAL = 0.02  # the smallest share of all people who are not as a rule says: else it says nothing
+CHANCE = 0.01  # that a table of unrelated columns gets any rule
+CLASSES = 30  # values of a column that is fixed by another, or that are looked at one by one
+KNOWN = 5  # people whom a value needs to be claimed by one class; with fewer it may go with every class
+SHARE = 0.25  # of all people, whom the end of a range must shut out
+CODES = 1_000_000  # of an attribute that a rule may name here
+
+Counts = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RuleCandidate:
+    """Rules that belong together: what they say, and how many exceptions chance would have brought."""
+
+    title: str
+    rules: tuple[Rule, ...]
+    fixes: bool  # one column, the other
+    expected: float
+    copy: bool = False  # each column, the other, value by value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The two columns."""
+        return (*self.rules[0].when, *self.rules[0].then)
+
+
+@dataclass(frozen=True)
+class CodedColumn:
+    """One attribute and its codes in the rows that are looked at."""
+
+    attribute: Attribute
+    codes: Counts
+
+    @property
+    def name(self) -> str:
+        """The name of the attribute."""
+        return self.attribute.name
+
+    @cached_property
+    def _unique(self) -> tuple[Counts, Counts]:
+        seen, places = np.unique(self.codes, return_inverse=True)
+        return seen, places
+
+    @property
+    def seen(self) -> Counts:
+        """The codes that occur, ascending."""
+        return self._unique[0]
+
+    @property
+    def places(self) -> Counts:
+        """For each row, the place of its code among those that occur."""
+        return self._unique[1]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers or dates."""
+        return not self.attribute.values
+
+    @property
+    def few(self) -> bool:
+        """Whether its values can be looked at one by one."""
+        return 2 <= len(self.seen) <= CLASSES
+
+    @cached_property
+    def views(self) -> list[tuple[list[Mask], Counts]]:
+        """The ways to cut the values into groups: the groups as masks of codes, and each row's group.
+
+        One by one; and numbers of which one is most frequent, as 0 often is, into less, that one, and more. Where
+        that is what an empty cell was filled with, it says nothing.
+        """
+        every = np.arange(self.attribute.size)
+        found = [([every == code for code in self.seen], self.places)] if self.few else []
+        often = int(np.bincount(self.places).argmax())
+        filled = self.attribute.missing is not None and self.attribute.codes([""])[0] == self.seen[often]
+        if self.is_number and len(self.seen) > 2 and not filled and (self.places == often).mean() >= 0.5:
+            sides, groups = np.unique(np.sign(self.places - often), return_inverse=True)
+            side = np.where(every == self.attribute.empty, 2, np.sign(every - self.seen[often]))
+            found.append(([side == one for one in sides], groups))
+        return found
+
+    def owned(self, chosen: Mask) -> Mask:
+        """Return the codes of a class of the values that occur; of a range of numbers, all up to the next class.
+
+        For a number that does not occur, between two classes, nobody says whose it is: it may go with both.
+        """
+        mask = np.zeros(self.attribute.size, dtype=np.bool_)
+        codes, others = self.seen[chosen], self.seen[~chosen]
+        mask[codes] = True
+        below, above = others[others < codes[0]], others[others > codes[-1]]
+        if self.is_number and len(below) + len(above) == len(others) and self.attribute.empty not in codes:
+            mask[below[-1] + 1 if len(below) else 0 : above[0] if len(above) else self.attribute.points] = True
+        return mask
+
+
+def dependencies(columns: Sequence[CodedColumn]) -> list[RuleCandidate]:
+    """Return what pairs of columns say."""
+    columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= CODES]
+    groups = sum(len(groups) for c in columns for groups, _ in c.views)
+    tried = max(1, groups**2 // 2)
+    found = list[RuleCandidate]()
+    for a, b in combinations(columns, 2):
+        fixed = _fixed(*(a, b) if a.is_number and not b.is_number else (b, a), tried)
+        if fixed is None:
+            fixed = _fixed(*(b, a) if a.is_number and not b.is_number else (a, b), tried)
+        if fixed is not None:
+            found.append(fixed)
+        else:
+            found += [*_excluded(a, b, tried), *_ranges(a, b, tried), *_ranges(b, a, tried)]
+    return found
+
+
+def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleCandidate | None:
+    """Return that column a fixes column b, said class by class: who has this value of b has one of those of a."""
+    k, n = len(b.seen), len(a.codes)
+    if not b.few or len(a.seen) < k:
+        return None
+    table = _crossed(a.places, b.places, len(a.seen), k)
+    wrong = 1 - float(table.sum(0).max()) / n  # of the people, if all were put into the largest class
+    # Of a column of numbers, its own order tells the classes apart: so fewer functions are possible.
+    ways = [_by_order(table)] if a.is_number else []
+    ways += [_by_value(table)] if not a.is_number or len(a.seen) <= VALUES else []
+    for owns, functions in (way for way in ways if way is not None):
+        broken = np.where(owns, 0, table)
+        exceptions = int(broken.sum())
+        share = exceptions / n
+        if share > min(EXCEPTIONS, UNUSUAL * wrong) or wrong < TRIVIAL:
+            continue
+        # Chernoff's bound of the chance of so few, as a logarithm.
+        fewer = -n * float(rel_entr(share, wrong) + rel_entr(1 - share, 1 - wrong))
+        if fewer + functions + math.log(tried / CHANCE) > 0:
+            continue
+        sound = (broken.sum(0) <= 10 * EXCEPTIONS * table.sum(0)) & (table.sum(0) >= KNOWN)
+        rules = [
+            implied(b.attribute, b.views[0][0][c], a.attribute, ~a.owned(owns[:, c]))
+            for c in range(k)
+            if sound[c] and not owns[:, c].all()
+        ]
+        if rules and None not in rules:
+            both = "and {} fix one another" if len(a.seen) == k else "fixes {}"
+            return RuleCandidate(
+                f"{brief(a.name)} {both.format(brief(b.name))}",
+                tuple(r for r in rules if r is not None),
+                True,
+                wrong * n,
+                copy=exceptions == 0 and len(a.seen) == k == len(rules),
+            )
+    return None
+
+
+def _by_order(table: Counts) -> tuple[Mask, float] | None:
+    """Return which values go with each class if classes are ranges of values; and the logarithm of how many ways."""
+    values, k = table.shape
+    order = np.argsort((table * np.arange(values)[:, None]).sum(0) / table.sum(0), kind="stable")
+    upto = table[:, order].cumsum(0)
+    # Between two neighbours, the cut that leaves the fewest people of either on the other's side.
+    cuts = [int((upto[-1, i] - upto[:-1, i] + upto[:-1, i + 1]).argmin()) for i in range(k - 1)]
+    if any(left >= right for left, right in pairwise(cuts)):
+        return None
+    owns = np.zeros(table.shape, dtype=np.bool_)
+    owns[np.arange(values), order[np.searchsorted(cuts, np.arange(values))]] = True
+    return owns, float(gammaln(values) - gammaln(k) - gammaln(values - k + 1) + gammaln(k + 1))
+
+
+def _by_value(table: Counts) -> tuple[Mask, float]:
+    """Return which values go with each class, each with its most frequent one; and the logarithm of how many ways."""
+    owns = np.arange(table.shape[1]) == table.argmax(1)[:, None]
+    owns |= (table.sum(1) < KNOWN)[:, None]
+    return owns, len(table) * math.log(table.shape[1])
+
+
+def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandidate]:
+    """Yield rules for groups of values that (nearly) never meet."""
+    for groups_a, row_a in a.views:
+        for groups_b, row_b in b.views:
+            table = _crossed(row_a, row_b, len(groups_a), len(groups_b))
+            size_a, size_b = table.sum(1)[:, None], table.sum(0)[None]
+            smaller, expected = np.minimum(size_a, size_b), size_a * size_b / len(row_a)
+            never = (table <= np.minimum(EXCEPTIONS * smaller, UNUSUAL * expected)) & (smaller >= PEOPLE)
+            never &= (pdtr(table, expected) * tried <= CHANCE) & (expected >= TRIVIAL * smaller)
+            if never.any():
+                expected = np.where(never, expected, 0.0)
+                by_a, by_b = _merged(never, table), _merged(never.T, table.T)
+                if _effort(by_a, table) <= _effort(by_b, table.T):
+                    yield from _said(a, groups_a, b, groups_b, by_a, expected)
+                else:
+                    yield from _said(b, groups_b, a, groups_a, by_b, expected.T)
+
+
+def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
+    """Return which groups never meet which, groups with the same ones taken together.
+
+    Where but two are left, these are all: so those too that are too rare to be missed, and nobody has.
+    """
+    found = dict[tuple[int, ...], list[int]]()
+    for group, row in enumerate(never):
+        if row.any():
+            row = row | (table[group] == 0) if (table[group][~row] > 0).sum() <= 2 else row
+            found.setdefault(tuple(np.flatnonzero(row).tolist()), []).append(group)
+    return [(mine, list(others)) for others, mine in found.items()]
+
+
+def _effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[int, ...]:
+    """Return what it takes to read such rules: how many, the values they list, those they leave; then, for whom."""
+    left = [table.shape[1] - len(others) for _, others in merged]
+    listed = sum(len(mine) + min(len(others), rest) for (mine, others), rest in zip(merged, left, strict=True))
+    return len(merged), listed, sum(left), sum(int(table[mine].sum()) for mine, _ in merged)
+
+
+def _said(
+    a: CodedColumn,
+    groups_a: list[Mask],
+    b: CodedColumn,
+    groups_b: list[Mask],
+    merged: list[tuple[list[int], list[int]]],
+    expected: npt.NDArray[np.float64],
+) -> Iterator[RuleCandidate]:
+    for mine, others in merged:
+        many = float(expected[np.ix_(mine, others)].sum())
+        left, right = (
+            np.logical_or.reduce(part) for part in ([groups_a[i] for i in mine], [groups_b[j] for j in others])
+        )
+        whole = implied(a.attribute, left, b.attribute, right)
+        rules = (
+            [whole]
+            if whole
+            else [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in mine for j in others]
+        )
+        yield from (RuleCandidate(rule.name, (rule,), False, many / len(rules)) for rule in rules if rule is not None)
+
+
+def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandidate]:
+    """Yield rules that people with a value of b have numbers of column a in a range only."""
+    if not (a.is_number and not a.few and b.few) or a.attribute.empty in a.seen:
+        return
+    table = _crossed(a.places, b.places, len(a.seen), len(b.seen))
+    upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.codes)])
+    first, last = (table > 0).argmax(0), len(table) - 1 - (table[::-1] > 0).argmax(0)
+    below, above = upto[first], 1 - upto[last + 1]
+    expected = table.sum(0) * (np.where(below >= SHARE, below, 0) + np.where(above >= SHARE, above, 0))
+    sure = (table.sum(0) >= PEOPLE) & (pdtr(0, expected) * tried * len(table) ** 2 <= CHANCE)
+    for place in np.flatnonzero(sure):
+        outside = np.zeros(a.attribute.size, dtype=np.bool_)
+        outside[: a.seen[first[place]] if below[place] >= SHARE else 0] = True
+        outside[a.seen[last[place]] + 1 if above[place] >= SHARE else a.attribute.size :] = True
+        rule = implied(b.attribute, b.views[0][0][place], a.attribute, outside)
+        if rule is not None:
+            yield RuleCandidate(rule.name, (rule,), False, float(expected[place]))
+
+
+def _crossed(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
+    """Return how often each pair of numbers comes: (most_a, most_b)."""
+    return np.bincount(a * most_b + b, minlength=most_a * most_b).reshape(most_a, most_b)
+
+
+TakeRules = Literal["none", "free", "all"]
+
+MOST = 20  # proposals: nobody reads more
+TRIED, FAILED = 60, 5  # candidates, and how many of them may not fit, until no more are tried
+ROWS = 50_000  # that are looked at; what is proposed is counted in all
+COLUMNS = 100  # that are looked at, the sensitive ones first
+NEWS = 0.001  # of the people whom the rules before have left, whom another must shut out
+CASES = 10_000  # that the rules may leave in one group of attributes, so that searches stay quick
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Rules that belong together, how many people they speak of, how many of these break them, and whom they tie."""
+
+    title: str
+    rules: tuple[Rule, ...]
+    people: int
+    exceptions: int
+    ties: tuple[str, ...]  # sensitive attributes that they name
+    copy: bool = False  # one column is the other in other words, in every row
+
+    def repeats(self, other: Proposal, known: Sequence[Proposal]) -> bool:
+        """Return whether this says of one column what another says of a column that is tied to it."""
+        apart = {*self.names} ^ {*other.names}
+        same = (self.people, self.exceptions) == (other.people, other.exceptions)
+        return same and len(apart) == 2 and any(apart == {*one.names} and len(one.rules) > 1 for one in known)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The two columns."""
+        return (*self.rules[0].when, *self.rules[0].then)
+
+    def taken(self, take: TakeRules) -> bool:
+        """Return whether these rules are taken over."""
+        return take == "all" or (not self.ties and (take == "free" or self.copy))
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What a table proposes, and what was dropped because all together would be too many cases."""
+
+    proposals: tuple[Proposal, ...] = ()
+    dropped: tuple[str, ...] = ()
+    unseen: int = 0  # columns that were not looked at
+
+    def remarks(self, take: TakeRules) -> list[str]:
+        """Return in a line how many rules are proposed and how to take them over, if there are any."""
+        every, taken = len(self.proposals), sum(one.taken(take) for one in self.proposals)
+        if not every:
+            return []
+        tied = sum(bool(one.ties) for one in self.proposals)
+        verb = "rule is" if every == 1 else "rules are"
+        said = f"{every} {verb} suggested" + (f", {tied} on a sensitive attribute" if tied else "")
+        used = f"{taken} taken over" if taken else "not used unless --take-rules says free or all"
+        copies = [one.title for one in self.proposals if one.copy and one.taken(take)]
+        kept = [f"{title}, value by value: both are kept together" for title in copies]
+        return [f"{said}: see the end of the domain file; {used}", *kept]
+
+    def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
+        """Return the lines of a domain file: rules that are not taken over as comments, to be taken out of them."""
+        if not self.proposals:
+            return ""
+        named = {a.name: a for a in attributes}
+        lines = [
+            "",
+            "## Rules that the table suggests. Which of them hold for everybody, and not only in this table? Take away",
+            "## one # from each of their lines, or let --take-rules do it: free (all but those that name a sensitive",
+            "## attribute), all. Exceptions are rows that break the rule: they stay in the table.",
+        ]
+        if self.unseen:
+            lines.append(f"## {plural(self.unseen, 'column')} of this wide table were not looked at.")
+        for one in self.proposals:
+            mark = "" if one.taken(take) else "# "
+            counted = f"{plural(one.people, 'person', 'people')}, {plural(one.exceptions, 'exception')}"
+            lines += ["", f"## {visible(one.title)}: {counted}" if len(one.rules) > 1 else f"## {counted}"]
+            if one.ties:
+                ties = " and ".join(visible(brief(name)) for name in one.ties)
+                lines.append(f"## ties {ties}, which is sensitive: such people then have no twin")
+            lines += [mark + line for rule in one.rules for line in rule_lines(rule, named)]
+        if self.dropped:
+            lines += ["", f"## Dropped, as all together would be too many cases: {visible('; '.join(self.dropped))}"]
+        return "\n".join(lines) + "\n"
+
+
+def check_take(take: str) -> None:
+    """Refuse an unknown way of taking rules over."""
+    if take not in get_args(TakeRules):
+        raise DomainError(f"take rules '{take}': expected {', '.join(get_args(TakeRules))}")
+
+
+def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
+    """Return the rules that a table suggests for its domain, given its columns: the strongest, and no more than needed.
+
+    A rule that others imply is left out. Large tables are looked at in part; what is found is counted in all rows.
+    """
+    looked = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:COLUMNS]
+    attributes = [a for a in domain.attributes if a.name in looked]
+    rows = len(columns[looked[0]])
+    if rows < PEOPLE or len(attributes) < 2:
+        return Proposals()
+    some = np.arange(rows)
+    if rows > ROWS:
+        some = np.sort(np.random.default_rng(0).choice(rows, ROWS, replace=False))
+    table = _Table(domain, columns)
+    found = dependencies(
+        [CodedColumn(a, a.codes(Cells(columns[a.name].texts, columns[a.name].numbers[some]))) for a in attributes]
+    )
+    kept, dropped, rules = list[Proposal](), list[str](), list[Rule]()
+    count = RuleBook(attributes, ()).count()
+    for one in islice(_in_turn(found), TRIED):
+        proposal = table.counted(one)
+        if proposal is None or any(proposal.repeats(other, kept) for other in kept):
+            continue
+        if len(kept) == MOST or len(dropped) == FAILED:
+            break
+        try:
+            left = RuleBook(attributes, [*rules, *proposal.rules], most=CASES).count()
+        except DomainError:
+            dropped.append(one.title)
+            continue
+        if left <= (1 - NEWS) * count:  # else the others say so already, or nearly
+            kept.append(proposal)
+            rules += proposal.rules
+            count = left
+    return Proposals(tuple(kept), tuple(dropped), len(domain.names) - len(looked))
+
+
+def _in_turn(found: Sequence[RuleCandidate]) -> Iterator[RuleCandidate]:
+    """Yield findings, the strongest first; the more often a column was named already, the less another one counts."""
+    rest, named = list(found), Counter[str]()
+    while rest:
+        best = max(rest, key=lambda one: (one.fixes, one.expected / math.prod(1 + named[name] for name in one.names)))
+        rest.remove(best)
+        named.update(best.names)
+        yield best
+
+
+@dataclass(frozen=True)
+class _Table:
+    """All rows of a table, in which rules are counted."""
+
+    domain: TableDomain
+    columns: Mapping[str, Cells]
+
+    def counted(self, found: RuleCandidate) -> Proposal | None:
+        """Return a finding with its counts in all rows; None where these have too many exceptions after all."""
+        people = exceptions = 0
+        for rule in found.rules:
+            when = np.logical_and.reduce([self._met(name, one) for name, one in rule.when.items()])
+            then = [self._met(name, one) for name, one in rule.then.items()]
+            broken = int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
+            # Of what must not come together: the people who have one of the two, whichever is less frequent.
+            sides = [int(self._met(name, one).sum()) for name, one in rule.when.items()]
+            people, exceptions = people + min(sides), exceptions + broken
+        if exceptions > EXCEPTIONS * people:
+            return None
+        ties = tuple(name for name in self.domain.sensitive if name in found.names)
+        return Proposal(found.title, found.rules, people, exceptions, ties, found.copy and not exceptions)
+
+    def _met(self, name: str, condition: Condition) -> npt.NDArray[np.bool_]:
+        """Return which rows meet a condition."""
+        attribute = self.domain.attributes[self.domain.column(name)]
+        met: npt.NDArray[np.bool_] = meets(attribute, condition).numpy()[attribute.codes(self.columns[name])]
+        return met

@@ -1,0 +1,1 @@
+"""Tables in files and in memory, and the data sets of the catalog."""

@@ -1,0 +1,163 @@
+"""Rows and labels: the catalog's data sets by name, and a user's own table by its domain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.causal_graph import without_others
+from neuronfair.domain.rules import left_out
+from neuronfair.domain.schema.toml import read_domain
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables import sources
+from neuronfair.domain.tables.cells import Cells
+from neuronfair.domain.tables.files import ColumnType, Sheet, read_sheet
+from neuronfair.domain.tables.original_cells import Original
+from neuronfair.domain.tables.recipes import RECIPES
+from neuronfair.errors import CellError, DataError, did_you_mean
+
+DATASETS: tuple[str, ...] = tuple(sources.SOURCES)
+ENCODINGS: tuple[str, ...] = ("default", "paper")
+UNKNOWN = -1  # the label of a row whose class is not known
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows of a domain with their labels.
+
+    `rows` are the codes, (n, d) int64; `labels` are the numbers of the classes in the order of the domain's target,
+    (n,) int64, or -1 throughout where the table has no target column or the target is a quantity. `original` are the
+    cells that the rows were read from, with which a model is asked for the metrics of the data set; None where every
+    code stands for its cell.
+    """
+
+    name: str
+    domain: TableDomain
+    rows: Tensor
+    labels: Tensor
+    types: Mapping[str, ColumnType] = field(default_factory=dict, repr=False)  # of the table's columns, where known
+    inferred: bool = False  # whether the domain was read off the table itself
+    ordered: bool = False  # whether the user has named the model's inputs, in their order
+    original: Original | None = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the classes of the rows are known."""
+        return bool((self.labels != UNKNOWN).all())
+
+    @property
+    def compared(self) -> Data:
+        """The records of the demographic groups that people are compared with: not of those that rules leave out."""
+        kept = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
+        for column in self.domain.sensitive_columns:
+            attribute = self.domain.attributes[column]
+            for label in left_out(self.domain.rules, attribute.name) & {*attribute.values}:
+                kept &= self.rows[:, column] != attribute.values.index(label)
+        return self if bool(kept.all()) else self.take(kept.nonzero()[:, 0])
+
+    def to(self, device: str | torch.device) -> Data:
+        """Return this table on another device."""
+        return replace(self, domain=self.domain.to(device), rows=self.rows.to(device), labels=self.labels.to(device))
+
+    def take(self, index: Tensor) -> Data:
+        """Return the chosen rows with their labels."""
+        original = None if self.original is None else self.original.take(index.cpu().numpy())
+        return replace(self, rows=self.rows[index], labels=self.labels[index], original=original)
+
+    def only(self, names: Collection[str]) -> Data:
+        """Return the columns of some attributes, in the domain's order."""
+        kept = [column for column, name in enumerate(self.domain.names) if name in names]
+        return replace(self, domain=limited(self.domain, names), rows=self.rows[:, kept])
+
+    def split(self, seed: int = 0) -> Split:
+        """Return 70 % of the rows for training, 10 % for validation and 20 % for testing, drawn anew for each seed."""
+        n = len(self)
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        train, validation, test = torch.tensor_split(order, (n * 7 // 10, n * 8 // 10))
+        return Split(self.take(train), self.take(validation), self.take(test))
+
+
+class Split(NamedTuple):
+    """Three parts of a data set that share no row."""
+
+    train: Data
+    validation: Data
+    test: Data
+
+
+def load(name: str, encoding: str = "default", *, sensitive: Sequence[str] | None = None) -> Data:
+    """Load a data set of the catalog: adult, german, bank, compas or meps.
+
+    `encoding` is "default" (words, one-hot blocks, scaled numbers, rules) or "paper" (the integers that the published
+    models eat). `sensitive` replaces the data set's own choice of sensitive attributes.
+
+    >>> len(load("german"))
+    1000
+    """
+    domain = catalog_domain(name, encoding)
+    if sensitive is not None:
+        domain = domain.with_sensitive(*sensitive)
+    columns = RECIPES[name, encoding](*sources.read(name))
+    return Data(name, domain, domain.from_table(columns), _labels(columns, domain))
+
+
+def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
+    """Return the domain of a data set of the catalog, without reading its data.
+
+    >>> catalog_domain("adult").sensitive
+    ('sex',)
+    """
+    sources.source(name)
+    if encoding not in ENCODINGS:
+        raise DataError(f"{name}: no encoding '{encoding}'. {did_you_mean(encoding, ENCODINGS)}")
+    return read_domain(sources.CATALOG / f"{name}.{encoding}.toml")
+
+
+def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
+    """Read a CSV, Parquet or Feather file, or a DataFrame, whose columns a domain describes; others are ignored.
+
+    Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
+    with its column, line and value.
+    """
+    sheet = read_sheet(path)
+    path = sheet.path
+    for name in domain.names:
+        if name not in sheet.columns:
+            raise DataError(f"{path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
+    sheet.check_clear([*domain.names, *([domain.target.column] if domain.target is not None else [])])
+    try:
+        rows, labels = domain.from_table(sheet.columns), _labels(sheet.columns, domain)
+    except CellError as bad:
+        raise DataError(f"{path}: {sheet.where(bad.row)}: {bad.reason}") from None
+    domain = domain.with_band_values(rows)
+    columns = {name: sheet.columns[name] for name in domain.names}
+    return Data(path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
+
+
+def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:
+    """Return a domain with some of its attributes, in its own order, and the rules that speak of no other."""
+    attributes = without_others(domain.attributes, names)
+    rules = tuple(rule for rule in domain.rules if {*rule.when, *rule.then} <= set(names))
+    return replace(domain, attributes=attributes, rules=rules)
+
+
+def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Tensor:
+    target = domain.target
+    if target is None or not target.classes or target.column not in columns:
+        return torch.full((len(columns[domain.names[0]]),), UNKNOWN)
+    cells = Cells.of(list(map(str, columns[target.column])))
+    number = {label: i for i, label in enumerate(target.classes)}
+    labels = torch.tensor([number.get(text, UNKNOWN) for text in cells.texts])[torch.from_numpy(cells.numbers).long()]
+    if UNKNOWN in labels:
+        row = int((labels == UNKNOWN).nonzero()[0])
+        known = did_you_mean(cells[row], target.classes)
+        raise CellError(row, f"target '{target.column}': unknown class {cells[row]!r}. {known}")
+    return labels

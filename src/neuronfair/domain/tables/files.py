@@ -1,0 +1,461 @@
+"""Tables on disk, read as columns of text: CSV, Parquet, Feather, JSON lines, workbooks, archives, SQLite."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from neuronfair.domain.tables.cells import CELL, ROW, Cells, ColumnBuilder, Meter
+from neuronfair.errors import DataError, did_you_mean, needs, one_line
+from neuronfair.limits import TEXT, TooLarge, check_size, members, read_bytes, repacked, unpacked
+
+MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
+LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
+_SEPARATORS = ",;\t|"
+_SAMPLE = 1 << 16  # letters by which the separator is chosen
+_CELLS = 1 << 16  # cells that are read at once
+_JSON_LINES = (".jsonl", ".ndjson")
+_SQLITE = b"SQLite format 3\0"
+_TIMES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
+
+
+@dataclass(frozen=True)
+class JoinedColumns:
+    """Where those columns of a table come from that a file beside it has added: never an input of a model."""
+
+    sheet: Sheet
+    names: tuple[str, ...]
+    key: str | None  # the column by which they were joined; None: row by row
+    rows: Sequence[int]  # for each row of the table, the row of that file
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """How a column stood in a table that has types: what it was called there, its dtype, and the cells of its texts."""
+
+    label: Any  # of any type, such as a whole number
+    dtype: Any = None  # of pandas; None: as its values suggest
+    cells: Mapping[str, Any] = field(default_factory=dict)  # what each text stood for, where that is no number
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The columns of a table as text, an empty cell as '', and the line of the file that each row stands on.
+
+    Of columns with one name, the second is called 'name.1', as pandas does; `copies` tells what stands in the header.
+    """
+
+    path: Path
+    columns: Mapping[str, Sequence[str]]
+    lines: Sequence[int]
+    unit: str = "line"
+    remarks: tuple[str, ...] = ()  # what the user should know of how it was read
+    copies: Mapping[str, str] = field(default_factory=dict)
+    beside: JoinedColumns | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)  # by name; none for a text file
+    frame: Any = None  # the DataFrame of pandas that it was read from, where it was one
+
+    def where(self, row: int) -> str:
+        """Return where a row is found in its file, and in the one beside it."""
+        here = f"{self.unit} {self.lines[row]}"
+        if self.beside is None:
+            return here
+        return f"{here} ({self.beside.sheet.path.name}: {self.beside.sheet.where(self.beside.rows[row])})"
+
+    def check_clear(self, used: Sequence[str]) -> None:
+        """Refuse a name that stands for two different columns, unless both are used, each by a name of its own."""
+        for copy, name in self.copies.items():
+            if name in used and copy not in used and self.columns[copy] != self.columns[name]:
+                raise DataError(f"{self.path}: the header names the column '{name}' twice. Rename one of the two")
+
+
+def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
+    """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), Parquet or Feather.
+
+    Also JSON lines (.jsonl, .ndjson), a zip archive of one table, a sheet of a workbook (.xlsx) and a table of an
+    SQLite database. Where there are several, `file.sqlite::name` names one.
+
+    A file that would take too much memory is refused, before it is unpacked or while it is read. What was read before
+    is not read again. A table in memory (a DataFrame, an Arrow table, a mapping of columns) is taken as a file is.
+    """
+    if isinstance(path, Sheet):
+        return path
+    if not isinstance(path, (str, Path)):
+        from neuronfair.domain.tables.frames import sheet_of
+
+        return sheet_of(path)
+    path, inner = table_file(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+        if start == _SQLITE:
+            return read_sqlite(path, inner)
+        return _read(read_bytes(path, times=_TIMES.get(path.suffix.lower(), TEXT)), path, path.suffix.lower(), inner)
+    except (EOFError, zlib.error):
+        raise DataError(f"{path}: the gzip file is damaged or ends too early") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except csv.Error as error:
+        raise DataError(f"{path}: cannot be read as CSV: {error}") from None
+
+
+def table_file(name: str | Path) -> tuple[Path, str | None]:
+    """Return the file that is meant, and the name of the table in it, if one is said: `people.sqlite::applicants`.
+
+    >>> table_file("people.sqlite::applicants")[1]
+    'applicants'
+    """
+    path, colons, inner = str(name).rpartition("::")
+    return (Path(name), None) if not colons or Path(name).exists() else (Path(path), inner)
+
+
+def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
+    """Return the table in the content of a file; `suffix` is that of its name, or of a name inside it."""
+    from neuronfair.domain.tables import arrow
+
+    if suffix in _TIMES:
+        return arrow.read(content, path, suffix)
+    if content[:2] == b"\x1f\x8b":
+        content, suffix = unpacked(content, path, times=TEXT), Path(path.stem).suffix.lower()
+    if content.startswith(b"PK\3\4"):
+        if is_workbook(content):
+            return read_workbook(content, path, inner)
+        name, content = archive_member(content, path, inner)
+        if content.startswith((b"PK\3\4", b"\x1f\x8b", _SQLITE)):
+            raise DataError(f"{path}: '{name}' is an archive or a database inside an archive. Unpack it first")
+        return _read(content, path, Path(name).suffix.lower(), None)
+    if inner is not None:
+        raise DataError(f"{path}: is one table, so '::{inner}' names nothing in it. Leave it out")
+    if suffix in _JSON_LINES:
+        return read_json_lines(content, path)
+    return _text(content, path)
+
+
+def read_header(path: Path) -> list[str] | None:
+    """Return the names of a CSV file's columns, by its first lines alone; None where that is not enough to know."""
+    path, inner = table_file(path)
+    if inner is not None or path.suffix.lower() in _JSON_LINES:
+        return None
+    with path.open("rb") as file:
+        content = file.read(_SAMPLE)
+    try:
+        text = content.decode("utf-8-sig", "strict" if len(content) < _SAMPLE else "ignore")
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), skipinitialspace=True)
+        header = next((cells for cells in rows if any(map(str.strip, cells))), None)
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    plain = header is not None and "\0" not in text and rows.line_num < text.count("\n")
+    return [name.strip() for name in header] if plain and header is not None else None
+
+
+def _text(content: bytes, path: Path) -> Sheet:
+    encoding = _MARKS.get(content[:2])
+    if encoding is None and b"\0" in content:
+        line = 1 + content.count(b"\n", 0, content.index(b"\0"))
+        raise DataError(f"{path}: line {line}: holds a zero byte, so this is not a text file. Save the table as CSV")
+    try:
+        return _csv(content, path, encoding or "utf-8-sig")
+    except UnicodeDecodeError:
+        if encoding is not None:
+            raise DataError(f"{path}: begins like a text file in UTF-16, but is none. Save it as UTF-8") from None
+    try:
+        return _csv(content, path, "cp1252", (_NOT_UTF8,))
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: this is not a text file in UTF-8 or Windows-1252. Save the table as UTF-8") from None
+
+
+def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = ()) -> Sheet:
+    file = io.TextIOWrapper(io.BytesIO(content), encoding, newline="")
+    separator = _separator(file.read(_SAMPLE))
+    file.seek(0)
+    # Before anything is read; a separator inside a text counts as well, which does not matter.
+    cells_at_most = content.count(separator.encode()) + content.count(b"\n")
+    check_size(len(content) + CELL * cells_at_most, path)
+    if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
+        return quick
+    reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
+    header: list[str] = []
+    lines: list[int] = []
+    rows: list[list[str]] = []
+    meter, before = Meter(path, len(content)), 0
+    columns: list[ColumnBuilder] = []
+    for cells in reader:
+        line, before = before + 1, reader.line_num  # a quoted cell may run over several lines
+        if len(cells) <= 1 and not any(map(str.strip, cells)):
+            continue  # a blank line
+        if not header:
+            header = [name.strip() for name in cells]
+            check_width(header, path)
+            columns = [ColumnBuilder(meter) for _ in header]
+            continue
+        if len(cells) != len(header):
+            raise DataError(f"{path}: line {line}: {len(cells)} cells under a header of {len(header)} columns")
+        rows.append(cells)
+        lines.append(line)
+        if len(rows) * len(header) >= _CELLS:
+            _add(rows, columns, meter)
+    if not header:
+        raise DataError(f"{path}: the file is empty. Expected a header line and at least one row")
+    if not lines:
+        raise DataError(f"{path}: no rows after the header line ({', '.join(header[:8])})")
+    _add(rows, columns, meter)
+    return sheet(path, header, [column.cells() for column in columns], lines, remarks=remarks)
+
+
+def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
+    """Return a table whose lines are all rows; None where one has to look closer."""
+    from neuronfair.domain.tables import arrow
+
+    if content.count(b"\r") != content.count(b"\r\n") or b'" ' in content or b' "' in content:
+        return None  # Python's reader knows what these mean
+    line = content.partition(b"\n")[0].decode("utf-8-sig")
+    try:
+        header = [name.strip() for name in next(csv.reader([line], delimiter=separator, strict=True), [])]
+    except csv.Error:  # its quotation marks do not end
+        return None
+    check_width(header, path)
+    if not 2 <= len(header) <= _WIDE or not any(header):  # of one column, a line of blanks would be no row
+        return None
+    columns = arrow.read_csv(content, separator, len(header), path)
+    return None if columns is None else sheet(path, header, columns, range(2, 2 + len(columns[0])))
+
+
+def _add(rows: list[list[str]], columns: list[ColumnBuilder], meter: Meter) -> None:
+    """Move rows into the columns."""
+    meter.count(ROW * len(rows))
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=False):  # there may be no rows
+        column.add(cells)
+    rows.clear()
+
+
+def sheet(
+    path: Path,
+    header: Sequence[str],
+    columns: Sequence[Cells],
+    lines: Sequence[int],
+    *,
+    unit: str = "line",
+    remarks: tuple[str, ...] = (),
+) -> Sheet:
+    """Return a table whose header may name a column twice."""
+    taken, further = set(header), dict[str, int]()
+    names, copies = list[str](), dict[str, str]()
+    for name in header:
+        shown = name
+        if name in further:
+            while shown in taken:
+                further[name] += 1
+                shown = f"{name}.{further[name]}"
+            taken.add(shown)
+            copies[shown] = name
+        further.setdefault(name, 0)
+        names.append(shown)
+    twice = [f"the header names '{name}' twice; the second is called '{copy}'" for copy, name in copies.items()]
+    return Sheet(path, dict(zip(names, columns, strict=True)), lines, unit, (*remarks, *islice(twice, 10)), copies)
+
+
+def check_width(names: Sequence[str], path: Path) -> None:
+    """Refuse a table of too many columns."""
+    if len(names) > MAX_COLUMNS:
+        raise DataError(f"{path}: has {len(names):,} columns, and {MAX_COLUMNS:,} at most are read. Leave some out")
+
+
+def _separator(sample: str) -> str:
+    """Return the separator that cuts most of the first lines into as many cells as the header, and that into most."""
+
+    def fit(separator: str) -> tuple[float, int]:
+        reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator, skipinitialspace=True)
+        widths = [len(cells) for cells in reader if any(map(str.strip, cells))]
+        if len(sample) == _SAMPLE and len(widths) > 1:
+            widths.pop()  # its end is not in the sample
+        if not widths or widths[0] == 1:
+            return 0.0, 1
+        return widths.count(widths[0]) / len(widths), widths[0]
+
+    return max(_SEPARATORS, key=fit)
+
+
+SECONDS = 60  # that a database may take to give its rows: a damaged one can lead in circles
+_AT_ONCE = 1000  # rows
+_CELLS_AT_ONCE = 1 << 16
+
+
+def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> str:
+    """Return the table that is meant: the one that is named, or the only one."""
+    if wanted is not None:
+        if wanted not in names:
+            raise DataError(f"{path}: has no {kind} '{wanted}'. {did_you_mean(wanted, names)}")
+        return wanted
+    if len(names) != 1:
+        some = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        has = f"has {len(names)} {kind}s ({some}). Name one" if names else f"has no {kind} with a table"
+        raise DataError(f"{path}: {has}" + (f": {path}::{names[0]}" if names else ""))
+    return names[0]
+
+
+def archive_member(content: bytes, path: Path, wanted: str | None) -> tuple[str, bytes]:
+    """Return the name and the content of the table in a zip archive, unpacked if it is not too large."""
+    try:
+        files = members(content, path, times=TEXT)
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path}: the zip archive is damaged ({one_line(error)})") from None
+    tables = [name for name in files if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:1] != "."]
+    name = one_of(path, "file", tables, wanted)
+    return name, files[name]
+
+
+def is_workbook(content: bytes) -> bool:
+    """Return whether a zip archive is a workbook of Excel."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return "[Content_Types].xml" in archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError):
+        return False
+
+
+def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
+    """Read a sheet of a workbook (.xlsx): the values of its cells, no formulas, links or programs."""
+    openpyxl = needs("openpyxl", "excel", "reading .xlsx", DataError)
+    try:
+        files = members(content, path, times=TEXT)
+        for name, part in files.items():
+            if name.endswith((".xml", ".rels")) and (b"<!DOCTYPE" in part or b"<!ENTITY" in part or b"\0" in part):
+                raise DataError(f"{path}: '{name}' declares entities, or is not UTF-8, which no workbook needs")
+        book = openpyxl.load_workbook(io.BytesIO(repacked(files)), read_only=True, data_only=True, keep_links=False)
+        with closing(book):
+            name = one_of(path, "sheet", [one.title for one in book.worksheets], wanted)
+            lines = book[name].iter_rows(values_only=True)
+            return _table(
+                ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(lines, 1)), path
+            )
+    except (DataError, TooLarge):
+        raise
+    except Exception as error:  # a damaged workbook can fail anywhere in the reader
+        raise DataError(f"{path}: cannot be read as .xlsx: {one_line(error)}") from None
+
+
+def read_json_lines(content: bytes, path: Path) -> Sheet:
+    """Read a file with one JSON object on each line; a name that an object does not have is an empty cell."""
+    header: dict[str, int] = {}
+    rows: list[tuple[int, dict[str, str]]] = []
+    meter = Meter(path, len(content))
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            # Numbers as they are written: a float would round those of many digits.
+            found = json.loads(line, parse_float=str, parse_int=str, object_pairs_hook=_Pairs)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: line {number}: is not JSON ({one_line(error)})") from None
+        if not isinstance(found, _Pairs):
+            raise DataError(f"{path}: line {number}: expected an object {{…}}, got {type(found).__name__}")
+        row = {}
+        for name, value in found:
+            if name in row or isinstance(value, (list, _Pairs)):
+                what = "comes twice" if name in row else "holds a list or an object. Expected a text or a number"
+                raise DataError(f"{path}: line {number}: '{name}' {what}")
+            row[name] = _containers_text(value)
+            header.setdefault(name, len(header))
+        meter.count(ROW + CELL * len(header) + sum(map(len, row.values())))
+        rows.append((number, row))
+    lines = ((number, [row.get(name, "") for name in header]) for number, row in rows)
+    return _table(lines, path, list(header), unit="line")
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The entries of a JSON object, also where a name comes twice."""
+
+
+def read_sqlite(path: Path, wanted: str | None) -> Sheet:
+    """Read a table of an SQLite database, which is opened to be read only and runs nothing that it brings along."""
+    check_size(path.stat().st_size, path, times=TEXT)
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise DataError(f"{path}: {log.name} holds changes that are not in the file yet. Close what writes to it first")
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)) as database:
+            end = time.monotonic() + SECONDS
+            database.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA cell_size_check = ON")
+            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if said != "ok":  # SQLite reads what is missing at the end as empty pages
+                raise ValueError(f"it is damaged: {one_line(ValueError(said))}")
+            listed = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+            names = [one for (one,) in database.execute(f"{listed} AND sql NOT LIKE 'CREATE VIRTUAL%'")]
+            name = one_of(path, "table", names, wanted).replace('"', '""')
+            found = database.execute(f'SELECT * FROM "{name}"')
+            header = [column for column, *_ in found.description]
+            lines = ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(found, 1))
+            return _table(lines, path, header)
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
+
+
+def _table(
+    lines: Iterable[tuple[int, list[str]]], path: Path, header: list[str] | None = None, *, unit: str = "row"
+) -> Sheet:
+    """Return rows of text as a table; without a header, the first row that is not blank is it."""
+    source, meter, numbers = _counted(iter(lines), Meter(path)), Meter(path), list[int]()
+    if header is None:
+        header = next((_trimmed(cells) for _, cells in source if any(cells)), [])
+    if not header or not any(header):
+        raise DataError(f"{path}: the table is empty. Expected a header and at least one row")
+    check_width(header, path)
+    columns = [ColumnBuilder(meter) for _ in header]
+    while some := list(islice(source, max(1, min(_AT_ONCE, _CELLS_AT_ONCE // len(header))))):
+        rows = [(number, cells) for number, cells in some if any(cells)]
+        for number, cells in rows:
+            if len(_trimmed(cells)) > len(header):
+                raise DataError(f"{path}: {unit} {number}: {len(_trimmed(cells))} cells under {len(header)} columns")
+            numbers.append(number)
+        meter.count(ROW * len(rows))
+        for place, column in enumerate(columns):
+            column.add(cells[place] if place < len(cells) else "" for _, cells in rows)
+    if not numbers:
+        raise DataError(f"{path}: no rows under the header ({', '.join(header[:8])})")
+    names = [name.strip() for name in header]
+    return sheet(path, names, [column.cells() for column in columns], numbers, unit=unit)
+
+
+def _counted(lines: Iterator[tuple[int, list[str]]], meter: Meter) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows as long as they do not take too much together, blank ones, too: few bytes may stand for many."""
+    for number, cells in lines:
+        meter.count(CELL * len(cells) + ROW)
+        yield number, cells
+
+
+def _trimmed(cells: list[str]) -> list[str]:
+    """Return cells without the empty ones at the end."""
+    last = next((place for place in range(len(cells), 0, -1) if cells[place - 1]), 0)
+    return cells[:last]
+
+
+def _containers_text(value: Any) -> str:
+    """Return a cell as text: an empty one as '', a whole number without a point, midnight as a date."""
+    if value is None or value != value:  # NaN is the one value that differs from itself
+        return ""
+    if isinstance(value, bytes):
+        raise ValueError("a cell holds bytes, and texts or numbers were expected")
+    if isinstance(value, datetime) and value.time() == datetime.min.time():
+        return value.date().isoformat()
+    if isinstance(value, (date, datetime)):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()

@@ -1,0 +1,152 @@
+"""Who is compared with whom: the twins of a person, and the combinations of sensitive values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.interface import TwinRows
+from neuronfair.errors import DomainError, did_you_mean, repeated
+
+if TYPE_CHECKING:
+    from neuronfair.domain.table import TableDomain
+
+TwinKind = Literal["flip", "counterpart"]  # what a person is compared with: see Flips, and Counterparts
+
+
+class Twinning(Protocol):
+    """How the twins of a person are made: one for each other combination of sensitive values, in a fixed order."""
+
+    @property
+    def key_has_group(self) -> bool:
+        """Whether two people who differ in the sensitive attributes only are two people."""
+
+    def columns(self, domain: TableDomain) -> tuple[int, ...]:
+        """Return the positions of the attributes in which a twin may differ."""
+
+    def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
+        """Return all k twins of each row, and whether they exist."""
+
+    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same on another device."""
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Twins that differ in the sensitive attributes and in nothing else (Definition 1)."""
+
+    key_has_group: bool = False
+
+    def columns(self, domain: TableDomain) -> tuple[int, ...]:
+        """Return the positions of the attributes in which a twin may differ: the sensitive ones."""
+        return domain.sensitive_columns
+
+    def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
+        """Return all k twins of each row; one that breaks a rule does not exist.
+
+        A rule that the row itself breaks already does not count against its twin.
+        """
+        twins = domain.combinations.ahead(rows, domain.combinations.others)
+        valid = torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device)
+        if domain.sensitive_are_ruled:
+            broken = domain.broken(twins.flatten(0, 1)).view(*valid.shape, len(domain.rules))
+            valid = ~(broken & ~domain.broken(rows)[:, None]).any(-1)
+        return TwinRows(twins, valid)
+
+    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+        return domain.combinations.member(rows, number)
+
+    def to(self, device: torch.device) -> Flips:
+        """Return the same on another device."""
+        return self
+
+
+FLIPS = Flips()
+
+
+MOST = 100_000  # combinations of sensitive values
+
+
+class Bands(NamedTuple):
+    """The bands of a column: the first code of each, and the code that stands for it."""
+
+    starts: Sequence[int]
+    codes: Sequence[int]
+
+
+class Combinations(NamedTuple):
+    """All combinations of the sensitive codes in a fixed order, and where that of a row stands among them.
+
+    Where the codes of a column are in bands, one code stands for all of a band.
+    """
+
+    values: Tensor  # (combinations, columns)
+    columns: Tensor
+    first: Tensor  # the lowest and the highest code of each column
+    last: Tensor
+    strides: Tensor  # how many places one code more of each is ahead
+    others: Tensor  # how many places ahead the other combinations are
+    starts: tuple[Tensor | None, ...] = ()  # the first code of each band after the first, for each column; or none
+
+    @staticmethod
+    def of(
+        columns: Sequence[int], sizes: Sequence[int], device: torch.device, bands: Sequence[Bands | None] = ()
+    ) -> Combinations:
+        """Return the combinations of so many codes in each of these columns, or of the bands that they are in."""
+        every = bands or [None] * len(sizes)
+        codes = [range(size) if band is None else band.codes for size, band in zip(sizes, every, strict=True)]
+        counts = list(map(len, codes))
+        values = torch.cartesian_prod(*(torch.tensor(list(c), device=device) for c in codes)).reshape(-1, len(sizes))
+        strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
+        lists = (columns, [0] * len(sizes), [size - 1 for size in sizes], strides, range(1, len(values)))
+        starts = tuple(None if band is None else torch.tensor(band.starts[1:], device=device) for band in bands)
+        places, first, last, steps, others = (torch.tensor(list(numbers), device=device) for numbers in lists)
+        return Combinations(values, places, first, last, steps, others, starts)
+
+    def number(self, rows: Tensor) -> Tensor:
+        """Return where the values of each row stand, from (…, d) to (…); codes outside are moved into their bounds."""
+        codes = rows.index_select(-1, self.columns).clamp(self.first, self.last)
+        for place, starts in enumerate(self.starts):
+            if starts is not None:
+                codes[..., place] = torch.bucketize(codes[..., place].contiguous(), starts, right=True)
+        return (codes * self.strides).sum(-1) if len(self.columns) > 1 else codes[..., 0]
+
+    def ahead(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Return each row with the values that come so many places, (k,) or (n, k), after its own: (n, k, d)."""
+        copies = rows[:, None].expand(-1, places.shape[-1], -1).clone()  # a third of the time of repeat()
+        return copies.index_copy_(2, self.columns, self._values(rows, places))
+
+    def member(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Return each row with the values that come so many places, (n,), after its own; with 0 it stays as it is."""
+        values = self._values(rows, places[:, None])[:, 0]
+        own = rows.index_select(1, self.columns)  # a row outside its bounds stays itself
+        return rows.index_copy(1, self.columns, torch.where(places[:, None] > 0, values, own))
+
+    def _values(self, rows: Tensor, places: Tensor) -> Tensor:
+        numbers = (self.number(rows)[:, None] + places) % len(self.values)
+        plain = len(self.columns) == 1 and not self.starts  # then the values are 0, 1, …
+        return numbers[..., None] if plain else self.values[numbers]
+
+
+def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[str]) -> None:
+    """Refuse sensitive attributes that are none, unknown, named twice, or that have one value or too many."""
+    if not sensitive:
+        raise DomainError(f"{domain}: no sensitive attribute is named. {did_you_mean('', sizes)}")
+    for name in sensitive:
+        if name not in sizes:
+            raise DomainError(f"{domain}: sensitive attribute '{name}' is not a column. {did_you_mean(name, sizes)}")
+        if sizes[name] < 2:
+            raise DomainError(f"{domain}: sensitive attribute '{name}' has one value only, so nobody has a twin")
+    if repeated(sensitive) is not None:
+        raise DomainError(f"{domain}: a sensitive attribute is named twice: {', '.join(sensitive)}")
+    if math.prod(sizes[name] for name in sensitive) > MOST:
+        raise DomainError(f"{domain}: over {MOST:,} combinations of sensitive values. Use a coarser grid")

@@ -1,0 +1,253 @@
+"""Numbers, lists and names as people read them: enough digits to compare, and nothing a terminal could obey."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Literal
+
+UNKNOWN = "not known"
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
+Population = Literal["pairs", "table", "plausible", "domain", "combinations"]
+POPULATIONS: dict[Population, str] = {  # who the people of a rate are
+    "pairs": "people in the data set who have a plausible twin",
+    "table": "rows of the table",
+    "plausible": "plausible people",
+    "domain": "people drawn uniformly from the domain",
+    "combinations": "combinations of values drawn uniformly, rules ignored",
+}
+OF: dict[Population, str] = {  # the same behind a share, where there is little room
+    "pairs": "of plausible pairs",
+    "table": "of the table",
+    "plausible": "of plausible people",
+    "domain": "of the domain",
+    "combinations": "of all combinations",
+}
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with three digits that tell, counted from the nearer of 0 and 100.
+
+    Only nobody is 0 %, and only everybody 100 %.
+
+    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
+    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', 'above 99.9999 %', '−2 %', 'not known']
+    """
+    if share is None or not math.isfinite(100 * share):
+        return UNKNOWN
+    if 0 < share < 0.5e-6:
+        return "below 0.0001 %"
+    if 0 < 1 - share < 0.5e-6:
+        return "above 99.9999 %"
+    value = 100 * share
+    edge = min(abs(value), abs(100 - value))
+    digits = 0 if edge == 0 else min(4, max(0, 2 - math.floor(math.log10(edge))))
+    text = f"{value:,.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{text} %".replace("-", "\N{MINUS SIGN}")
+
+
+def part_of(share: float) -> str:
+    """Return a share of a whole as people say it.
+
+    >>> [part_of(share) for share in (1.02, 0.96, 0.68, 0.5, 0.58)]
+    ['all', 'nearly all', 'two thirds', 'half', '58 %']
+    """
+    if share >= 0.9:
+        return "all" if share >= 0.995 else "nearly all"
+    return next((words for part, words in _PARTS.items() if abs(share - part) < 0.03), percent(share))
+
+
+def spanned(share: float, low: float, high: float) -> str:
+    """Return a share with the ends of its interval, as short as can be; one that is exact has none.
+
+    >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.5, 0.5, 0.5)
+    ('4.71 % (4.42–5.01)', '50 %')
+    """
+    if low == high:
+        return percent(share)
+    ends = (percent(end).removesuffix(" %") for end in (low, high))
+    return f"{percent(share)} ({'–'.join(ends)})"
+
+
+def whole(value: float | None) -> str:
+    """Return a whole number with commas."""
+    return UNKNOWN if value is None else f"{round(value):,}"
+
+
+def many(count: int) -> str:
+    """Return a count that may be very large: from a milliard on, two digits that tell and a power of ten.
+
+    >>> many(45_222), many(1_634_000_000_000_000)
+    ('45,222', '1.6·10¹⁵')
+    """
+    if count < 10**9:
+        return f"{count:,}"
+    digits, power = f"{Decimal(count):.1e}".split("e+")
+    return f"{digits}·10{power.translate(_RAISED)}"
+
+
+def number(value: float | None) -> str:
+    """Return a figure with three digits that tell, two where it is small; tiny ones as powers of ten.
+
+    >>> [number(x) for x in (0.123456, 5.0, 1234.5, -0.0000673, 1.2e-9, None)]
+    ['0.123', '5', '1,234', '−0.000067', '1.2e−09', 'not known']
+    """
+    if value is None:
+        return UNKNOWN
+    size = abs(value)
+    if size >= 1000:
+        digits = f"{value:,.0f}"
+    elif 1e-6 <= size < 1e-3:
+        digits = f"{value:.{1 - math.floor(math.log10(size))}f}"
+    else:
+        digits = f"{value:.3g}" if size >= 1e-3 else f"{value:.2g}"
+    return digits.replace("-", "\N{MINUS SIGN}")
+
+
+def exact(value: float) -> str:
+    """Return a number as short as it can be written without becoming another: for names, keys and commands.
+
+    >>> [exact(x) for x in (0.5, 20.0, 1000001.0, 0.1234567, 1e300)]
+    ['0.5', '20', '1000001', '0.1234567', '1e+300']
+    """
+    return str(int(value)) if abs(value) < 1e16 and float(value).is_integer() else repr(float(value))
+
+
+def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:
+    """Return two numbers with as many decimals as their difference needs to show so many digits that tell.
+
+    >>> apart(0.0460000000000003, 0.147), apart(251234.56, 250000.0)
+    (('0.046', '0.147'), ('251,235', '250,000'))
+    """
+    gap = abs(one - other)
+    decimals = min(12, max(0, digits - 1 - math.floor(math.log10(gap)))) if 0 < gap < math.inf else digits
+    texts = (f"{value:,.{decimals}f}" for value in (one, other))
+    first, second = (text.rstrip("0").rstrip(".") if "." in text else text for text in texts)
+    return first.replace("-", "\N{MINUS SIGN}"), second.replace("-", "\N{MINUS SIGN}")
+
+
+def shift(one: float, other: float) -> tuple[str, str]:
+    """Return two shares as percentages, rounded as far as they can still be told apart; 0 and 100 only if they are it.
+
+    >>> shift(0.5832, 0.3401), shift(0.50012, 0.49987), shift(0.0004, 0.93)
+    (('58 %', '34 %'), ('50.012 %', '49.987 %'), ('0.04 %', '93 %'))
+    """
+    texts = apart(100 * one, 100 * other, 2)
+    rounded = [text in ("0", "100") and 0 < share < 1 for share, text in zip((one, other), texts, strict=True)]
+    first, second = (
+        percent(share) if far else f"{text} %" for share, text, far in zip((one, other), texts, rounded, strict=True)
+    )
+    return first, second
+
+
+def times(value: float | None) -> str:
+    """Return a ratio: two digits that tell below 10, whole above.
+
+    >>> times(5.234), times(61.7), times(0.4166)
+    ('× 5.2', '× 62', '× 0.42')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"× {value:,.0f}" if abs(value) >= 10 else f"× {value:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them.
+
+    >>> [duration(x) for x in (0.0312, 8.04, 125.2, 7322)]
+    ['0.031 s', '8 s', '2 min 5 s', '2 h 2 min']
+    """
+    rounded = round(seconds)
+    if rounded >= 3600:
+        return f"{rounded // 3600} h {rounded % 3600 // 60} min"
+    return f"{rounded // 60} min {rounded % 60} s" if rounded >= 60 else f"{seconds:.2g} s"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence.
+
+    >>> listed(["sex", "race", "age"])
+    'sex, race and age'
+    """
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def some(words: Sequence[str], most: int = 3) -> str:
+    """Return the first words as a list in a sentence, and how many more there are.
+
+    >>> some(["A", "B", "C", "D", "E"])
+    'A, B, C and 2 more'
+    """
+    more = len(words) - most
+    return listed([*words[:most], f"{more:,} more"] if more > 0 else words)
+
+
+def unusual(plausibility: float | None) -> str:
+    """Return in words how usual a person is, given the share of the table's people who are less usual.
+
+    >>> [unusual(x) for x in (0.05, 0.01, 0.0273, 0.3, 0.4, 0.5)]  # doctest: +NORMALIZE_WHITESPACE
+    ['as unusual as 1 in 20 people of the table', 'as unusual as 1 in 100 people of the table',
+     'as unusual as 1 in 37 people of the table', 'as unusual as 1 in 3 people of the table',
+     'as usual as most people of the table', 'as usual as most people of the table']
+    >>> [unusual(x) for x in (0.001, 0.0009, 0.0, 1.0, None, float("nan"))]  # doctest: +NORMALIZE_WHITESPACE
+    ['as unusual as 1 in 1,000 people of the table', 'less usual than 999 of 1,000 people of the table',
+     'less usual than everybody in the table', 'as usual as most people of the table', 'not known', 'not known']
+    """
+    if plausibility is None or math.isnan(plausibility):
+        return UNKNOWN
+    if plausibility <= 0:
+        return "less usual than everybody in the table"
+    if plausibility < 0.001:
+        return "less usual than 999 of 1,000 people of the table"
+    people = round(1 / plausibility)
+    return (
+        f"as unusual as 1 in {people:,} people of the table" if people > 2 else "as usual as most people of the table"
+    )
+
+
+def plural(value: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "finding"), plural(2000, "finding")
+    ('1 finding', '2,000 findings')
+    """
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def plain(name: str) -> str:
+    """Return the name of a column as words.
+
+    >>> plain("marital_status")
+    'marital status'
+    """
+    return name.replace("_", " ").strip() or name
+
+
+# Control characters (C0, DEL, C1), what turns the direction of a text, what ends a line in some programs only, halves
+# of characters, and what is there but not seen. Joiners and direction marks stay: names are written with them.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""Return a text in which control characters are written out, but for those to `keep`.
+
+    The signs are those of JSON and TOML, so that a string of theirs keeps its meaning.
+
+    >>> print(visible("sex\x1b[31m"))
+    sex\u001b[31m
+    """
+
+    def written(found: re.Match[str]) -> str:
+        sign = found[0]
+        if sign in keep:
+            return sign
+        return f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else f"\\U{ord(sign):08x}"
+
+    return _HIDDEN.sub(written, text)

@@ -1,0 +1,285 @@
+"""Pictures on disk: a folder or a zip archive of images and a table that labels them, read as 8-bit tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.atomic import replacing
+from neuronfair.domain.tables.files import read_sheet
+from neuronfair.errors import DataError, did_you_mean, needs, repeated
+from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read_bytes, read_member
+
+SIDE = 64  # pixels: height and width of every picture, as in the paper
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # those of the suffixes, as Pillow calls them
+WORKERS = 4  # pictures that are decoded at the same time
+BYTES = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
+SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip with NAME.csv
+    "lfw_in": ("lfw_faces", "tin_nonfaces"),
+    "clba_in": ("celeba_faces", "tin_nonfaces"),
+    "utk_in": ("utkface_faces", "tin_nonfaces"),
+}
+DRAWN = "drawn"  # pictures that need no data
+CAVEATS = {"lfw_in": "The race labels of LFW are predictions of another network, not annotations."}
+
+Read = Callable[[str], bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures of one size with what is known about them.
+
+    `columns` are those of the label file, as text; `is_face` is True for every picture where the file does not say.
+    `notes` tell in one sentence each what was changed or left out on the way.
+    """
+
+    name: str
+    pixels: Tensor  # (n, 3, side, side), uint8
+    files: tuple[str, ...]
+    columns: Mapping[str, Sequence[str]]
+    is_face: Tensor  # (n,), bool
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, chosen: Tensor) -> Pictures:
+        """Return some of the pictures, by their numbers."""
+        numbers = chosen.tolist()
+        columns = {name: [values[i] for i in numbers] for name, values in self.columns.items()}
+        files = tuple(self.files[i] for i in numbers)
+        return Pictures(self.name, self.pixels[chosen], files, columns, self.is_face[chosen], self.notes)
+
+    def attribute(self, name: str) -> tuple[tuple[str, ...], Tensor]:
+        """Return the classes of an attribute and the class of each picture, -1 where the cell is empty: int64, (n,)."""
+        if name not in self.columns:
+            raise DataError(f"{self.name}: the labels have no column '{name}'. {did_you_mean(name, self.columns)}")
+        values = [value.strip() for value in self.columns[name]]
+        classes = tuple(sorted(set(values) - {""}))
+        if len(classes) < 2:
+            held = f"one value only ('{classes[0]}')" if classes else "no value at all"
+            raise DataError(f"{self.name}: column '{name}' holds {held}, so there is nothing to tell apart")
+        number = {value: i for i, value in enumerate(classes)} | {"": -1}
+        return classes, torch.tensor([number[value] for value in values])
+
+    def some(self, faces: int, *, seed: int = 0) -> Pictures:
+        """Return so many random faces, and non-faces in the same proportion."""
+        generator = torch.Generator().manual_seed(seed)
+        groups = [(self.is_face == kind).nonzero()[:, 0] for kind in (True, False)]
+        share = min(1.0, faces / max(1, len(groups[0])))
+        drawn = [g[torch.randperm(len(g), generator=generator)[: round(share * len(g))]] for g in groups]
+        return self[torch.cat(drawn).sort().values]
+
+    @staticmethod
+    def join(name: str, parts: Sequence[Pictures]) -> Pictures:
+        """Return several sets as one; a label that one of them lacks is empty there."""
+        names = list(dict.fromkeys(column for part in parts for column in part.columns))
+        columns = {
+            column: [value for part in parts for value in part.columns.get(column, [""] * len(part))]
+            for column in names
+        }
+        return Pictures(
+            name,
+            torch.cat([part.pixels for part in parts]),
+            tuple(file for part in parts for file in part.files),
+            columns,
+            torch.cat([part.is_face for part in parts]),
+            tuple(note for part in parts for note in part.notes),
+        )
+
+
+def open_pictures(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> Pictures:
+    """Return the pictures that a name stands for: a folder or zip archive with labels, one of SETS, or `drawn`.
+
+    With `faces`, so many random ones, and non-faces in the same proportion.
+    """
+    if source == DRAWN:
+        from neuronfair.images.drawn import drawn_pictures
+
+        return drawn_pictures(faces or 400, faces or 400, seed=seed)
+    if source in SETS:
+        pictures = load_pictures(source)
+    elif not Path(source).exists():
+        raise DataError(f"{source}: neither a folder, a zip archive nor a set. {did_you_mean(source, [*SETS, DRAWN])}")
+    elif labels is None:
+        raise DataError(f"{source}: give --labels, a CSV file with the columns file and the sensitive attribute")
+    else:
+        pictures = read_pictures(source, labels)
+    return pictures if faces is None else pictures.some(faces, seed=seed)
+
+
+def load_pictures(name: str, folder: str | Path | None = None, *, cache: Path | None = None) -> Pictures:
+    """Return lfw_in, clba_in or utk_in from a folder of their zip archives ($NEURONFAIR_DATA/images by default)."""
+    if name not in SETS:
+        raise DataError(f"no set of pictures '{name}'. {did_you_mean(name, SETS)}")
+    if folder is None:
+        home = os.environ.get("NEURONFAIR_DATA")
+        if not home:
+            raise DataError(f"{name}: set NEURONFAIR_DATA to the folder that holds images/{SETS[name][0]}.zip")
+        folder = Path(home) / "images"
+    folder = Path(folder)
+    parts = [read_pictures(folder / f"{part}.zip", folder / f"{part}.csv", cache=cache) for part in SETS[name]]
+    joined = Pictures.join(name, parts)
+    return replace(joined, notes=(*joined.notes, *([CAVEATS[name]] if name in CAVEATS else [])))
+
+
+def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, cache: Path | None = None) -> Pictures:
+    """Read a folder or a zip archive of pictures and the table that labels them.
+
+    The table has a column `file`, the path inside the folder or archive, and one column per attribute; `is_face` says
+    0 for pictures without a face. Pictures of another size are resized, grey ones become RGB, and files that are no
+    pictures, or too large, are left out; `notes` says so. With `cache`, decoded pixels are kept in that folder.
+    """
+    source, labels = Path(source), Path(labels)
+    if not source.exists():
+        raise DataError(f"{source}: there is no such folder or zip archive")
+    sheet = read_sheet(labels)
+    if "file" not in sheet.columns:
+        raise DataError(f"{labels}: expected a column 'file'. {did_you_mean('file', sheet.columns)}")
+    files = sheet.columns["file"]
+    twice = repeated(files)
+    if twice is not None:
+        raise DataError(f"{labels}: '{twice}' is labelled twice")
+    notes: list[str] = []
+    with _opened_source(source) as (names, read):
+        unlabelled = len(names - set(files))
+        if unlabelled:
+            notes.append(f"{unlabelled:,} of {len(names):,} pictures in {source.name} have no label: left out.")
+        missing = [file for file in files if file not in names]
+        if len(missing) == len(files):
+            raise DataError(f"{labels}: none of its files is in {source}, '{files[0]}' for one. Check the folder")
+        if missing:
+            notes.append(f"{len(missing):,} labelled files are not in {source.name}, '{missing[0]}' for one: left out.")
+        keep = [i for i, file in enumerate(files) if file in names]
+        pixels, sound, found = _decoded(read, [files[i] for i in keep], side, cache, source)
+        notes += found
+    keep = [i for i, ok in zip(keep, sound, strict=True) if ok]
+    if not keep:
+        why = " ".join(notes)
+        raise DataError(f"{source}: none of the labelled files is a picture that can be read. {why}")
+    columns = {name: [cells[i] for i in keep] for name, cells in sheet.columns.items() if name != "file"}
+    is_face = _truth(columns.pop("is_face", ["1"] * len(keep)), labels)
+    return Pictures(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
+
+
+@contextmanager
+def _opened_source(source: Path) -> Iterator[tuple[set[str], Read]]:
+    """Give the names of the pictures in a folder or a zip archive, and what reads one; anything else is not seen."""
+    if source.is_dir():
+        names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+        yield _pictures(names), lambda name: read_bytes(source / name, times=WORKERS)
+        return
+    try:
+        archive = open_archive(source, source)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
+    with archive:
+        yield _pictures(archive.namelist()), lambda name: read_member(archive, name, times=WORKERS)
+
+
+def _pictures(names: Iterable[str]) -> set[str]:
+    return {name for name in names if Path(name).suffix.lower() in SUFFIXES}
+
+
+def _decoded(
+    read: Read, files: Sequence[str], side: int, cache: Path | None, source: Path
+) -> tuple[Tensor, list[bool], list[str]]:
+    """Return pixels, which files are pictures, and notes; from the cache if it holds exactly these files."""
+    # That a file in a folder was changed is not seen by the folder's own date.
+    kept = None if cache is None or source.is_dir() else cache / f"{source.stem}-{side}.npz"
+    known = hashlib.sha256("\n".join(files).encode()).hexdigest()
+    stamp = f"{source.resolve()} {source.stat().st_mtime_ns} {side} {known}"
+    if kept is not None and kept.is_file():
+        with np.load(kept, allow_pickle=False) as stored:
+            if str(stored["stamp"]) == stamp:
+                return torch.from_numpy(stored["pixels"]), stored["sound"].tolist(), stored["notes"].tolist()
+    decoder().init()
+    check_size(len(files) * 3 * side * side, source)
+    pixels = np.zeros((len(files), 3, side, side), np.uint8)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(partial(_picture, read), files, pixels))
+    sound = [not changes & {"damaged", "large"} for changes in found]
+    notes = []
+    for change, what in (
+        ("damaged", "files in {} are no pictures, '{}' for one: left out."),
+        ("large", f"files in {{}} are too large, '{{}}' for one: left out. If you trust them, set {VARIABLE}."),
+        ("resized", f"pictures in {{}} were resized to {side} x {side}."),
+        ("grey", "pictures in {} were made RGB from grey or palette."),
+    ):
+        which = [file for file, changes in zip(files, found, strict=True) if change in changes]
+        if which:
+            notes.append(f"{len(which):,} {what.format(source.name, which[0])}")
+    pixels = pixels if all(sound) else pixels[np.array(sound)]
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as temporary:
+            np.savez(temporary, pixels=pixels, sound=np.array(sound), notes=np.array(notes, str), stamp=np.array(stamp))
+    return torch.from_numpy(pixels), sound, notes
+
+
+def decoder() -> Any:
+    """Return the library that reads and writes pictures, or say how to install it."""
+    return needs("PIL.Image", "images", "a test on pictures", DataError)
+
+
+def _picture(read: Read, name: str, pixels: np.ndarray) -> set[str]:
+    """Decode one picture into `pixels`, (3, side, side), and return what was changed, or why it is left out."""
+    from PIL import Image
+
+    changes = set()
+    try:
+        content = read(name)
+    except TooLarge:
+        return {"large"}
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
+        return {"damaged"}
+    try:
+        with _opened(content) as image:
+            check_size(len(content) + BYTES * math.prod(image.size), name, times=WORKERS)
+            if image.mode != "RGB":
+                changes.add("grey")
+            picture = image.convert("RGB")
+            if image.size != pixels.shape[1:]:
+                changes.add("resized")
+                picture = picture.resize(pixels.shape[1:], Image.Resampling.LANCZOS)
+    except (TooLarge, MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return {"large"}
+    except Exception:  # a damaged file can fail anywhere in the reader
+        return {"damaged"}
+    pixels[:] = np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1)
+    return changes
+
+
+def _opened(content: bytes) -> Any:
+    """Return a picture of a common kind, not yet decoded: Image.open would warn of large ones in words of its own."""
+    from PIL import Image
+
+    for kind in FORMATS:
+        make, accepts = Image.OPEN.get(kind, (None, None))
+        if make is not None and accepts is not None and accepts(content[:16]) is True:
+            return make(io.BytesIO(content), "")
+    raise ValueError("not a picture")
+
+
+def _truth(cells: Sequence[str], labels: Path) -> Tensor:
+    known = {"1": True, "true": True, "yes": True, "face": True, "0": False, "false": False, "no": False, "": True}
+    for cell in cells:
+        if cell.strip().lower() not in known:
+            raise DataError(f"{labels}: column 'is_face': expected 1 or 0, got '{cell}'")
+    return torch.tensor([known[cell.strip().lower()] for cell in cells])

@@ -1,0 +1,72 @@
+"""Retraining a detector with the picture pairs for which its decision flips, and what that did."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from neuronfair.images.detector import FACE, accuracies, learn, predictions
+from neuronfair.images.domain import PASS, ImageDomain, PictureEncoding
+from neuronfair.images.networks import Detector
+from neuronfair.images.report import StateReport
+from neuronfair.images.search import PictureSettings, search_pictures
+from neuronfair.images.subject import PROFILE_ROWS, DetectorSubject
+from neuronfair.interpretation.profile import interpret
+from neuronfair.model.network import Network
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.methods import HALVING
+
+AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
+
+
+def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
+    """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
+    rows = torch.cat([findings.rows, findings.twins(domain)])
+    return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, PASS)])
+
+
+def retrain(
+    subject: DetectorSubject, findings: Findings | None, settings: PictureSettings
+) -> tuple[Detector, StateReport]:
+    """Train a copy of the detector on with its pictures and findings, and measure it again on pictures held out.
+
+    Both pictures of a pair show a face, so both are labelled so. Findings that come from held-out faces are not used:
+    what is measured was never seen. Without findings the training goes on with the same pictures: the control.
+    """
+    clock = time.perf_counter()
+    if findings is None:
+        findings = Findings.empty(subject.domain, subject.network.outputs)
+    findings = findings[~subject.held[findings.origin]]
+    module, (pixels, labels) = copy.deepcopy(subject.detector), subject.split.part(held=False)
+    added = finding_pictures(subject.domain, findings)
+    labels = torch.cat([labels, torch.full((len(added),), FACE, device=pixels.device)])
+    learn(module, torch.cat([pixels, added]), labels, epochs=settings.retraining, seed=settings.seed)
+    seconds = time.perf_counter() - clock
+    return module, replace(state(subject, module, settings), used=len(findings), seconds=seconds)
+
+
+def state(subject: DetectorSubject, detector: Detector, settings: PictureSettings) -> StateReport:
+    """Return AUC, detection rate and a new search (halving) of a detector, all on held-out pictures.
+
+    The shifts stay those of the detector under test, so that before and after are asked the same question.
+    """
+    domain, out = subject.domain, subject.measured
+    network = Network(detector, PictureEncoding(domain))
+    seen = predictions(detector, domain.pictures) == FACE
+    profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
+    seeds, settings = out[seen[out]][:AGAIN_SEEDS], replace(settings, seconds=None)
+    again = search_pictures(network, domain, HALVING, seeds, settings, profile=profile)
+    aucs = {layer.name: layer.auc for layer in profile.layers}
+    return StateReport(
+        auc=profile.worst.auc,
+        auc_same_layer=aucs[subject.profile.worst.name],
+        auc_mean=sum(aucs.values()) / len(aucs),
+        detection_rate=accuracies(detector, *subject.split.part(held=True))[0],
+        found_again=len(again.findings),
+        seeds_again=again.seeds,
+        gsr_again=again.findings.gsr,
+    )

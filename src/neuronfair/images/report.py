@@ -1,0 +1,153 @@
+"""What the audit of a detector came to: plain values, and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neuronfair.formatting import percent, plain, spanned
+
+SCHEMA = 3  # as of audit.json
+
+
+@dataclass(frozen=True)
+class ShiftReport:
+    """Δ_senatt: the faces it was looked for, how large it is, and how far it moves the scores."""
+
+    kind: str  # "fgsm" or "latent"
+    faces: int  # whose attribute is known
+    detected: int
+    attribute_flips: int  # detected faces for which a shift flips the attribute classifier: the seeds
+    attribute_never_flips: int  # detected faces that are left out
+    epsilon_median: float  # largest change of a pixel, in [0, 1]
+    epsilon_mean: float
+    l2: float  # in the mean
+    score_gap: float  # how far the shift moves the scores, in the mean
+    score_gap_random_shift: float  # how far one of equal size does: random signs, or a random latent direction
+    score_gap_fgsm_shift: float | None = None  # beside a latent shift: how far that of FGSM does
+
+
+@dataclass(frozen=True)
+class WalkReport:
+    """What one method, or one control, found: first by faces, then by pictures."""
+
+    seeds: int  # faces that it walked from
+    faces_found: int  # of these, how many led to a picture whose decision flips, to one or to several
+    share_of_faces: float  # faces_found / seeds, as the paper counts
+    share_low: float  # the interval of that share at 95 %
+    share_high: float
+    findings: int  # pictures
+    gsr: float  # findings / tried
+    tried: int  # different pictures judged
+    rejected: int  # that did not stand the second judgement in float64
+    found_at_once: int  # without a walk: the shift alone flips the decision on the seed picture
+    bias_l2: float | None  # of Δ_bias, pixels in [0, 1], in the mean; null without findings, as below
+    shift_l2: float | None  # of Δ_senatt
+    attribute_still_flips: float | None  # share of pairs that the attribute classifier tells apart after the walk
+    median_step: float | None
+    seconds: float
+    seconds_per_1000: float | None
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """A detector before or after a retraining, on held-out pictures."""
+
+    auc: float  # of the most biased layer
+    auc_same_layer: float  # of the layer that was the most biased one before
+    auc_mean: float  # over all layers
+    detection_rate: float
+    found_again: int  # by a new search with halving
+    seeds_again: int
+    gsr_again: float
+    used: int = 0  # findings in the retraining
+    seconds: float = 0.0  # of the retraining
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What a retraining with the findings did."""
+
+    before: StateReport
+    after: StateReport
+
+
+@dataclass(frozen=True)
+class PictureReport:
+    """The whole audit of a detector."""
+
+    pictures: int
+    notes: tuple[str, ...]  # what was changed or left out when the pictures were read
+    sensitive: str
+    classes: tuple[str, ...]  # of the sensitive attribute
+    body: str  # of the detector
+    detection_rate: float  # share of held-out pictures that are decided rightly
+    classifier_accuracy: float  # of the attribute classifier, on held-out faces
+    classifier_balanced_accuracy: float  # the same, as a mean over the classes
+    own_body: bool  # whether the attribute classifier has a body of its own
+    shift: ShiftReport
+    worst_layer: str
+    auc: float  # of that layer
+    auc_by_layer: Mapping[str, float]
+    methods: Mapping[str, WalkReport]  # and controls, such as "halving, random shift"
+    improvement: Improvement | None = None  # null without a retraining
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Return the content of figures.json."""
+        from neuronfair.audits.report.report import as_json  # a machine that only computes has no msgspec
+
+        return as_json(self)
+
+    @staticmethod
+    def from_json(text: str | bytes, source: object = "figures.json") -> PictureReport:
+        """Read the content of a figures.json; what is damaged, or of another form, is refused with its place."""
+        from neuronfair.audits.report.report import read_json
+
+        return read_json(text, PictureReport, source, "a figures.json")
+
+
+ENOUGH = 0.6  # of the way from guessing to certainty: below, an attribute classifier knows little
+
+
+def sentences(report: PictureReport) -> list[str]:
+    """Return what was found, a paragraph each."""
+    shift, walks, sensitive = report.shift, report.methods, plain(report.sensitive)
+    by_step = "" if shift.kind == "fgsm" else "along the groups of the faces' latent space "
+    lines = [
+        f"Detector ({report.body}): {percent(report.detection_rate)} of held-out pictures decided rightly. Classifier "
+        f"of {sensitive}: {percent(report.classifier_accuracy)} held out, "
+        f"{percent(report.classifier_balanced_accuracy)} balanced over {len(report.classes)} classes.",
+        f"{shift.detected:,} of {shift.faces:,} faces are detected; a shift {by_step}of {shift.epsilon_mean * 255:.1f} "
+        f"grey levels in the mean flips the {sensitive} of {shift.attribute_flips:,} of them, "
+        f"{shift.attribute_never_flips:,} never flip and are left out.",
+        f"NeuronFair finds a pair whose decision flips for {_found(walks, 'neuronfair')}.",
+        f"With steps that are halved at the boundary, for {_found(walks, 'halving')}.",
+        f"The shift moves the scores by {shift.score_gap:.3f} in the mean, a random shift of equal size by "
+        f"{shift.score_gap_random_shift:.3f}. Most biased layer: {report.worst_layer}, AUC {report.auc:.3f}.",
+    ]
+    chance = 1 / len(report.classes)
+    if not report.own_body and report.classifier_balanced_accuracy - chance < ENOUGH * (1 - chance):
+        lines[0] += f" The detector's frozen body tells little of {sensitive}: --own-body trains a body for it."
+    if report.improvement is not None:
+        before, after = report.improvement.before, report.improvement.after
+        lines.append(
+            f"Retrained with {after.used:,} pairs that halving found: AUC {before.auc:.3f} to {after.auc:.3f}, "
+            f"detection rate {percent(before.detection_rate)} to {percent(after.detection_rate)}, "
+            f"found again on held-out faces {before.found_again:,} of {before.seeds_again:,} to "
+            f"{after.found_again:,} of {after.seeds_again:,}."
+        )
+    return lines
+
+
+def _found(walks: Mapping[str, WalkReport], method: str) -> str:
+    """Return for how many faces a method and its controls found a pair, and then how many pictures that took."""
+    own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
+    fgsm = walks.get(f"{method}, fgsm shift")
+    return (
+        f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces; the same walk in random "
+        f"directions for {percent(blind.share_of_faces)}, with a random shift of equal size instead of the attribute "
+        f"for {percent(random.share_of_faces)}"
+        + ("" if fgsm is None else f", with the FGSM shift for {percent(fgsm.share_of_faces)}")
+        + f". Of {own.tried:,} pictures on its way, {own.findings:,} flip (GSR {percent(own.gsr)})"
+    )

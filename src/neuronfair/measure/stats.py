@@ -1,0 +1,106 @@
+"""Means, excesses and rank correlations with their intervals."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scipy.optimize import brentq
+from scipy.stats import norm, t
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError, NeuronFairError
+
+
+def check_rows(domain: TableDomain, rows: Tensor, what: str) -> None:
+    """Refuse rows that have another number of columns than the domain has attributes."""
+    expected = len(domain.attributes)
+    if rows.dim() != 2 or rows.shape[1] != expected:
+        raise DomainError(
+            f"{what}: expected rows with the {expected} columns of '{domain.name}', got shape {tuple(rows.shape)}. "
+            "Compare rows of one domain only"
+        )
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:
+    """Return the mean of repeated measurements and the half-width of its interval (Student's t).
+
+    Both are None for no values, and the half-width is None for a single one, which says nothing about the spread.
+
+    >>> mean, half = mean_interval([1.0, 2.0, 3.0])
+    >>> round(mean, 3), round(half, 3)
+    (2.0, 2.484)
+    """
+    from scipy.stats import t
+
+    n = len(values)
+    if n == 0:
+        return None, None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return mean, None
+    deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
+    return mean, float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation of two measures of the same networks, from -1 to 1 (ρ_s).
+
+    Equal values share their mean rank; without any the formula is the paper's, 1 - 6 Σ d² / (n (n² - 1)). None where
+    one measure is the same for all networks, or there are fewer than two: then there is no order to agree on.
+    """
+    if len(first) != len(second):
+        raise NeuronFairError(
+            f"two measures of the same networks are as many: got {len(first)} values and {len(second)}"
+        )
+    if not all(map(math.isfinite, (*first, *second))):
+        raise NeuronFairError("a measure holds NaN or infinity, which has no rank. Leave that network out of both")
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(first, second).statistic)
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of a measure over networks (σ), with n - 1 in the denominator as in the paper.
+
+    Large means that the measure tells the networks apart clearly. None for fewer than two values.
+    """
+    return statistics.stdev(map(float, values)) if len(values) > 1 else None
+
+
+ZERO = float(2 * norm.pdf(0))  # the mean size of a standard normal number
+
+
+class Estimate(NamedTuple):
+    """A share and its interval."""
+
+    rate: float
+    low: float
+    high: float
+
+
+def excess(rate: float, baseline: float) -> float:
+    """Return the share of different decisions that is not due to estimation error, from `rate - baseline` to `rate`.
+
+    How far twins are moved is known up to an error. Where nothing moves them, the error alone gives the baseline; where
+    they are moved much farther than the error, it adds as many different decisions as it takes away. Between the two, a
+    shift s with a normal error of standard deviation 1 has the mean size h(s) = s (2 Phi(s) - 1) + 2 phi(s) (folded
+    normal distribution); the excess is the s for which h(s) / h(0) = rate / baseline, in shares.
+    """
+    if rate <= baseline:
+        return 0.0
+    if baseline <= 0:
+        return rate
+    size = ZERO * rate / baseline
+    shift = brentq(lambda s: s * (2 * norm.cdf(s) - 1) + 2 * norm.pdf(s) - size, 0.0, size + 1)
+    return min(rate, float(shift * baseline / ZERO))
+
+
+def student(confidence: float, tables: int) -> float:
+    """Return how many standard deviations, known from so many tables, an interval reaches to either side."""
+    return float(t.isf((1 - confidence) / 2, tables - 1))

@@ -1,0 +1,111 @@
+"""What a model is called: who opens it, or why nobody does, known before a table is read or torch imported."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from neuronfair.errors import ModelError, did_you_mean
+
+# Which module of `model/open/` reads which files.
+READERS = {
+    ".safetensors": "weights_file",
+    ".npz": "weights_file",
+    ".pt2": "graphs.exported",
+    ".onnx": "graphs.onnx_file",
+    ".keras": "graphs.keras_file",
+    ".h5": "graphs.keras_file",
+    ".hdf5": "graphs.keras_file",
+    ".skops": "sklearn.estimators",
+    ".joblib": "sklearn.estimators",
+    ".pkl": "sklearn.estimators",
+    ".pickle": "sklearn.estimators",
+    ".ubj": "trees.xgboost_file",
+    ".json": "trees.xgboost_file",
+    ".txt": "trees.lightgbm_file",
+    ".cbm": "trees.catboost_file",
+}
+PICKLES = {".joblib", ".pkl", ".pickle"}
+# What a repaired model is written as; those of other kinds cannot be trained again here.
+_RETURNED = {suffix: suffix for suffix in (".safetensors", ".onnx", ".skops", ".joblib", ".pkl", ".pickle", ".keras")}
+_RETURNED[".npz"] = ".safetensors"
+_IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
+
+
+def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
+    """Return the name of the module that opens a model; refuse what cannot be opened, by its name alone.
+
+    >>> reader_of("package.module:make")
+    'user_code'
+    """
+    path = Path(source)
+    if _IMPORTABLE.fullmatch(source) and not path.exists():
+        if weights is not None:
+            _check_weights(source, Path(weights))
+        return "user_code"
+    if weights is not None:
+        raise ModelError(f"{source}: --weights belongs to a torch module given as package.module:name")
+    if path.is_dir():
+        raise ModelError(f"{source}: is a folder, not a model file")
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        known = "" if suffix in READERS else f" A model is a file ({', '.join(READERS)}) or package.module:name"
+        raise ModelError(f"{source}: there is no such file.{known}")
+    if suffix in _PICKLED_TORCH:
+        raise ModelError(
+            f"{source}: pickled models are refused, because opening one runs any program hidden in it. Name the "
+            "function that makes the module (package.module:name) with its weights as safetensors, or save it as ONNX. "
+            f"Weights are converted by {_conversion(path)}"
+        )
+    if suffix not in READERS:
+        raise ModelError(f"{source}: a file that ends in '{suffix}' is no model. {did_you_mean(suffix, READERS)}")
+    if suffix in PICKLES and not trust_pickle:
+        raise ModelError(
+            f"{source}: a pickle, and opening one runs any program hidden in it. If you trust the file: "
+            "--trust-pickle. Better, save the model with skops.io.dump(model, 'model.skops')"
+        )
+    if suffix == ".pt2" and not trust_pickle:
+        raise ModelError(
+            f"{source}: a torch.export archive, and loading one can run a program hidden in it. If you trust the file: "
+            "--trust-pickle. Better, save the network as ONNX, or its weights as safetensors with the function that "
+            "makes the module (package.module:name)"
+        )
+    return READERS[suffix]
+
+
+def _check_weights(source: str, weights: Path) -> None:
+    """Refuse a file of weights that is a pickle, by its name or its first bytes."""
+    if not weights.is_file():
+        raise ModelError(f"{source}: there is no file of weights {weights}")
+    with weights.open("rb") as file:
+        head = file.read(9)
+    # A pickle begins with 0x80 and its protocol; so may the length in a safetensors file, which a brace follows.
+    pickled = head.startswith((b"PK\3\4", *(bytes([0x80, protocol]) for protocol in range(2, 6)))) and head[8:] != b"{"
+    if pickled or weights.suffix.lower() in _PICKLED_TORCH | PICKLES:
+        raise ModelError(
+            f"{weights}: expected a safetensors file, got a pickle, as torch.save writes it, and opening one can run "
+            f"any program hidden in it. Convert the weights once: {_conversion(weights)}"
+        )
+
+
+def _conversion(path: Path) -> str:
+    """Return the command that makes a safetensors file of a state dict; it opens nothing but tensors."""
+    made = path.with_suffix(".safetensors")
+    return (
+        'python -c "import torch, safetensors.torch as s; '
+        f"s.save_file(torch.load('{path}', weights_only=True), '{made}')\""
+    )
+
+
+def returned_as(source: str, *, weights: bool = False) -> str | None:
+    """Return how the name of a repaired model ends, in the format it came in; None where it cannot be trained again.
+
+    `weights` says whether those of a module that Python code makes are a file.
+
+    >>> returned_as("model.npz"), returned_as("model.ubj"), returned_as("package.module:make", weights=True)
+    ('.safetensors', None, '.safetensors')
+    """
+    if _IMPORTABLE.fullmatch(source):
+        return ".safetensors" if weights else None
+    return _RETURNED.get(Path(source).suffix.lower())

@@ -1,0 +1,1 @@
+"""Networks that come as graphs: ONNX, Keras and torch.export files."""

@@ -1,0 +1,339 @@
+"""A graph of operations from a file, run as a torch module; what it would take is worked out first."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.limits import TooLarge, check_size
+from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.open.request import Request
+
+GRADIENTS = 4  # a pass with gradients keeps what all steps have made, and may take that many times as much
+RANK = 32  # dimensions of a tensor; numpy has no more than 64
+_SMALL = 1024  # numbers: shapes are computed with, and such tensors keep their numbers
+_NUMBER = 4  # bytes; float64 takes twice as much, for the few passes that need it
+_CONVOLUTION = torch.ops.aten.convolution.default
+_READ = torch.ops.aten._local_scalar_dense.default
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a pass of so many rows makes in all its steps, and in its widest convolution: how many numbers.
+
+    In float64 a convolution lays every window of every row side by side; those are its `columns`.
+    """
+
+    rows: int
+    total: float
+    columns: float
+
+    def check(self, *, gradients: bool, double: bool) -> None:
+        """Refuse a pass that keeps too much, though each step for itself would fit."""
+        most = max(self.total / GRADIENTS if gradients else 0, self.columns if double else 0)
+        check_numbers(most, self.rows, "a pass")
+
+    def toward(self, other: Need, rows: int) -> Need:
+        """Return what a pass of `rows` takes, if it grows in proportion from this one to the other."""
+        share = (rows - self.rows) / (other.rows - self.rows)
+        total, columns = (a + share * (b - a) for a, b in ((self.total, other.total), (self.columns, other.columns)))
+        return Need(rows, total, columns)
+
+
+def check_numbers(numbers: float, rows: int, what: str) -> None:
+    """Refuse more numbers than a file may take; passes of more rows than usual may take more."""
+    check_size(numbers * _NUMBER / max(1.0, rows / ROWS_PER_PASS), f"{what} of {rows:,} rows")
+
+
+class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it operations on tensors of the meta device give shapes, and none may be larger than a file may take.
+
+    Small tensors that do not depend on the input are computed: a graph may reshape by sizes that it has worked out.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step, self.rows = "", rows
+        self.sizes: list[tuple[float, ...]] = []  # of tensors, and all numbers that could become sizes
+        self._total = self._columns = 0
+        self._alive: dict[str, int] = {}
+        self._made: set[int] = set()  # where the small tensors are that were computed
+
+    @property
+    def need(self) -> Need:
+        """What has been measured so far."""
+        return Need(self.rows, self._total, self._columns)
+
+    def keep(self, made: Mapping[str, Any], done: Iterable[str]) -> None:
+        """Count what a step has made, and then forget the values that no later step reads."""
+        self._alive |= {name: _numbers(value) for name, value in made.items()}
+        self.sizes += [(value,) for value in made.values() if isinstance(value, (int, float))]
+        self._total += sum(self._alive[name] for name in made)
+        check_numbers(sum(self._alive.values()), self.rows, f"its step {self.step!a} for a pass")
+        for name in done:
+            self._alive.pop(name, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Work out the shape of what one of torch's own operations returns."""
+        kwargs = kwargs or {}
+        if func is _READ:
+            return func(*args, **kwargs)
+        if func._schema.is_mutable and any(map(self._is_weight, _written(func, args, kwargs))):
+            raise ModelError(f"its step {self.step!a} changes the weights. Save the model in evaluation mode")
+        shapes = tree_map_only(Tensor, _shape, (args, kwargs))
+        result = func(*shapes[0], **shapes[1])
+        check_numbers(_numbers(result), self.rows, f"its step {self.step!a} for a pass")
+        self.sizes += [tuple(tensor.shape) for tensor in _tensors(result)]
+        if func is _CONVOLUTION:
+            self._columns = max(self._columns, _windows(args, result))
+        given = _tensors((args, kwargs))
+        if any(tensor.is_meta for tensor in given):
+            return result
+        if func.is_view:
+            return func(*args, **kwargs)
+        if max(map(_numbers, (given, result))) > _SMALL:
+            return result
+        args, kwargs = tree_map_only(Tensor, Tensor.cpu, (args, kwargs))
+        known = func(*args, **kwargs)
+        for tensor in _tensors(known):
+            self._made.add(tensor.data_ptr())
+            if not tensor.is_meta:
+                self.sizes.append(tuple(tensor.flatten().tolist()))
+        return known
+
+    @staticmethod
+    def agree(passes: Sequence[Measured]) -> bool:
+        """Return whether each size is the same in all passes, or one of its numbers is in proportion to the rows."""
+        for sizes in zip(*(measured.sizes for measured in passes), strict=False):
+            if len({len(size) for size in sizes}) > 1:
+                return False
+            varied = [numbers for numbers in zip(*sizes, strict=True) if len(set(numbers)) > 1]
+            shares = {number / one.rows for numbers in varied for number, one in zip(numbers, passes, strict=True)}
+            if len(varied) > 1 or len(shares) > 1:
+                return False
+        return len({len(measured.sizes) for measured in passes}) == 1
+
+    def _is_weight(self, tensor: Tensor) -> bool:
+        return not tensor.is_meta and tensor.untyped_storage().data_ptr() not in self._made
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that an operation overwrites."""
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    return _tensors([given[argument.name] for argument in func._schema.arguments if argument.is_write])
+
+
+def _shape(tensor: Tensor) -> Tensor:
+    if tensor.is_meta:
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _numbers(value: Any) -> int:
+    """Return how many numbers there are in a result; an empty tensor may be long, too, and then cut into parts."""
+    tensors = _tensors(value)
+    if any(tensor.dim() > RANK for tensor in tensors):
+        raise TooLarge(f"a tensor of more than {RANK} dimensions")
+    return sum(math.prod(max(1, length) for length in tensor.shape) for tensor in tensors)
+
+
+def _windows(args: Any, result: Tensor) -> int:
+    image, weight, transposed = args[0], args[1], args[6]
+    places = image if transposed else result
+    return int(places.numel() // max(1, places.shape[1]) * math.prod(weight.shape[1:]))
+
+
+STEPS = 2000  # of one graph, and tensors of weights; a network of fifty layers has a few hundred
+
+
+class Unsupported(Exception):  # noqa: N818 - not an error: the model is then a black box, or refused in plain words
+    """An operation of the graph, or a variant of one, that is not known here."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands for the value with this name in the arguments of a step."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class GraphStep:
+    """One operation: its name, what it computes, from which arguments, and the names of its results.
+
+    `call` is a function, or a module that becomes a part of the graph under the step's name.
+    """
+
+    name: str
+    results: tuple[str, ...]
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Graph(nn.Module):
+    """Runs steps in order, from its inputs to one output; nothing but the given functions is ever called.
+
+    `given` names the inputs: tensors with a line for each row, in this order or by name.
+    What a batch takes is worked out and checked before it is computed, and what no later step reads is let go.
+
+    >>> import torch
+    >>> graph = Graph([GraphStep("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, ["x"], "y")
+    >>> graph(torch.tensor([[-1.0, 2.0]])).tolist(), [name for name, _ in graph.named_children()]
+    ([[0.0, 2.0]], ['hidden'])
+    """
+
+    def __init__(
+        self, steps: Sequence[GraphStep], tensors: Mapping[str, Tensor], given: Sequence[str], result: str
+    ) -> None:
+        super().__init__()
+        if max(len(steps), len(tensors)) > STEPS:
+            raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
+        self.given, self._result = tuple(given), result
+        self._steps, self._last = tuple(steps), _last_reads(steps, result)
+        self._tensors: dict[str, str] = {}
+        self._needs: dict[int, Need] = {}
+        self._bounds: tuple[Need, Need] | None = None
+        for name, tensor in tensors.items():
+            place = self._place(name, "weights")
+            self._tensors[name] = place
+            # Floating-point numbers are parameters, so that .double() reaches them and the type of the whole is known.
+            if tensor.is_floating_point():
+                self.register_parameter(place, nn.Parameter(tensor.float(), requires_grad=False))
+            else:
+                self.register_buffer(place, tensor)
+        for step in steps:
+            if isinstance(step.call, nn.Module):
+                self.add_module(self._place(step.name, "part"), step.call)
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The names of the given tensors, and those that they have as parameters and buffers."""
+        return self._tensors
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """Return the output for a batch of inputs."""
+        inputs = (*inputs, *(named[name] for name in self.given[len(inputs) :]))
+        if torch.compiler.is_exporting():  # its operators are read, and nothing is computed
+            return self._run(inputs)
+        # What is looked up by whole numbers has a gradient, too.
+        graded = torch.is_grad_enabled() and any(x.requires_grad or not x.is_floating_point() for x in inputs)
+        self._need(inputs).check(gradients=graded, double=any(x.dtype == torch.float64 for x in inputs))
+        return self._run(inputs)
+
+    def settle(self, examples: Sequence[Tensor]) -> None:
+        """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
+        passes = [
+            self._measure([torch.empty(rows, *x.shape[1:], dtype=x.dtype, device="meta") for x in examples])
+            for rows in (2, 3, ROWS_PER_PASS)
+        ]
+        if Measured.agree(passes):
+            self._bounds = passes[0].need, passes[-1].need
+
+    def _need(self, inputs: Sequence[Tensor]) -> Need:
+        rows = len(inputs[0])
+        if self._bounds is not None and rows <= ROWS_PER_PASS:
+            return self._bounds[0].toward(self._bounds[1], rows)
+        if rows not in self._needs:
+            self._needs[rows] = self._measure([x.detach().to("meta") for x in inputs]).need
+        return self._needs[rows]
+
+    def _measure(self, inputs: Sequence[Tensor]) -> Measured:
+        measured = Measured(len(inputs[0]))
+        # Whoever watches what is computed is not shown what is only measured.
+        with torch.no_grad(), torch._C.DisableTorchFunction(), measured:
+            self._run(inputs, measured)
+        return measured
+
+    def _run(self, inputs: Sequence[Tensor], measured: Measured | None = None) -> Tensor:
+        values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
+        values.update(zip(self.given, inputs, strict=True))
+        for step, done in zip(self._steps, self._last, strict=True):
+            call = step.call
+            if measured is not None:
+                measured.step = step.name
+                call = call.forward if isinstance(call, nn.Module) else call  # hooks are for what is computed
+            value = call(*_filled(step.arguments, values), **_filled(step.options, values))
+            if len(step.results) == 1 and not isinstance(value, (tuple, list)):
+                values[step.results[0]] = value
+            else:
+                values.update(zip(step.results, value, strict=False))
+            if measured is not None:
+                measured.keep({name: values.get(name) for name in step.results}, done)
+            for name in done:
+                values.pop(name, None)
+        output: Tensor = values[self._result]
+        return output
+
+    def _place(self, name: str, fallback: str) -> str:
+        """Return a name that a part of a module may have, near to the given one and not yet taken."""
+        place = re.sub(r"\W+", "_", name).strip("_") or fallback
+        taken = {*self._parameters, *self._buffers, *self._modules}
+        while place in taken or hasattr(nn.Module, place) or place in self.__dict__:
+            place += "_"
+        return place
+
+
+def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor] | None = None) -> None:
+    """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed.
+
+    `examples` are its inputs for some rows; by default the numbers that the domain declares.
+    """
+    if examples is None:
+        examples = [torch.empty(1, TableEncoding.of(request.domain).width)]
+    try:
+        graph.settle(examples)
+    except NeuronFairError as error:
+        raise request.error(str(error)) from error
+    except Exception:  # it will fail on rows, too, and there the reason is told in other words
+        return
+
+
+def _last_reads(steps: Sequence[GraphStep], result: str) -> list[list[str]]:
+    """Return, for each step, the values that neither a later step nor the result needs."""
+    last = {
+        name: number
+        for number, step in enumerate(steps)
+        for name in (*names_read([step.arguments, step.options]), *step.results)
+    }
+    done: list[list[str]] = [[] for _ in steps]
+    for name, number in last.items():
+        if name != result:
+            done[number].append(name)
+    return done
+
+
+def names_read(arguments: Any) -> Iterator[str]:
+    """Return the names of the values that arguments stand for."""
+    waiting: list[Any] = [arguments]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Ref):
+            yield value.name
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+
+
+def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(arguments, Ref):
+        return values[arguments.name]
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments)(_filled(part, values) for part in arguments)
+    if isinstance(arguments, Mapping):
+        return {name: _filled(part, values) for name, part in arguments.items()}
+    return arguments

@@ -1,0 +1,294 @@
+"""Keras models: ordinary layers, joined in any way, become torch modules, others black boxes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.columns import input_names
+from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
+from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
+from neuronfair.model.open.input_layers import graph_feed, open_fed, open_module
+from neuronfair.model.open.input_layouts import InputLayout, NetworkInput, by_domain, by_preprocess, labels_of
+from neuronfair.model.open.request import ModelFile, Opened, Request
+from neuronfair.sandbox import read_apart
+
+DEPTH = 20  # of models in models
+
+
+def keras_graph(model: Any, given: Sequence[str], texts: Sequence[str]) -> Graph:
+    """Return a model in torch; `given` are the names of its inputs, and a text is its place in `texts`."""
+    joined = _Joined(given, texts)
+    results = joined.model(model, given, 0)
+    if len(results) != 1:
+        raise Unsupported("it has several outputs")
+    return Graph(joined.steps, {}, given, results[0]).float().eval()
+
+
+class _Joined:
+    """Steps that are found by following a model from its inputs."""
+
+    def __init__(self, given: Sequence[str], texts: Sequence[str]) -> None:
+        self.steps: list[GraphStep] = []
+        self.given, self.texts = set(given), texts
+
+    def model(self, model: Any, values: Sequence[str], depth: int) -> list[str]:
+        """Follow a model that is given these values; return the names of what it computes."""
+        kind = type(model).__name__
+        if depth > DEPTH:
+            raise Unsupported(f"more than {DEPTH} models in models")
+        if kind == "Sequential":
+            for layer in model.layers:
+                values = self.layer(layer, values, depth)
+            return list(values)
+        if kind != "Functional":
+            raise Unsupported(f"it is of the class '{kind}', whose layers may be joined in any way")
+        known = {id(tensor): value for tensor, value in zip(model.inputs, values, strict=True)}
+        for _, nodes in sorted(model._nodes_by_depth.items(), reverse=True):
+            for node in nodes:
+                if type(node.operation).__name__ == "InputLayer":
+                    continue
+                made = self.layer(node.operation, [known[id(tensor)] for tensor in node.input_tensors], depth)
+                known |= {id(tensor): value for tensor, value in zip(node.output_tensors, made, strict=True)}
+        return [known[id(tensor)] for tensor in model.outputs]
+
+    def layer(self, layer: Any, values: Sequence[str], depth: int) -> list[str]:
+        """Add the steps of a layer that is given these values."""
+        if type(layer).__name__ in ("Sequential", "Functional"):
+            return self.model(layer, values, depth + 1)
+        if not isinstance(layer, needs("keras", "keras").layers.Layer):
+            raise Unsupported(f"its operation '{layer.name}' has no counterpart in torch here")
+        for name, part in convert(layer, len(values), self.texts).items():
+            result = f"value {len(self.steps)}"
+            while result in self.given:
+                result += "'"
+            self.steps.append(GraphStep(name, (result,), part, tuple(map(Ref, values))))
+            values = [result]
+        return list(values)
+
+
+_ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
+_NUMBERS = 1 << 26
+_MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras archive, besides the folder assets
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+    """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
+    return _open(request, _load(request), None)
+
+
+def is_keras(thing: Any) -> bool:
+    """Return whether something is a Keras model; on torch, it is a torch module as well."""
+    return any(c.__name__ == "Model" and c.__module__.partition(".")[0] == "keras" for c in type(thing).__mro__)
+
+
+def open_object(request: Request, model: Any) -> Opened:
+    """Take a Keras model that is in memory; it is known by its weights and what it says of its layers."""
+    known = hashlib.sha256(json.dumps(model.get_config(), default=str, sort_keys=True).encode())
+    for weight in model.get_weights():
+        known.update(np.ascontiguousarray(weight).tobytes())
+    return _open(request, model, known.hexdigest())
+
+
+def _open(request: Request, model: Any, known: str | None) -> Opened:
+    try:
+        inputs = _inputs(model)
+        texts = _texts(request, inputs)
+        feed = graph_feed(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
+    except Unsupported as reason:  # a model that says nothing of its inputs
+        feed = by_preprocess(request) if request.preprocess is not None else None
+        return request.black_box("Keras", _predictor(request, model, feed, ()), str(reason), print_of=known)
+    width = inputs[0].shape
+    if feed is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
+        raise request.error(f"expects {width[0]} inputs. {request.widths()}")
+    ask = _predictor(request, model, feed, texts)
+    try:
+        graph = keras_graph(model, [i.name for i in inputs], texts)
+        check_full_pass(request, graph, None if feed is None else feed.given(request.drawn[:1]))
+    except Unsupported as reason:
+        why = "; ".join(filter(None, (str(reason), "" if feed is None else feed.note)))
+        try:
+            return request.black_box("Keras", ask, why, print_of=known)
+        except ModelError as error:
+            raise ModelError(f"{error}; and {why}") from error
+    if feed is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
+        said = "not compared with Keras itself, which takes text with TensorFlow only"
+        opened = open_fed(request, "Keras", graph, replace(feed, note="; ".join(filter(None, (feed.note, said)))))
+    elif feed is not None:
+        opened = open_fed(request, "Keras", graph, feed, ask=ask)
+    else:
+        opened = open_module(request, "Keras", graph)
+        if not request.reproduced(opened, ask):
+            return request.black_box("Keras", ask, "its scores could not be reproduced in torch", print_of=known)
+        opened = replace(opened, original=ask)
+    return opened if known is None else replace(opened, fingerprint=known)
+
+
+def _prepares(model: Any) -> bool:
+    """Return whether a model makes its numbers small by itself, so that it takes them as they are in the table."""
+    inner = (part for layer in model.layers for part in (layer, *getattr(layer, "layers", ())))
+    return any(type(part).__name__ in ("Normalization", "Rescaling", "Discretization") for part in inner)
+
+
+def names(file: ModelFile) -> list[str] | None:
+    """Return the names of a model's inputs, if each is a column."""
+    return input_names(_load(file))
+
+
+def _load(request: ModelFile) -> Any:
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
+    keras = needs("keras", "keras")
+    content = _checked(request)
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")  # old files make Keras talk about optimizers, which play no part here
+        path = Path(folder) / f"model{request.path.suffix.lower()}"
+        path.write_bytes(content)  # Keras is given what was checked, whatever becomes of the file meanwhile
+        options = {"compile": False, "safe_mode": not request.trust_pickle, "custom_objects": stand_ins(keras)}
+        try:
+            if keras.config.backend() == "torch":
+                # Without memory for the numbers first: a layer may be declared with more than the file holds.
+                with keras.device("meta"):
+                    keras.saving.load_model(path, **options)
+            return keras.saving.load_model(path, **options)
+        except Exception as error:  # a damaged file can fail anywhere in the reader
+            text = one_line(error)
+            if "safe_mode" in text or "Lambda" in text or "lambda" in text:
+                raise request.error(
+                    "holds a layer with Python code (Lambda), which would run when opened. If you trust the file: "
+                    "--trust-pickle"
+                ) from error
+            raise request.error(f"not a readable Keras file ({type(error).__name__}: {text})") from error
+
+
+def _checked(request: ModelFile) -> bytes:
+    """Return the content of the file, its archive unpacked, after a look at it in another process."""
+    content = weights = request.content
+    try:
+        if request.path.suffix.lower() == ".keras":
+            files = members(content, request.source, times=2)
+            odd = [name for name in files if name not in _MEMBERS and not name.startswith("assets/")]
+            if odd:
+                raise ValueError(f"the archive holds '{odd[0]}'")
+            check_size(len(files["config.json"]), request.source, times=TREE)
+            files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
+            content, weights = repacked(files), files["model.weights.h5"]
+        read_apart("read_hdf5", weights, request.source)
+        if content is request.content:
+            content = _renewed(content)
+    except TooLarge:
+        raise
+    except Exception as error:  # a damaged archive can fail anywhere in the reader
+        raise request.error(f"not a readable Keras file ({one_line(error)})") from error
+    return content
+
+
+def _renewed(content: bytes) -> bytes:
+    """Return an HDF5 file that Keras 1 or 2 has written, its layers described as Keras 3 reads them."""
+    held = io.BytesIO(content)
+    with needs("h5py", "keras").File(held, "r+") as file:
+        version, config = (_decoded(file.attrs.get(name, "")) for name in ("keras_version", "model_config"))
+        if not version.startswith(("1.", "2.")) or not config:
+            return content
+        file.attrs["model_config"] = json.dumps(json.loads(config, object_hook=_renewed_entry))
+    return held.getvalue()
+
+
+def _renewed_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of the description of an old model: how weights begin plays no part, since they are in the file."""
+    entry = {name: value for name, value in entry.items() if not name.endswith("_initializer")}
+    layers, axis = entry.get("config"), entry.get("axis")
+    if entry.get("class_name") == "Sequential" and isinstance(layers, list):
+        layers = entry["config"] = {"name": "sequential", "layers": layers}
+    if entry.get("class_name") == "Sequential" and isinstance(layers, dict) and layers.get("layers"):
+        first = layers["layers"][0]
+        if first["class_name"] != "InputLayer" and "batch_input_shape" in first["config"]:
+            given = {"name": "given", "batch_shape": first["config"].pop("batch_input_shape"), "dtype": "float32"}
+            layers["layers"].insert(0, {"class_name": "InputLayer", "config": given})
+    if entry.get("class_name") == "Model" and isinstance(layers, dict) and "layers" in layers:
+        entry["class_name"] = "Functional"
+    if isinstance(axis, list) and len(axis) == 1:
+        entry["axis"] = axis[0]
+    return entry
+
+
+def _decoded(attribute: Any) -> str:
+    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
+
+
+def _stood_in(entry: dict[str, Any]) -> dict[str, Any]:
+    """Let a layer that looks something up be the one that stands in for it, see `stand_ins`."""
+    return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
+
+
+def _inputs(model: Any) -> list[NetworkInput]:
+    """Return what a model says of its inputs, by the names under which they are given to it."""
+    if not getattr(model, "inputs", None):
+        raise Unsupported(f"it is of the class '{type(model).__name__}', which says nothing of its inputs")
+    named = getattr(model, "_inputs_struct", None)
+    names = {id(tensor): name for name, tensor in named.items()} if isinstance(named, dict) else {}
+    found = []
+    for tensor in model.inputs:
+        kind: Any = "text" if tensor.dtype == "string" else "float" if "float" in str(tensor.dtype) else "whole"
+        shape = tuple(tensor.shape[1:])
+        if None in shape:
+            raise Unsupported("its inputs have no fixed width")
+        found.append(NetworkInput(str(names.get(id(tensor), tensor.name)), kind, shape))
+    return found
+
+
+def _texts(request: Request, inputs: Sequence[NetworkInput]) -> list[str]:
+    """Return all words that inputs of text can be given."""
+    read = {i.name for i in inputs if i.kind == "text"}
+    return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in labels_of(a)))
+
+
+def _predictor(request: Request, model: Any, feed: InputLayout | None, texts: Sequence[str]) -> Callable[[Tensor], Any]:
+    """Return how to ask Keras itself."""
+    feed, named = feed or by_domain(request), getattr(model, "_inputs_struct", None)
+    words = np.array(list(texts) or [""], dtype=object)
+
+    def given(rows: Tensor) -> Any:
+        if texts and needs("keras", "keras").config.backend() != "tensorflow":
+            raise ModelError("Keras takes text with TensorFlow only")
+        tensors = getattr(model, "inputs", None) or [None]
+        arrays = [x.numpy() for x in feed.given(rows)]
+        arrays = [
+            words[x] if t is not None and t.dtype == "string" else x for x, t in zip(arrays, tensors, strict=True)
+        ]
+        if isinstance(named, dict) and feed.names:
+            return dict(zip(feed.names, arrays, strict=True))
+        return arrays if len(arrays) > 1 else arrays[0]
+
+    most = max(1, min(_ROWS, _NUMBERS // _widest(request, model)))
+
+    def ask(rows: Tensor) -> Any:
+        with without_numpy_warning():
+            return model.predict(given(rows), batch_size=most, verbose=0)
+
+    return ask
+
+
+def _widest(request: Request, model: Any) -> int:
+    """Return how many numbers a layer makes of one row at most; refuse a model that would fill all memory."""
+    widest = 1
+    for layer in model.layers:
+        tensors = [tensor for node in layer._inbound_nodes for tensor in node.output_tensors]
+        widest = max([widest, *(math.prod(filter(None, tensor.shape[1:])) for tensor in tensors)])
+        widest = max(widest, _widest(request, layer) if hasattr(layer, "layers") else 1)
+    check_size(widest, f"{request.source}, one row", times=8)
+    return widest

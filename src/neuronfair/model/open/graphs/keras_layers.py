@@ -1,0 +1,431 @@
+"""Keras layers in torch, in the layout of Keras; vocabularies are read as data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from neuronfair.errors import needs
+from neuronfair.limits import check_size
+from neuronfair.model.open.graphs.graph import Unsupported
+
+LOOKUPS = ("IntegerLookup", "StringLookup")
+
+
+MERGES: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
+    "Concatenate": lambda parts, axis: torch.cat(list(parts), axis),
+    "Add": lambda parts, axis: reduce(torch.add, parts),
+    "Subtract": lambda parts, axis: reduce(torch.sub, parts),
+    "Multiply": lambda parts, axis: reduce(torch.mul, parts),
+    "Maximum": lambda parts, axis: reduce(torch.maximum, parts),
+    "Minimum": lambda parts, axis: reduce(torch.minimum, parts),
+    "Average": lambda parts, axis: reduce(torch.add, parts) / len(parts),
+}
+
+
+class Merge(nn.Module):
+    """Joins tensors: one after the other along an axis, or number by number."""
+
+    def __init__(self, kind: str, axis: int) -> None:
+        super().__init__()
+        self.kind, self.axis = kind, axis
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Return the parts as one; whole numbers become what the others are."""
+        kind = reduce(torch.promote_types, (part.dtype for part in parts))
+        return MERGES[self.kind]([part.to(kind) for part in parts], self.axis)
+
+
+class Embedded(nn.Module):
+    """Gives each whole number its own numbers; others are cut to whole ones, as Keras does."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, …, numbers)."""
+        return functional.embedding(x.long(), self.weight)
+
+
+class Encoded(nn.Module):
+    """Whole numbers as one input per value: one-hot, or how often or whether they occur in a row."""
+
+    def __init__(self, mode: str, depth: int) -> None:
+        super().__init__()
+        if mode not in ("one_hot", "multi_hot", "count"):
+            raise Unsupported(f"the output mode '{mode}'")
+        check_size(depth, "an encoding of categories", times=8)
+        self.mode = mode
+        self.values = nn.Parameter(torch.arange(float(depth)), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, …, depth)."""
+        if self.mode == "one_hot" and x.dim() > 1 and x.shape[-1] == 1:
+            x = x.squeeze(-1)
+        hits = (x.unsqueeze(-1) == self.values).to(self.values.dtype)
+        if self.mode == "one_hot":
+            return hits
+        return hits.amax(-2) if self.mode == "multi_hot" else hits.sum(-2)
+
+
+class VocabularyIndex(nn.Module):
+    """The places of whole numbers in a vocabulary; those that are not in it share others, by their remainder."""
+
+    def __init__(self, known: dict[int, int], other: int, others: int) -> None:
+        super().__init__()
+        self.keys: Tensor
+        self.places: Tensor
+        keys = sorted(known)
+        self.register_buffer("keys", torch.tensor(keys or [0]))
+        self.register_buffer("places", torch.tensor([known[key] for key in keys] or [other]))
+        self.other, self.others = other, others
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the place of each number."""
+        x = x.long()
+        place = torch.searchsorted(self.keys, x.contiguous()).clamp(max=len(self.keys) - 1)
+        other = self.other + (x % self.others if self.others > 1 else 0)
+        return torch.where(self.keys[place] == x, self.places[place], other)
+
+
+class BinIndex(nn.Module):
+    """The numbers of the bins that numbers fall into."""
+
+    def __init__(self, boundaries: Sequence[float]) -> None:
+        super().__init__()
+        self.boundaries = nn.Parameter(torch.tensor(list(boundaries), dtype=torch.float32), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return how many boundaries each number has reached."""
+        return torch.bucketize(x.to(self.boundaries.dtype).contiguous(), self.boundaries, right=True)
+
+
+def discretization(layer: Any) -> nn.Module:
+    """Return a Discretization layer in torch."""
+    if layer.bin_boundaries is None:
+        raise Unsupported(f"its layer '{layer.name}' has no boundaries")
+    return _encoded(layer, BinIndex(layer.bin_boundaries), len(layer.bin_boundaries) + 1)
+
+
+def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
+    """Return an IntegerLookup or StringLookup layer in torch; what it looks up is given as its place in the texts."""
+    words = list(layer.get_vocabulary(include_special_tokens=False))
+    of_text = type(layer).__name__ == "StringLookup"
+    if layer.invert or not words or (of_text and (layer.num_oov_indices > 1 or not texts)):
+        raise Unsupported(f"its layer '{layer.name}' is inverted, without a vocabulary or hashes unknown words")
+    if layer.num_oov_indices > 1 and getattr(layer, "oov_method", "floormod") != "floormod":
+        raise Unsupported(f"its layer '{layer.name}' hashes unknown numbers")
+    whole = layer.output_mode == "int"
+    first = int(layer.mask_token is not None and whole)
+    start = first + layer.num_oov_indices
+    known = {word: start + place for place, word in enumerate(words)}
+    if layer.mask_token is not None:
+        known[layer.mask_token] = 0 if whole else -1
+    if of_text:
+        known = {place: known[text] for place, text in enumerate(texts) if text in known}
+    # With no place for what is unknown, Keras refuses such rows; here they are an index out of range.
+    part = VocabularyIndex(
+        {int(key): place for key, place in known.items()}, first if start > first else -1, layer.num_oov_indices
+    )
+    return _encoded(layer, part, layer.max_tokens if layer.pad_to_max_tokens else start + len(words))
+
+
+def _encoded(layer: Any, part: nn.Module, depth: int) -> nn.Module:
+    return part if layer.output_mode == "int" else nn.Sequential(part, Encoded(layer.output_mode, depth))
+
+
+def stand_ins(keras: Any) -> dict[str, type]:
+    """Return layers in the place of those that need TensorFlow, and could name any file as their vocabulary.
+
+    They hold what a model file says of them, and cannot be called.
+    """
+
+    class Lookup(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, **said: Any) -> None:
+            super().__init__(name=said.get("name"))
+            self._convert_input_args, self._allow_non_tensor_positional_args = False, True
+            self.said = said
+            self.mask_token, self.num_oov_indices = said.get("mask_token"), int(said.get("num_oov_indices", 1))
+            if self.num_oov_indices < 0:
+                raise ValueError(f"num_oov_indices is {self.num_oov_indices}; 0 or more were expected")
+            check_size(self.num_oov_indices, "the places of unknown words", times=8)
+            self.oov_token, self.oov_method = said.get("oov_token"), said.get("oov_method", "floormod")
+            self.output_mode, self.invert = said.get("output_mode", "int"), bool(said.get("invert"))
+            self.max_tokens, self.pad_to_max_tokens = said.get("max_tokens"), bool(said.get("pad_to_max_tokens"))
+            words = said.get("vocabulary")
+            self.vocabulary = list(words) if isinstance(words, (list, tuple)) else []
+            self.built = True
+
+        def get_config(self) -> dict[str, Any]:
+            return self.said
+
+        def get_vocabulary(self, include_special_tokens: bool = False) -> list[Any]:
+            masked = self.mask_token is not None and self.output_mode == "int"
+            special = [self.mask_token] * masked + [self.oov_token] * self.num_oov_indices
+            count = len(special)
+            return self.vocabulary[count:] if self.vocabulary[:count] == special else self.vocabulary
+
+        def load_own_variables(self, store: Any) -> None:
+            """What it weighs words with is of no use here."""
+
+        def load_assets(self, place: str | None) -> None:
+            if place is not None and not self.vocabulary:
+                lines = (Path(place) / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
+                self.vocabulary = [self.word(line) for line in lines]
+
+        def compute_output_spec(self, inputs: Any) -> Any:
+            if self.output_mode == "int":
+                return keras.KerasTensor(inputs.shape, dtype="int64")
+            depth = self.max_tokens if self.pad_to_max_tokens else self.said.get("vocabulary_size")
+            depth = depth or len(self.get_vocabulary()) + self.num_oov_indices
+            flat = self.output_mode != "one_hot" or (len(inputs.shape) > 1 and inputs.shape[-1] == 1)
+            return keras.KerasTensor((*(inputs.shape[:-1] if flat else inputs.shape), depth))
+
+    class IntegerLookup(Lookup):
+        word = int
+
+    class StringLookup(Lookup):
+        word = str
+
+    return {"IntegerLookup": IntegerLookup, "StringLookup": StringLookup}
+
+
+def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str, nn.Module]:
+    """Return the torch modules of one Keras layer that is given so many tensors, its activation apart.
+
+    A text is its place in `texts`.
+    """
+    kind = type(layer).__name__
+    makers = _LAYERS if inputs == 1 else {}
+    if kind in MERGES:
+        part: nn.Module | None = Merge(kind, getattr(layer, "axis", -1))
+    elif kind in LOOKUPS and inputs == 1:
+        part = lookup(layer, texts)
+    elif kind in makers:
+        part = makers[kind](layer)
+    else:
+        raise Unsupported(f"its layer '{layer.name}' ({kind}) has no counterpart in torch here")
+    parts = {} if part is None else {layer.name: part}
+    function = _activation(layer)
+    if function is not None:
+        parts[layer.name if part is None else f"{layer.name}_{layer.activation.__name__}"] = function
+    return parts
+
+
+def _activation(layer: Any) -> nn.Module | None:
+    activation = getattr(layer, "activation", None)
+    name = getattr(activation, "__name__", None)
+    if activation is None or name == "linear":
+        return None
+    if name not in _ACTIVATIONS or not activation.__module__.startswith("keras."):
+        raise Unsupported(f"its layer '{layer.name}' has the activation '{name}', which has no counterpart here")
+    return _ACTIVATIONS[name]()
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "leaky_relu": lambda: nn.LeakyReLU(0.2),
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "softplus": nn.Softplus,
+    "softsign": nn.Softsign,
+    "hard_sigmoid": nn.Hardsigmoid,
+    "softmax": lambda: nn.Softmax(-1),
+    "log_softmax": lambda: nn.LogSoftmax(-1),
+}
+
+
+class ScaleAndShift(nn.Module):
+    """Multiplies and shifts along one axis: normalisation with fixed figures, or rescaling."""
+
+    def __init__(self, scale: Any, shift: Any, axis: int = -1) -> None:
+        super().__init__()
+        self.scale, self.shift = _parameter(scale), _parameter(shift)
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x · scale + shift."""
+        shape = [1] * x.dim()
+        shape[self.axis] = -1
+        scale, shift = (t.view(shape) if t.numel() > 1 else t for t in (self.scale, self.shift))
+        return x * scale + shift
+
+
+class ChannelsLast(nn.Module):
+    """Runs a module of torch, which has the channels of a picture first, on pictures that have them last."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the module computes, channels last."""
+        inner: Tensor = self.inner(x.movedim(-1, 1))
+        return inner.movedim(1, -1) if inner.dim() > 2 else inner
+
+
+def _dense(layer: Any) -> nn.Module:
+    weights = [_array(w) for w in layer.weights]
+    before, after = weights[0].shape
+    linear = nn.Linear(before, after, bias=layer.use_bias)
+    state = {"weight": torch.from_numpy(weights[0].T.copy())}
+    linear.load_state_dict(state | ({"bias": torch.from_numpy(weights[1])} if layer.use_bias else {}))
+    return linear
+
+
+def _convolution(layer: Any) -> nn.Module:
+    weights = [_array(w) for w in layer.weights]
+    height, width, before, after = weights[0].shape
+    padding = layer.padding
+    if padding == "same" and tuple(layer.strides) != (1, 1):
+        raise Unsupported(f"its layer '{layer.name}' has strides with padding 'same'")
+    groups, bias = layer.groups, layer.use_bias
+    convolution = nn.Conv2d(
+        before * groups,
+        after,
+        (height, width),
+        tuple(layer.strides),
+        padding,
+        tuple(layer.dilation_rate),
+        groups,
+        bias,
+    )
+    state = {"weight": torch.from_numpy(weights[0].transpose(3, 2, 0, 1).copy())}
+    convolution.load_state_dict(state | ({"bias": torch.from_numpy(weights[1])} if bias else {}))
+    return _in_layout(layer, convolution)
+
+
+def _pooling(make: Callable[..., nn.Module]) -> Callable[[Any], nn.Module]:
+    def convert(layer: Any) -> nn.Module:
+        if layer.padding != "valid":
+            raise Unsupported(f"its layer '{layer.name}' has padding '{layer.padding}'")
+        return _in_layout(layer, make(tuple(layer.pool_size), tuple(layer.strides)))
+
+    return convert
+
+
+def _global_pooling(layer: Any) -> nn.Module:
+    parts: list[nn.Module] = [nn.AdaptiveAvgPool2d(1)] + ([] if layer.keepdims else [nn.Flatten()])
+    return _in_layout(layer, nn.Sequential(*parts))
+
+
+def _in_layout(layer: Any, inner: nn.Module) -> nn.Module:
+    return inner if layer.data_format == "channels_first" else ChannelsLast(inner)
+
+
+def _batch_normalization(layer: Any) -> nn.Module:
+    mean, variance = _array(layer.moving_mean), _array(layer.moving_variance)
+    scale = (_array(layer.gamma) if layer.scale else 1.0) / np.sqrt(variance + layer.epsilon)
+    return ScaleAndShift(scale, (_array(layer.beta) if layer.center else 0.0) - mean * scale, layer.axis)
+
+
+def _layer_normalization(layer: Any) -> nn.Module:
+    axis = layer.axis if isinstance(layer.axis, int) else layer.axis[0] if len(layer.axis) == 1 else None
+    if axis not in (-1, len(layer.input.shape) - 1) or getattr(layer, "rms_scaling", False):
+        raise Unsupported(f"its layer '{layer.name}' normalises along other axes than the last")
+    norm = nn.LayerNorm(layer.input.shape[-1], layer.epsilon)
+    if layer.scale:
+        norm.weight = _parameter(_array(layer.gamma))
+    if layer.center:
+        norm.bias = _parameter(_array(layer.beta))
+    return norm
+
+
+def _normalization(layer: Any) -> nn.Module:
+    mean, variance = (_array(figure).reshape(-1) for figure in (layer.mean, layer.variance))
+    spread = np.maximum(np.sqrt(variance), 1e-7)  # as Keras does
+    if layer.axis is not None and len(tuple(np.atleast_1d(layer.axis))) > 1:
+        raise Unsupported(f"its layer '{layer.name}' normalises along several axes")
+    axis = -1 if layer.axis is None else int(np.atleast_1d(layer.axis)[0])
+    return ScaleAndShift(spread, mean, axis) if layer.invert else ScaleAndShift(1 / spread, -mean / spread, axis)
+
+
+def _rescaling(layer: Any) -> nn.Module:
+    return ScaleAndShift(
+        np.asarray(layer.scale, dtype=np.float64).reshape(-1), np.asarray(layer.offset).reshape(-1) * 1.0
+    )
+
+
+def _relu(layer: Any) -> nn.Module:
+    if layer.threshold:
+        raise Unsupported(f"its layer '{layer.name}' has a threshold")
+    if layer.max_value is not None:
+        if layer.negative_slope:
+            raise Unsupported(f"its layer '{layer.name}' has both a slope and a largest value")
+        return nn.Hardtanh(0.0, float(layer.max_value))
+    return nn.LeakyReLU(float(layer.negative_slope)) if layer.negative_slope else nn.ReLU()
+
+
+def _softmax(layer: Any) -> nn.Module:
+    if layer.axis not in (-1, len(layer.input.shape) - 1):
+        raise Unsupported(f"its layer '{layer.name}' is a softmax along another axis than the last")
+    return nn.Softmax(-1)
+
+
+class Reshape(nn.Module):
+    """Gives every row another shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rows in the new shape."""
+        return x.reshape(x.shape[0], *self.shape)
+
+
+_LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
+    "Dense": _dense,
+    "Activation": lambda layer: None,
+    "ReLU": _relu,
+    "LeakyReLU": lambda layer: nn.LeakyReLU(float(layer.negative_slope)),
+    "ELU": lambda layer: nn.ELU(float(layer.alpha)),
+    "Softmax": _softmax,
+    "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
+    "Normalization": _normalization,
+    "Rescaling": _rescaling,
+    **dict.fromkeys(("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise"), lambda layer: None),
+    "Embedding": lambda layer: Embedded(_parameter(_array(layer.embeddings))),
+    "CategoryEncoding": lambda layer: Encoded(layer.output_mode, layer.num_tokens),
+    "Discretization": discretization,
+    "Flatten": lambda layer: nn.Flatten(),
+    "Reshape": lambda layer: Reshape(layer.target_shape),
+    "Conv2D": _convolution,
+    "MaxPooling2D": _pooling(nn.MaxPool2d),
+    "AveragePooling2D": _pooling(nn.AvgPool2d),
+    "GlobalAveragePooling2D": _global_pooling,
+}
+
+
+@contextmanager
+def without_numpy_warning() -> Iterator[None]:
+    """Silence what NumPy 2 says about how torch's tensors become arrays inside Keras."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        yield
+
+
+def _array(weight: Any) -> np.ndarray:
+    with without_numpy_warning():
+        return np.array(needs("keras", "keras").ops.convert_to_numpy(weight), dtype=np.float64)
+
+
+def _parameter(numbers: Any) -> nn.Parameter:
+    return nn.Parameter(torch.as_tensor(np.asarray(numbers, dtype=np.float64)).clone(), requires_grad=False)

@@ -1,0 +1,359 @@
+"""ONNX files: dense and convolutional graphs become torch modules, others black boxes run by onnxruntime."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
+from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
+from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.columns import single_columns
+from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
+from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
+from neuronfair.model.open.input_layers import graph_feed, open_fed, open_module
+from neuronfair.model.open.input_layouts import InputLayout, NetworkInput, by_domain
+from neuronfair.model.open.request import ModelFile, Opened, Request
+from neuronfair.sandbox import Unreadable, read_apart
+
+PARTS = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
+NODES = 100_000  # when functions that call each other are written out
+_ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxruntime can be held to
+
+
+def read_model(request: ModelFile) -> Any:
+    """Return the model of an ONNX file with all its tensors inside; it names no other file any more."""
+    onnx = needs("onnx", "onnx")
+    check_size(len(request.content), request.path, times=TEXT)
+    try:
+        read_apart("read_onnx", b"p" + request.content, request.path)  # two bytes can become a message of 160
+        model = onnx.load_model_from_string(request.content)
+        _check(request, onnx, model)
+    except Unreadable as error:
+        raise request.error(f"not a readable ONNX file ({error})") from error
+    except NeuronFairError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise request.error(f"not a readable ONNX file ({one_line(error)})") from error
+    return model
+
+
+def _check(request: ModelFile, onnx: Any, model: Any) -> None:
+    total = 0
+    for count, part in enumerate(_parts(model)):
+        if count > PARTS:
+            raise request.error(f"has more than {PARTS:,} parts")
+        if isinstance(part, onnx.NodeProto) and part.op_type in _ENDLESS:
+            raise request.error(f"uses the operator {part.op_type}, which can run or grow without end")
+        if isinstance(part, (onnx.TensorProto, onnx.SparseTensorProto)):
+            size = math.prod(max(1, length) for length in part.dims) * _width(onnx, part)
+            total += size
+            check_size(total, request.path, times=TEXT)
+            if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
+                part.raw_data = _outside(request, part, size)
+                part.ClearField("external_data")
+                part.ClearField("data_location")
+    functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
+    if _written_out(model.graph.node, functions, {}) > NODES:
+        raise request.error(f"has more than {NODES:,} nodes, its functions written out")
+
+
+def _parts(message: Any) -> Iterator[Any]:
+    """Return a message and all messages in it, wherever the standard puts them."""
+    waiting = [message]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        for field, value in part.ListFields():
+            if field.message_type is not None:
+                waiting.extend([value] if hasattr(value, "ListFields") else value)
+
+
+def _width(onnx: Any, tensor: Any) -> int:
+    if isinstance(tensor, onnx.SparseTensorProto):
+        tensor = tensor.values
+    return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _outside(request: ModelFile, tensor: Any, size: int) -> bytes:
+    """Return the bytes of a tensor that lie in another file, which must be in the model's own folder."""
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    place = said.get("location", "")
+    parts = PurePosixPath(place).parts
+    if not parts or ".." in parts or set("\\:\0") & set(place) or place.startswith("/"):
+        raise request.error(f"keeps weights in {place!a}, outside of its own folder, which is refused")
+    path = request.path.parent
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise request.error(f"keeps weights in {place!a}, which is a link or reached by one; copy the file itself")
+    if not path.is_file():
+        raise request.error(f"keeps weights in {place!a}, which is not there. Put it beside the model")
+    start, end = int(said.get("offset", 0)), path.stat().st_size
+    length = int(said.get("length", end - start))
+    if start < 0 or length != size or start + length > end:
+        raise request.error(f"keeps weights in {place!a}, which is shorter or longer than it says")
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(length)
+
+
+def _written_out(nodes: Iterable[Any], functions: Mapping[Any, Any], known: dict[Any, float]) -> float:
+    """Return how many nodes there are when every function is written out where it is called."""
+    total = 0.0
+    for node in nodes:
+        name = (node.domain, node.op_type, node.overload)
+        if name in functions and name not in known:
+            known[name] = math.inf  # unless it calls itself, it is known in a moment
+            known[name] = _written_out(functions[name], functions, known)
+        total += known.get(name, 1)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                total += _written_out(graph.node, functions, known)
+    return total
+
+
+OLDEST = 9  # the first version of the standard whose operators are those known here
+_FLOATS = {1: torch.float32, 11: torch.float64}
+_TYPES = {f"tensor({name})": np.dtype(name) for name in ("int64", "int32", "int16", "int8", "uint8", "bool", "float16")}
+_TYPES |= {"tensor(float)": np.dtype("float32"), "tensor(double)": np.dtype("float64")}
+_WHOLE = {2, 3, 4, 5, 6, 7, 9}  # and truth values
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+    """Read an ONNX graph; its scores are its tensor of floating-point numbers."""
+    model = read_model(request)
+    inputs = _inputs(model.graph)
+    outputs = model.graph.output
+    if len(outputs) == 1 and any(n.op_type == "ArgMax" and n.output[0] == outputs[0].name for n in model.graph.node):
+        raise request.error("ends in ArgMax, which hides the scores. Export the model without it")
+    if not inputs:
+        raise request.error("has no input")
+    described = [given for given in map(_input, inputs) if given is not None]
+    feed = graph_feed(request, described, raw="named") if len(described) == len(inputs) else None
+    try:
+        graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
+        if feed is None and len(inputs) > 1:
+            raise Unsupported("an input of text or of no fixed width")
+        examples = (feed or by_domain(request)).given(request.tried[:2])
+        check_full_pass(request, graph, examples)
+        graph(*examples)
+    except Unsupported as reason:
+        return _black_box(request, model, inputs, feed, f"{reason} has no counterpart in torch here")
+    except ModelError:
+        raise
+    except Exception as error:  # another width or a fixed batch size, or a damaged graph
+        shape = ", ".join(str(d.dim_value or d.dim_param or "?") for d in inputs[0].type.tensor_type.shape.dim)
+        raise request.error(
+            f"expects input of shape ({shape}) and fails on rows of this domain ({one_line(error)}). "
+            f"{request.widths()}, or export the model with a dynamic batch size"
+        ) from error
+    try:
+        ask, said = _predictor(request, model, inputs, feed)[0], ""
+    except ModelError as error:  # without onnxruntime there is nothing to compare with
+        ask, said = None, f"not compared with its source: {one_line(error)}"
+    if feed is not None:
+        return open_fed(request, "ONNX", graph, replace(feed, note="; ".join(filter(None, (feed.note, said)))), ask=ask)
+    opened = open_module(request, "ONNX", graph)
+    if ask is None:
+        return replace(opened, note=f"{opened.note.removesuffix('.')}; {said}.")
+    if request.reproduced(opened, ask):
+        return replace(opened, original=ask)
+    return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
+
+
+def names(file: ModelFile) -> list[str] | None:
+    """Return the names of a graph's inputs, if each is a column."""
+    shapes = ((given.name, given.type.tensor_type.shape.dim[1:]) for given in _inputs(read_model(file).graph))
+    return single_columns((name, [size.dim_value or None for size in shape]) for name, shape in shapes)
+
+
+def _inputs(graph: Any) -> list[Any]:
+    stored = {tensor.name for tensor in graph.initializer}
+    return [given for given in graph.input if given.name not in stored]
+
+
+def _input(given: Any) -> NetworkInput | None:
+    """Return what a graph says of an input; None if it is no tensor of numbers with a fixed width."""
+    tensor = given.type.tensor_type
+    sizes = [size.dim_value for size in tensor.shape.dim[1:]]
+    if not tensor.shape.dim or not all(sizes) or tensor.elem_type not in (_FLOATS.keys() | _WHOLE):
+        return None
+    return NetworkInput(given.name, "float" if tensor.elem_type in _FLOATS else "whole", tuple(sizes))
+
+
+def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
+    if any(o.domain in ("", "ai.onnx") and o.version < OLDEST for o in model.opset_import):
+        raise Unsupported(f"a graph older than version {OLDEST} of the operators")
+    result = _scores(model.graph)
+    if result is None:
+        raise Unsupported("an output that is no tensor of scores")
+    fixed = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    steps: list[GraphStep] = []
+    used = {result}
+    for node in _needed(model.graph.node, result):
+        attributes = {a.name: _attribute(onnx, a) for a in node.attribute}
+        if node.op_type == "Constant":
+            fixed[node.output[0]] = np.asarray(next(iter(attributes.values())))
+            continue
+        if node.domain not in ("", "ai.onnx"):
+            raise Unsupported(f"the operator {node.domain}.{node.op_type}")
+        constants = [fixed[name].item() if name in fixed and fixed[name].size == 1 else None for name in node.input]
+        part = activation(node.op_type, attributes, constants)
+        names = node.input if part is None else node.input[:1]  # bounds and the like are in the part already
+        arguments: tuple[Any, ...] = tuple(Ref(name) if name else None for name in names)
+        if node.op_type in SHAPED and len(names) > 1 and names[1] in fixed:  # a shape is a part of the graph
+            arguments, names = (arguments[0], fixed[names[1]].flatten().tolist()), names[:1]
+        call = operator(node.op_type, attributes) if part is None else part
+        steps.append(GraphStep(node.name or node.output[0], tuple(node.output[:1]), call, arguments))
+        used.update(names)
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
+    return Graph(steps, tensors, inputs, result)
+
+
+def _scores(graph: Any) -> str | None:
+    """Return the name of the output that holds the scores, if there is a tensor of them."""
+    names = [o.name for o in graph.output if o.type.tensor_type.elem_type in _FLOATS]
+    return next((name for name in names if "prob" in name.lower()), names[0] if names else None)
+
+
+def _needed(nodes: Any, result: str) -> list[Any]:
+    """Return the nodes that the result depends on, in order."""
+    wanted, kept = {result}, []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    return kept[::-1]
+
+
+def _attribute(onnx: Any, attribute: Any) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _black_box(request: Request, model: Any, inputs: list[Any], feed: InputLayout | None, why: str) -> Opened:
+    """Return a graph that only onnxruntime can run: it is given the table itself, if it takes that, or numbers."""
+    ask = None
+    for way in (feed,) if request.preprocess is not None else (None, feed):
+        try:
+            ask, told = _predictor(request, model, inputs, way)
+        except ModelError as error:
+            last = error
+            continue
+        with suppress(Exception):  # the graph refuses these rows, which is said below if there is no other way
+            ask(request.drawn[:2])
+            break
+    if ask is None:
+        raise request.error(f"{why}, and {last}") from last
+    return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
+
+
+def _predictor(
+    request: Request, model: Any, inputs: list[Any], feed: InputLayout | None = None
+) -> tuple[Callable[[Tensor], np.ndarray], str]:
+    """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
+    session = _session(request, model.SerializeToString())
+    names = [given.name for given in inputs]
+    kinds = {given.name: given.type for given in session.get_inputs()}
+    told = []
+    if feed is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
+        feed = by_domain(request)
+    if feed is not None:
+        order_of, tensors = feed.names or names, feed.given
+        told.append(feed.note)
+
+        def given(rows: Tensor) -> dict[str, np.ndarray]:
+            made = zip(order_of, tensors(rows), strict=True)
+            return {n: x.numpy().astype(_TYPES.get(kinds[n], np.float32)) for n, x in made}
+    else:
+        frames = Frames(request.domain, names)
+        told.append("it is given the table itself")
+
+        def given(rows: Tensor) -> dict[str, np.ndarray]:
+            return {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}
+
+    scores = _scores(model.graph)
+    classes = None if scores else _classes(model.graph)
+    order = class_order(request.domain, classes)
+    told.append(by_position(request.domain, classes))
+
+    fixed = next((given.shape[0] for given in session.get_inputs() if _is_count(given.shape)), None)
+
+    def ask(rows: Tensor) -> np.ndarray:
+        if fixed is None or len(rows) == fixed:
+            return answered(rows)
+        filled = torch.cat([rows, rows[-1:].repeat(-len(rows) % fixed, 1)])  # a graph for batches of one size
+        return np.concatenate([answered(part) for part in torch.split(filled, fixed)])[: len(rows)]
+
+    def answered(rows: Tensor) -> np.ndarray:
+        try:
+            answers = session.run([scores] if scores else None, given(rows))
+        except Exception as error:
+            if "smaller than requested" not in str(error):
+                raise
+            raise TooLarge(
+                f"needs more memory than {max_bytes() / 1e9:,.1f} GB. If you trust it, set {VARIABLE} to more bytes"
+            ) from error
+        tables = [answer for answer in answers if isinstance(answer, list)]
+        if tables:  # a list with one dictionary of class and probability for each row
+            keys = classes or list(tables[0][0])
+            return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
+        floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
+        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
+
+    return ask, "; ".join(filter(None, told))
+
+
+def _is_count(shape: Any) -> bool:
+    return bool(shape) and isinstance(shape[0], int) and shape[0] > 0
+
+
+def _session(request: Request, model: bytes) -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
+    try:
+        runtime = needs("onnxruntime", "onnx")
+        read_apart("read_onnx", b"r" + model, request.path)  # so that one that ends the process does not end ours
+        _bound(runtime, max_bytes())
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, and need not be printed as well
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        # Given the bytes that were checked, it has no path from which to read other files. Its fallback would only try
+        # the same again, and print about it.
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except TooLarge:
+        raise
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot run it ({one_line(error)})") from error
+
+
+@lru_cache(maxsize=1)  # again only if the limit was changed
+def _bound(runtime: Any, limit: int) -> None:
+    """Let all graphs that onnxruntime runs share so much memory, taken as it is asked for."""
+    place = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
+    runtime.create_and_register_allocator(place, runtime.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1}))
+
+
+def _classes(graph: Any) -> list[Any] | None:
+    """Return the names that a graph gives to its scores, if it ends in dictionaries of class and probability."""
+    named = (a for node in graph.node if node.op_type == "ZipMap" for a in node.attribute)
+    return next(([*a.ints, *(text.decode() for text in a.strings)] for a in named), None)
+
+
+def _column(cells: Any, kind: str) -> np.ndarray:
+    return np.asarray(cells.to_numpy(dtype=object if kind == "tensor(string)" else _TYPES.get(kind, np.float32)))[
+        :, None
+    ]

@@ -1,0 +1,1 @@
+"""Fitted scikit-learn estimators and pipelines."""

@@ -1,0 +1,1 @@
+"""Tree ensembles of XGBoost, LightGBM, CatBoost and scikit-learn."""

@@ -1,0 +1,141 @@
+"""The trees inside fitted models of CatBoost, as it writes them as JSON."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.model.forest import Link, Tree
+from neuronfair.sandbox import Unreadable, read_apart
+
+LINKS: dict[str, Link] = {
+    "Logloss": "sigmoid",
+    "CrossEntropy": "sigmoid",
+    "MultiClass": "softmax",
+    "MultiClassOneVsAll": "sigmoid",
+}
+Json = dict[str, Any]
+
+
+def trees_of_catboost(model: Any) -> tuple[list[Tree], list[float], Link]:
+    """Return the trees of CatBoost. A category is the number that CatBoost makes of its text (`Hashed`)."""
+    told = _told(model)
+    try:
+        return _read(told)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise ModelError(
+            f"what CatBoost tells of its trees is not understood ({type(error).__name__}: {one_line(error)})"
+        ) from error
+
+
+def _read(told: Json) -> tuple[list[Tree], list[float], Link]:
+    columns = {
+        split: [one["flat_feature_index"] for one in told["features_info"].get(kind, [])]
+        for split, kind in (("FloatFeature", "float_features"), ("OneHotFeature", "categorical_features"))
+    }
+    empty = {  # the columns whose empty cells count as larger than every number
+        one["flat_feature_index"]
+        for one in told["features_info"].get("float_features", [])
+        if one["nan_value_treatment"] == "AsTrue"
+    }
+    scale, base = told["scale_and_bias"]
+    bases = np.atleast_1d(np.array(base, dtype=np.float64))
+    grown = [_oblivious(tree, len(bases)) for tree in told.get("oblivious_trees", [])] or told.get("trees", [])
+    trees = [_tree(tree, columns, empty, scale, len(bases)) for tree in grown]
+    loss = told["model_info"]["params"]["loss_function"]["type"]
+    return trees, bases.tolist(), LINKS.get(loss, "none")
+
+
+class Hashed:
+    """Makes numbers of a table as CatBoost does: of a category its hash, which CatBoost tells when it saves a model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._known = model, dict[str, float]()
+
+    def transform(self, table: Any) -> npt.NDArray[np.float64]:
+        """Return the numbers of a table's cells."""
+        kinds = set(self._model.get_cat_feature_indices())
+        cells = np.asarray(table, dtype=object)
+        texts = {str(text) for column in kinds for text in cells[:, column]}
+        if not texts <= self._known.keys():
+            pool = needs("catboost", "catboost").Pool(table, cat_features=sorted(kinds))
+            self._known |= _hashes(self._model, pool)
+        numbers = np.empty(cells.shape)
+        for column in range(cells.shape[1]):
+            own = [self._known[str(cell)] for cell in cells[:, column]] if column in kinds else cells[:, column]
+            numbers[:, column] = np.asarray(own, dtype=np.float64)
+        return numbers
+
+
+def _told(model: Any) -> Json:
+    """Return a model as JSON, which is written in another process: a damaged one can end it."""
+    try:
+        told: Json = json.loads(read_apart("read_catboost_json", bytes(model._serialize_model()), "a CatBoost model"))
+    except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
+        raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None
+    return told
+
+
+def _hashes(model: Any, pool: Any) -> dict[str, float]:
+    """Return the number that CatBoost makes of each category in a pool."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json", pool=pool)
+        told = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
+    return {one["value"]: float(one["hash"]) for one in told}
+
+
+def _oblivious(tree: Json, outputs: int) -> Json:
+    """Return a tree that asks the same on all nodes of a level as nodes; the first split is the last bit of a leaf."""
+    values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
+    nodes: list[Json] = [{"value": value} for value in values]
+    for split in tree["splits"]:
+        nodes = [{"split": split, "left": a, "right": b} for a, b in zip(nodes[::2], nodes[1::2], strict=True)]
+    return nodes[0]
+
+
+def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
+    nodes, ways = [tree], list[tuple[int, int]]()
+    for node in nodes:  # which grows
+        ways.append((len(nodes), len(nodes) + 1) if "split" in node else (0, 0))
+        nodes += [node["left"], node["right"]] if "split" in node else []
+    splits = [node.get("split") for node in nodes]
+    other = next((split["split_type"] for split in splits if split and split["split_type"] not in columns), None)
+    if other is not None:
+        raise ModelError(
+            "its trees compare statistics of its categories and not the categories themselves. "
+            "Train it with one_hot_max_size as large as the longest list of categories"
+        )
+    feature = np.full(len(nodes), -1)
+    value = np.zeros((len(nodes), outputs))
+    for place, (node, split) in enumerate(zip(nodes, splits, strict=True)):
+        if split is None:
+            value[place] = scale * np.asarray(node["value"])
+        else:
+            number = split.get("float_feature_index", split.get("cat_feature_index"))
+            feature[place] = columns[split["split_type"]][number]
+    left, right = np.array(ways).T
+    return Tree(feature, left, right, value, partial(_goes_left, splits=splits, feature=feature, empty=empty))
+
+
+def _goes_left(
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    splits: list[Json | None],
+    feature: npt.NDArray[np.int64],
+    empty: set[int],
+) -> npt.NDArray[np.bool_]:
+    split = splits[node]
+    assert split is not None
+    if split["split_type"] == "OneHotFeature":
+        return np.asarray(numbers != split["value"] % 2**32, dtype=bool)
+    above = numbers.astype(np.float32) > np.float32(split["border"])
+    return ~np.where(np.isnan(numbers), int(feature[node]) in empty, above)

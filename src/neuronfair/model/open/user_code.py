@@ -1,0 +1,199 @@
+"""What a user's own Python code defines: a torch module, a scikit-learn model, or any function of a table."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from neuronfair.errors import did_you_mean, needs, one_line
+from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.network import Network
+from neuronfair.model.open.columns import input_names
+from neuronfair.model.open.functions import known_by_answers, open_function, source_code
+from neuronfair.model.open.graphs import keras_file
+from neuronfair.model.open.input_layers import open_module
+from neuronfair.model.open.request import ModelFile, Opened, Request
+from neuronfair.model.open.sklearn import estimators
+from neuronfair.model.weights import fingerprint, read_safetensors
+
+
+def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+    """Import `package.module:name` and take what it is: a module or something that makes one, a model, a function."""
+    found = imported(request, request.source)
+    if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module) and _takes_nothing(found)):
+        make = found
+        try:
+            found = make()
+            again = make() if request.weights is None and isinstance(found, nn.Module) else found
+        except Exception as error:  # the user's own code
+            raise request.error(f"calling it failed ({type(error).__name__}: {one_line(error)})") from error
+        if again is not found and fingerprint(again) != fingerprint(found):
+            raise request.error("makes other weights each time. Name those of the trained network: --weights FILE")
+    if request.weights is not None:
+        if not isinstance(found, nn.Module):
+            raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
+        _load_weights(request, found)
+    return open_object(request, found)
+
+
+def open_object(request: Request, thing: Any) -> Opened:
+    """Take a model that is in memory for what it is: a torch module or network, a fitted estimator, a function."""
+    if keras_file.is_keras(thing):
+        return keras_file.open_object(request, thing)
+    if isinstance(thing, nn.Module):
+        return open_module(request, "torch", thing)
+    if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
+        encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
+        return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
+    if isinstance(thing, BlackBox):
+        why, code = "a function shows nothing of itself", source_code(thing.ask)
+        found = request.black_box("Python function", thing.ask, why, print_of=code)
+        return replace(known_by_answers(request, found, thing.ask), inputs=thing.inputs)
+    if estimators.is_estimator(thing):
+        return estimators.open_estimator(request, thing, _print_of(thing))
+    if not callable(thing):
+        raise request.error(
+            f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
+        )
+    return open_function(request, thing)
+
+
+def _print_of(estimator: Any) -> str | None:
+    """Return the fingerprint of a fitted model; None if it holds what cannot be pickled, as a lock or a lambda."""
+    try:
+        content = needs("joblib", "sklearn").hash(estimator)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def names(file: ModelFile) -> list[str] | None:
+    """Return the names of the columns that a model reads; nothing is called that would make one."""
+    found = imported(file, file.source)
+    return None if isinstance(found, type) else input_names(found)
+
+
+def imported(request: ModelFile, what: str) -> Any:
+    """Return what `package.module:name` stands for; its module may lie in the working folder."""
+    module_name, _, name = what.partition(":")
+    _check_clear(request, module_name.partition(".")[0])
+    importlib.invalidate_caches()
+    try:
+        with _WORKING_FOLDER.open(Path.cwd()):
+            found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # importing runs the user's own code
+        raise request.error(
+            f"'{module_name}' cannot be imported ({type(error).__name__}: {one_line(error)})"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [word for word in dir(found) if not word.startswith("_")]
+            raise request.error(f"there is no '{part}' in it. {did_you_mean(part, public)}")
+        found = getattr(found, part)
+    return found
+
+
+def _check_clear(request: ModelFile, name: str) -> None:
+    """Refuse a module of the working folder that has the name of a package, which is imported elsewhere."""
+    here = PathFinder.find_spec(name, [str(Path.cwd())])
+    if here is None or not here.has_location:  # not there, or a folder without code of its own
+        return
+    known = getattr(sys.modules.get(name), "__spec__", None)
+    other = known or PathFinder.find_spec(name, [place for place in sys.path if not _is_here(place)])
+    if other is not None and other.origin != here.origin:
+        raise request.error(
+            f"'{name}' is {here.origin}, and also the name of the package {other.origin}. Rename the file of your own"
+        )
+
+
+def _is_here(place: str) -> bool:
+    return Path(place).resolve() == Path.cwd().resolve()
+
+
+class _WorkingFolder(MetaPathFinder):
+    """Finds modules in the folder that the user stood in, for the user's own modules alone.
+
+    Were it on `sys.path`, a file such as pandas.py in that folder would be taken for the package whenever this program
+    or a library imports it. It comes last, so that an installed package goes before a file of the same name.
+    """
+
+    def __init__(self) -> None:
+        self._folders: list[Path] = []
+        self._opened: list[Path] = []  # while the module that the user has named is imported itself
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator[None]:
+        """Let the next import find a module in a folder, and from then on the modules in it each other."""
+        folder = folder.resolve()
+        if folder not in self._folders:
+            self._folders.append(folder)
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)
+        self._opened.append(folder)
+        try:
+            yield
+        finally:
+            self._opened.pop()
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Return where a module lies, if one of the folder, or `imported` itself, asks for it."""
+        if path is not None:  # inside a package, which has a place of its own
+            return None
+        asking = _importer()
+        if asking == Path(__file__):
+            folders = self._opened[-1:]
+        else:
+            folders = [folder for folder in self._folders if asking is not None and asking.is_relative_to(folder)]
+        places = [str(folder) for folder in folders]
+        return PathFinder.find_spec(fullname, places) if places else None
+
+
+def _importer() -> Path | None:
+    """Return the file whose code is importing something now; None for code without a file."""
+    frame: FrameType | None = sys._getframe(1)
+    machinery = (importlib.__file__, "<frozen importlib")
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(machinery) and frame.f_code.co_name not in ("find_spec", "_importer"):
+            return None if file.startswith("<") else Path(file).resolve()
+        frame = frame.f_back
+    return None
+
+
+_WORKING_FOLDER = _WorkingFolder()
+
+
+def _takes_nothing(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(p.default is not p.empty or p.kind in optional for p in parameters)
+
+
+def _load_weights(request: Request, module: nn.Module) -> None:
+    path = Path(str(request.weights))
+    state, _ = read_safetensors(path)
+    try:
+        module.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
+
+
+def _kind(thing: Any) -> str:
+    return f"{'an' if type(thing).__name__[0] in 'aeiouAEIOU' else 'a'} {type(thing).__name__}"

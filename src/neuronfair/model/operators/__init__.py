@@ -1,0 +1,1 @@
+"""Networks read operator by operator, as proofs need them."""

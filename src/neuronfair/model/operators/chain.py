@@ -1,0 +1,166 @@
+"""A network as a chain of matrices: what a page can compute by itself, and what a proof can bound.
+
+Between one activation and the next an ordinary network is an affine map, whatever its modules are called. Maps and
+activations are read from the graph of its operators (`reader`), never from samples: a sample misses what bends, jumps
+or branches for few people. A module with an operator that is not known is refused by its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from neuronfair.errors import ModelError, NeuronFairError, one_line
+from neuronfair.model.layers import evaluating
+from neuronfair.model.network import Network
+from neuronfair.model.operators.purity import check_parts, check_pure
+from neuronfair.model.operators.reader import WIDEST, NetworkReading, Reader
+
+NEAR = 1e-6  # of the largest score: so near must the chain's scores be to the network's own
+
+End = Literal["none", "softmax", "sigmoid"]
+CURVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "elu": functional.elu,
+    "softplus": functional.softplus,
+}
+
+
+@dataclass(frozen=True)
+class Affine:
+    """weight @ x + bias, in float64."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the images of rows."""
+        return x @ self.weight.T + self.bias
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An activation function by its name; a leaky ReLU by its slope below 0."""
+
+    name: str
+    leak: float = 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the function of numbers."""
+        return functional.leaky_relu(x, self.leak) if self.name == "leaky_relu" else CURVES[self.name](x)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Affine maps with a curve after each but the last, and what makes scores of the last one's numbers."""
+
+    affines: tuple[Affine, ...]
+    curves: tuple[Curve, ...]
+    end: End
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the scores of encoded rows, as the network gives them."""
+        for affine, curve in zip(self.affines, self.curves, strict=False):
+            x = curve(affine(x))
+        x = self.affines[-1](x)
+        return {"none": x, "softmax": x.softmax(-1), "sigmoid": x.sigmoid()}[self.end]
+
+
+def chain_of(network: Network, rows: Tensor) -> Chain:
+    """Return a network as a chain of float64 matrices; one that is none is refused with the reason.
+
+    The weights are those of the module, each as it is, in float64. On the rows the chain must give the network's own
+    scores.
+
+    >>> from neuronfair.domain.tables.dataset import catalog_domain
+    >>> from neuronfair.model.weights import fully_connected
+    >>> domain = catalog_domain("adult", "paper")
+    >>> chain = chain_of(Network(fully_connected(13, (8, 4)), domain), domain.sample(9, torch.Generator()))
+    >>> [tuple(affine.weight.shape) for affine in chain.affines], chain.curves[0].name, chain.end
+    ([(8, 13), (4, 8), (2, 4)], 'relu', 'none')
+    """
+    if len(network.encoding.shape) != 1:
+        raise ModelError("the network takes pictures, not a list of numbers")
+    (width,) = network.encoding.shape
+    if width > WIDEST:
+        raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
+    module, device = network.module, network.device
+    check_parts(module)
+    check_pure(module, width, network.dtype, device)
+    with torch.no_grad(), evaluating(module.modules()), _quiet():
+        read = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
+    affines = tuple(Affine(weight.to(device), bias.to(device)) for weight, bias in read.affines)
+    chain = Chain(affines, tuple(Curve(a.name, a.leak) for a in read.activations), cast(End, read.end))
+    scores = network.double().scores(rows)
+    ours = chain.scores(network.encoding.encode(rows, torch.float64))
+    near = NEAR * scores.abs().amax().clamp(min=1e-3)
+    if ours.shape != scores.shape or not torch.allclose(ours, scores.double(), rtol=NEAR, atol=float(near)):
+        raise ModelError("the operators of its graph give other scores than it does")
+    return chain
+
+
+class _Whole(nn.Module):
+    """A module as it is called, hooks and all, with one tensor of rows."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.module(rows)
+        return result
+
+
+def _read(module: nn.Module, example: Tensor) -> NetworkReading:
+    """Return what the graph of a module's operators computes, for any number of rows."""
+    count = torch.export.Dim("rows")
+    try:
+        whole = _Whole(module)
+        whole.training = False
+        program = torch.export.export(whole, (example,), dynamic_shapes=({0: count},), strict=False)
+        if any(_writes(node.target) for node in program.graph.nodes):
+            program = program.run_decompositions({})  # the same without operators that write into tensors
+    except NeuronFairError:
+        raise
+    except Exception as error:  # the module's own code, on stand-ins for tensors
+        raise ModelError(
+            "its operators cannot be read: forward() must compute with tensors alone, in the same way for every row "
+            f"and any number of rows (x.shape[0], not len(x)): {one_line(error)}"
+        ) from error
+    signature = program.graph_signature
+    if signature.buffers_to_mutate:
+        raise ModelError(f"forward() changes the buffer '{next(iter(signature.buffers_to_mutate.values()))}'")
+    held = {**program.state_dict, **program.constants}
+    values = {spec.arg.name: held[spec.target] for spec in signature.input_specs if spec.target is not None}
+    (result,) = signature.user_outputs
+    return Reader(program.graph, values, str(result), example.dtype).read()
+
+
+def _writes(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch says about the export, of which no user knows."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

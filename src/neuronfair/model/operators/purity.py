@@ -1,0 +1,274 @@
+"""Whether a module is a function of its input alone: what forward() calls, reads and leaves changed is watched.
+
+An operator graph holds one way through forward(). It is the only way if no number of a tensor ever reaches Python, so
+that no branch can depend on one, and if a call changes nothing that the next call could read.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from neuronfair.errors import ModelError, NeuronFairError, one_line
+from neuronfair.model.layers import evaluating
+from neuronfair.model.operators.reader import known, known_on_constants, name_of, refused
+
+_TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
+_LEAVES = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
+_WORLD = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
+# What tells under which circumstances it is called.
+_MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_autocast_enabled"}
+_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
+_STANDARD = str(Path(random.__file__).parent)
+CALLS = (1, 3, 3, 3)  # rows of the calls that are watched
+DEEPEST = 20  # steps into objects whose state is compared
+LARGEST = 100_000  # things that are compared
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operators of a run, and which of them are not known. It raises nothing: forward() might catch it."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+        self._refused: list[tuple[int, ModelError]] = []
+        self._of_rows = {id(given): given}  # tensors are kept, lest another one gets the number of one
+
+    def check(self) -> None:
+        """Refuse what was not known: first what leads to branches and random numbers, for it explains the others."""
+        for _, error in sorted(self._refused, key=lambda found: found[0]):
+            raise error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = name_of(func)
+        self.names.append(name)
+        read = any(id(leaf) in self._of_rows for leaf in tree_leaves((args, kwargs)))
+        if name in _TAKES_OUT:
+            why = "takes a number out of a tensor, so that a branch of forward() can depend on the rows"
+            self._refused.append((0, refused(str(func), why)))
+        elif torch.Tag.nondeterministic_seeded in func.tags:
+            self._refused.append((1, refused(str(func), "is random")))
+        elif not (known(name) if read else known_on_constants(name)):
+            self._refused.append((2, refused(str(func))))
+        result = func(*args, **(kwargs or {}))
+        if read:
+            self._of_rows |= {id(leaf): leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        return result
+
+
+def _is_users(frame: FrameType | None) -> bool:
+    """Return whether a function of the user's called: itself, or through the standard library."""
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(_OWN)
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
+
+
+class _Python:
+    """Records what the user's own functions could remember things in, and refuses what takes numbers to Python."""
+
+    def __init__(self) -> None:
+        self.left: str | None = None
+        self._globals: dict[CodeType, dict[str, Any]] = {}
+        self._held: dict[str, Any] = {}
+
+    def note(self, frame: FrameType, event: str, function: Any) -> None:
+        """Look at a call of a function."""
+        file, code = frame.f_code.co_filename, frame.f_code
+        own = file.startswith(_OWN) or _is_standard(file)
+        if event == "call" and not own:
+            self._globals[code] = frame.f_globals
+            held = {name: frame.f_locals.get(name) for name in code.co_freevars}  # as it is now: it may be set anew
+            self._held |= {f"{name}, which {code.co_name}() holds": value for name, value in held.items()}
+        if event == "c_call" and self.left is None:
+            bound = getattr(function, "__self__", None)
+            name, home = getattr(function, "__name__", ""), getattr(function, "__module__", None)
+            home = home or getattr(bound, "__module__", None)  # of a method of a class
+            tensor = isinstance(bound, Tensor)
+            outside = home in _WORLD or name in _MODES or isinstance(bound, ContextVar)
+            if (tensor and name in _LEAVES) or "dlpack" in name or (outside and _is_users(frame)):
+                self.left = name if home is None or tensor else f"{home}.{name}"
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        """What the functions could read, besides their arguments, by name."""
+        found = dict(self._held)
+        for code, names in self._globals.items():
+            for name in code.co_names:
+                thing = names.get(name, sys.modules.get(name))  # it may be imported inside
+                found[f"the global {name}"] = thing
+                if isinstance(thing, ModuleType) and _users(thing.__name__):
+                    found |= {f"{name}.{one}": vars(thing)[one] for one in code.co_names if one in vars(thing)}
+        return found
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """What was seen in a few calls."""
+
+    names: list[list[str]]  # the operators of each call
+    states: list[dict[str, Any]]  # all that a later call could read, after each
+    left: str | None  # what took numbers out of tensors
+
+
+def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
+    """Call a module in the thread that this runs in, which must be its own: no other profiler may be at work there."""
+    names, states, left = list[list[str]](), list[dict[str, Any]](), None
+    for number, x in enumerate(inputs):
+        python = _Python()
+        with torch.no_grad(), evaluating(module.modules()), _Operators(x) as operators:
+            sys.setprofile(python.note)
+            try:
+                module(x)
+            finally:
+                sys.setprofile(None)
+        operators.check()
+        names.append(operators.names)
+        if number > 0:  # the first call may import things
+            states.append(_state(module, python.roots))
+            left = left or python.left
+    return _Watched(names, states, left)
+
+
+def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse a module that is not a function of its input alone, or in which numbers of rows reach Python."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(count, width, generator=generator).to(device, dtype) for count in CALLS]
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            seen = thread.submit(_watched, module, inputs).result()
+    except NeuronFairError:
+        raise
+    except Exception as error:  # its own code
+        raise ModelError(f"it does not take numbers that no row gives ({one_line(error)})") from error
+    if seen.left is not None:
+        raise refused(seen.left, "takes numbers out of tensors, or reads what is not in them")
+    *_, before, after = seen.states
+    if changed := next((place for place, value in after.items() if _other(before.get(place), value)), None):
+        raise ModelError(f"forward() changes {changed}, so one call may give other scores than the next")
+    if any(those != seen.names[-1] for those in seen.names):
+        raise ModelError("forward() computes other things for one row than for several, or from call to call")
+
+
+def check_parts(module: nn.Module) -> None:
+    """Refuse modules whose computing cannot be seen from here, and tensors that compute in ways of their own."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ModelError(
+                f"its part '{name or type(part).__name__}' is compiled (TorchScript). Use the module itself"
+            )
+        if (asked := getattr(part, "found_by_asking", None)) is not None:
+            raise ModelError(f"{asked} was asked for its values, and what it does between them is not known")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+            raise ModelError(f"its weights '{name}' are no plain tensor but {type(tensor).__name__}")
+        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"its weights '{name}' are {kind}, which rounds too much for a proof. Use float32")
+
+
+def _state(module: nn.Module, roots: dict[str, Any]) -> dict[str, Any]:
+    """Return all that a later call could read: attributes of the parts, what functions hold, random numbers."""
+    found: dict[str, Any] = {
+        "the state of random": random.getstate(),
+        "the state of numpy.random": repr(np.random.get_state()),
+        "the state of torch's random numbers": torch.get_rng_state(),
+    }
+    seen: dict[int, Any] = {}  # things are kept, lest another one gets the number of one
+    for name, part in reversed([*module.named_modules()]):  # each part by its own name
+        _add(found, f"its part '{name}'" if name else "the module", part, seen, 0)
+    for name, thing in roots.items():
+        _add(found, name, thing, seen, 0)
+    return found
+
+
+def _add(found: dict[str, Any], place: str, thing: Any, seen: dict[int, Any], depth: int) -> None:
+    if isinstance(thing, (ModuleType, CodeType)):
+        return
+    if isinstance(thing, (type, FunctionType)) and not _users(thing.__module__ or ""):
+        return
+    if _in_torch(type(thing)) and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence)):
+        return
+    if depth > DEEPEST or len(found) > LARGEST:
+        found["more than can be compared"] = object()  # which is never the same
+        return
+    if isinstance(thing, (int, float, complex, str, bytes, bool, type(None))):
+        found[place] = thing
+        return
+    if id(thing) in seen:
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, Tensor):
+        found[place] = thing.detach().clone()
+    elif isinstance(thing, np.ndarray):
+        found[place] = torch.from_numpy(thing.copy()) if thing.dtype.kind in "fiub" else repr(thing)
+    elif isinstance(thing, dict):
+        found[f"{place} (its length)"] = len(thing)
+        for key, value in [*thing.items()]:
+            _add(found, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]", value, seen, depth + 1)
+    elif isinstance(thing, (list, tuple, set, frozenset)):
+        found[f"{place} (its length)"] = len(thing)
+        for number, value in enumerate(thing):
+            _add(found, f"{place}[{number}]", value, seen, depth + 1)
+    elif isinstance(thing, (random.Random, np.random.RandomState)):
+        found[place] = repr(thing.getstate() if isinstance(thing, random.Random) else thing.get_state())
+    elif isinstance(thing, np.random.Generator):
+        found[place] = repr(thing.bit_generator.state)
+    elif hasattr(thing, "cache_info"):  # of functools.cache
+        found[place] = repr(thing.cache_info())
+    elif isinstance(thing, Generator):  # what it gives next is not to be seen
+        found[place] = object()
+    elif isinstance(thing, type):
+        held = {name: value for name, value in vars(thing).items() if not name.startswith("__")}
+        _add(found, f"the class {thing.__name__}", held, seen, depth + 1)
+        _add(found, place, thing.__bases__, seen, depth + 1)
+    elif isinstance(thing, partial):
+        _add(found, place, (thing.func, thing.args, thing.keywords), seen, depth + 1)
+    elif isinstance(thing, MethodType):
+        _add(found, place, thing.__self__, seen, depth + 1)
+        _add(found, place, thing.__func__, seen, depth + 1)
+    elif isinstance(thing, FunctionType):
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+            if cell != type(cell)():
+                _add(found, f"{name}, which {thing.__name__}() holds", cell.cell_contents, seen, depth + 1)
+        _add(found, f"the defaults of {thing.__name__}()", (thing.__defaults__, thing.__dict__), seen, depth + 1)
+    elif hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"):
+        _add(found, place, type(thing), seen, depth + 1)
+        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        held = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+        _add(found, place, held | getattr(thing, "__dict__", {}), seen, depth + 1)
+    else:
+        found[place] = repr(thing)
+
+
+def _users(module: str) -> bool:
+    """Return whether a module is none of Python, torch, NumPy or this package."""
+    return str(module).partition(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy", "neuronfair")
+
+
+def _in_torch(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] == "torch"
+
+
+def _other(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        same = before.shape == after.shape and before.dtype == after.dtype
+        return not (same and torch.equal(before.nan_to_num(), after.nan_to_num()))
+    return type(before) is not type(after) or before != after

@@ -1,0 +1,567 @@
+"""The operators of a network, read one by one from its graph as a chain of affine maps and curves.
+
+Every operator that meets a number of a row must be in one of the tables below. Any other one is refused by its name:
+what is not known here could bend, jump or branch where no sample shows it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from neuronfair.errors import ModelError
+from neuronfair.model.operators.affine import Form, Shape, check_numbers, lengths
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+WIDEST = 10_000  # numbers that a layer takes or gives
+REMEDY = "write forward() with linear layers and known activations"
+_SAME = {"clone", "detach", "alias", "contiguous", "lift_fresh", "lift_fresh_copy", "dropout", "native_dropout"}
+_VIEWS = {"view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as"}
+_CASTS = {"to", "_to_copy", "type_as", "float", "double"}
+_ALIKE = {"new_zeros", "new_ones", "new_full", "full_like", "zeros_like", "ones_like"}
+_SYMBOLIC = {"full", "zeros", "ones", *_ALIKE}
+# On constants also these: continuous functions, so that rounding moves a weight by a rounding.
+_CONTINUOUS = {
+    *("abs", "amax", "amin", "addmm", "arange", "bmm", "clamp", "clamp_max", "clamp_min", "elu", "exp", "gelu"),
+    *("leaky_relu", "linalg_vector_norm", "log", "max", "maximum", "min", "minimum", "mm", "mv", "norm", "pow"),
+    *("reciprocal", "relu", "rsqrt", "scalar_tensor", "sigmoid", "silu", "softmax", "softplus", "sqrt", "tanh"),
+    *("_softmax", "_weight_norm", "_weight_norm_interface", "dot", "outer", "diag", "repeat", "empty", "square", "eye"),
+}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function by its name, and the slope below 0 of a leaky ReLU."""
+
+    name: str
+    leak: float = 0.0
+
+
+@dataclass(frozen=True)
+class NetworkReading:
+    """What a graph computes: affine maps (weight, bias), the activations between them, and what makes scores of it."""
+
+    affines: tuple[tuple[Tensor, Tensor], ...]
+    activations: tuple[Activation, ...]
+    end: str
+
+
+def known(name: str) -> bool:
+    """Return whether an operator, by its name without the overload, may meet the numbers of a row."""
+    plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
+    return plain in _OPERATORS or plain in _FUNCTIONS or plain in ENDS
+
+
+def known_on_constants(name: str) -> bool:
+    """Return whether an operator may compute weights from weights."""
+    plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
+    return known(name) or plain in _CONTINUOUS or plain in _SYMBOLIC
+
+
+def refused(name: str, why: str = "") -> ModelError:
+    """Return the error that names an operator."""
+    return ModelError(f"its operator {name} {why or 'is not one that bounds are known for'} ({REMEDY})")
+
+
+@dataclass
+class Reader:
+    """Reads a functional graph of ATen operators whose batch size is a symbol. `dtype` is that of the module."""
+
+    graph: fx.Graph
+    values: Mapping[str, Tensor]  # constants by the names of their placeholders
+    result: str  # the name of the node that holds the scores
+    dtype: torch.dtype
+    affines: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    activations: list[Activation] = field(default_factory=list)
+    end: str = "none"
+    _rows: str = ""
+    _known: dict[fx.Node, Any] = field(default_factory=dict)
+
+    def read(self) -> NetworkReading:
+        """Return what the graph computes; the first operator that is not known is refused by its name."""
+        (scores,) = (node for node in self.graph.nodes if node.name == self.result)
+        needed = self._needed(scores)
+        for node in self.graph.nodes:
+            if node in needed:
+                self._known[node] = self._of(node, scores, needed)
+        form = self._known[scores]
+        if not isinstance(form, Form):
+            raise ModelError("its scores do not depend on its input")
+        if form.rows != 0:
+            raise ModelError("it mixes the numbers of several rows")
+        self._affine(form)
+        return NetworkReading(tuple(self.affines), tuple(self.activations), self.end)
+
+    def _needed(self, scores: fx.Node) -> set[fx.Node]:
+        """Return the nodes that the scores depend on."""
+        waiting, found = [scores], set[fx.Node]()
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting.extend(node.all_input_nodes)
+        return found
+
+    def _of(self, node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> Any:
+        if node.op == "get_attr":  # a graph in the graph: whoever calls it is refused
+            return None
+        if node.op == "placeholder":
+            if node.name in self.values:
+                value = self.values[node.name].detach().cpu()
+                return value.double() if value.is_floating_point() else value
+            self._rows = str(node.meta["val"].shape[0])
+            shape = self._shape(node)
+            if math.prod(size or 1 for size in shape) > WIDEST:
+                raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
+            return Form.of_layer(0, shape)
+        if node.target is operator.getitem:
+            return self._known[node.args[0]][node.args[1]]  # type: ignore[index]
+        name, made = name_of(node.target), node.meta.get("val")
+        if isinstance(made, _SYMBOLS):
+            if name in ("item", "_local_scalar_dense"):
+                raise refused(str(node.target), "takes a number out of a tensor")
+            return made  # a shape, which whoever reads it looks at
+        given = [self._filled(part) for part in node.args]
+        options = {key: self._filled(part) for key, part in node.kwargs.items()}
+        forms = any(isinstance(part, Form) for part in _leaves([given, options]))
+        if not forms:
+            return self._constant(node, name, given, options)
+        if name not in _OPERATORS and name not in _FUNCTIONS and name not in ENDS:
+            raise refused(str(node.target))
+        self._check_types(node, made)
+        if name in ENDS and _ends(node, scores, needed):
+            return self._ended(node, name, given)
+        if name in _FUNCTIONS:
+            return self._activated(node, _FUNCTIONS[name](node, name, given))
+        if name not in _OPERATORS:  # a softmax that is not the end
+            raise refused(str(node.target), "is not the last one")
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in _SAME:
+            raise refused(str(node.target), "is random")
+        try:
+            return _OPERATORS[name](self, node, *given, **options)
+        except (TypeError, RuntimeError, IndexError, ValueError) as error:  # in a form that the table does not know
+            raise refused(str(node.target), f"is used in a form that is not known here ({error})") from error
+
+    def _check_types(self, node: fx.Node, made: Any) -> None:
+        """Refuse what rounds numbers of a row more than the module's own type does."""
+        for one in made if isinstance(made, (list, tuple)) else [made]:
+            if isinstance(one, Tensor):
+                kind = one.dtype
+                if not kind.is_floating_point or torch.finfo(kind).bits < max(32, torch.finfo(self.dtype).bits):
+                    raise refused(
+                        str(node.target), f"rounds to {str(kind).removeprefix('torch.')}, or gives truth values"
+                    )
+
+    def _filled(self, part: Any) -> Any:
+        if isinstance(part, fx.Node):
+            return self._known[part]
+        if isinstance(part, (list, tuple)):
+            return [self._filled(one) for one in part]
+        return part
+
+    def _shape(self, node: fx.Node) -> Shape:
+        """Return the shape of a node's value, None for the rows."""
+        sizes: list[int | None] = []
+        for size in node.meta["val"].shape:
+            if isinstance(size, int):
+                sizes.append(size)
+            elif str(size) == self._rows:
+                sizes.append(None)
+            else:
+                raise refused(str(node.target), "makes a tensor whose shape depends on the rows")
+        if sizes.count(None) > 1:
+            raise ModelError("it mixes the numbers of several rows")
+        return tuple(sizes)
+
+    def _constant(self, node: fx.Node, name: str, given: list[Any], options: dict[str, Any]) -> Any:
+        """Return what an operator makes of weights, in float64."""
+        leaves = _leaves([given, options])
+        symbolic = any(isinstance(part, _SYMBOLS) for part in leaves)
+        if symbolic and name not in (_SYMBOLIC | {"expand"}):
+            raise refused(str(node.target), "reads the number of rows, or a number of a row")
+        if not known_on_constants(name) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise refused(str(node.target))
+        if name == "empty":
+            raise refused(str(node.target), "gives numbers that nobody set")
+        if symbolic:
+            given = [_with_one_row(part) for part in given]
+        source = next((part for part in leaves if isinstance(part, Tensor)), None)
+        result = node.meta["val"]
+        if source is not None and isinstance(result, Tensor) and not _as_wide(source, result):
+            raise refused(str(node.target), "rounds weights to whole numbers")
+        if "dtype" in options and isinstance(options["dtype"], torch.dtype) and options["dtype"].is_floating_point:
+            options["dtype"] = torch.float64
+        if "device" in options:
+            options["device"] = "cpu"
+        options.pop("pin_memory", None)
+        made = node.target(*given, **options)  # type: ignore[operator]
+        return made.double() if isinstance(made, Tensor) and made.is_floating_point() else made
+
+    def _affine(self, form: Form) -> None:
+        """Take a tensor as what the next layer is given."""
+        if form.layer != len(self.affines):
+            raise ModelError(f"layer {form.layer} is read again behind layer {len(self.affines)}: it is no chain")
+        numbers = form.high
+        check_numbers(sum(weight.numel() for weight, _ in self.affines) + numbers.numel())
+        if not bool(numbers.isfinite().all()):
+            raise ModelError("its weights hold NaN or infinite numbers")
+        self.affines.append((numbers[:, :-1].contiguous(), numbers[:, -1].contiguous()))
+
+    def _activated(self, node: fx.Node, found: tuple[Form, Activation]) -> Form:
+        form, activation = found
+        if math.prod(size or 1 for size in form.shape) > WIDEST:
+            raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
+        self._affine(form)
+        self.activations.append(activation)
+        return Form.of_layer(len(self.affines), form.shape)
+
+    def _ended(self, node: fx.Node, name: str, given: list[Any]) -> Form:
+        """Take a softmax or sigmoid behind which nothing is computed."""
+        form: Form = given[0]
+        if ENDS[name] == "softmax" and not (form.rows == 0 and len(form.shape) == 2 and given[1] in (1, -1)):
+            raise refused(str(node.target), "does not run over the scores of a row")
+        self.end = ENDS[name]
+        return form
+
+
+def name_of(target: Any) -> str:
+    """Return the name of an operator without its overload."""
+    packet = getattr(target, "overloadpacket", target)
+    return str(getattr(packet, "__name__", packet))
+
+
+def _leaves(parts: Any) -> list[Any]:
+    if isinstance(parts, dict):
+        parts = list(parts.values())
+    if isinstance(parts, (list, tuple)):
+        return [leaf for part in parts for leaf in _leaves(part)]
+    return [parts]
+
+
+def _with_one_row(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_with_one_row(one) for one in part]
+    return 1 if isinstance(part, torch.SymInt) else part
+
+
+def _as_wide(source: Tensor, result: Tensor) -> bool:
+    return result.is_floating_point() or not source.is_floating_point()
+
+
+def _ends(node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> bool:
+    """Return whether nothing but another shape is made of a node's value before it is the scores."""
+    while node is not scores:
+        (*others, user) = [user for user in node.users if user in needed]
+        if others or user.op != "call_function" or name_of(user.target) not in (_VIEWS | _SAME):
+            return False
+        node = user
+    return True
+
+
+ENDS = {"softmax": "softmax", "_softmax": "softmax", "sigmoid": "sigmoid"}
+
+
+def _plain(name: str) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]:
+    return lambda node, _, given: (given[0], Activation(name))
+
+
+def _only(name: str, **defaults: Any) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]:
+    """Return an activation that is known with its default parameters only."""
+
+    def found(node: fx.Node, _: str, given: list[Any]) -> tuple[Form, Activation]:
+        used = dict(zip(defaults, given[1:], strict=False)) | node.kwargs
+        if len(given) > 1 + len(defaults) or any(value != defaults.get(key) for key, value in used.items()):
+            said = ", ".join(f"{key}={value}" for key, value in used.items())
+            raise refused(str(node.target), f"has the parameters {said}, with which it is not known")
+        return given[0], Activation(name)
+
+    return found
+
+
+def _leaky(node: fx.Node, name: str, given: list[Any]) -> tuple[Form, Activation]:
+    slope: Any = given[1] if len(given) > 1 else node.kwargs.get("negative_slope", 0.01)
+    if isinstance(slope, Tensor):  # the learned slope of a PReLU
+        slope = slope.item() if slope.numel() == 1 else math.nan
+    if isinstance(slope, Form) or not math.isfinite(slope):
+        raise refused(str(node.target), "has several slopes, or none that is a number")
+    return given[0], Activation("leaky_relu", float(slope))
+
+
+_FUNCTIONS: dict[str, Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]] = {
+    "relu": _plain("relu"),
+    "sigmoid": _plain("sigmoid"),
+    "tanh": _plain("tanh"),
+    "silu": _plain("silu"),
+    "gelu": _only("gelu", approximate="none"),
+    "elu": _only("elu", alpha=1, scale=1, input_scale=1),
+    "softplus": _only("softplus", beta=1, threshold=20),
+    "leaky_relu": _leaky,
+    "prelu": _leaky,
+    "_prelu_kernel": _leaky,
+}
+
+
+def _same(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Any:
+    name = name_of(node.target)
+    training = rest[1] if len(rest) > 1 else options.get("train", True)
+    if name in ("dropout", "native_dropout") and training is not False:
+        raise refused(str(node.target), "drops numbers at random")
+    return (x, None) if name == "native_dropout" else x
+
+
+def _cast(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+    return x.double() if isinstance(x, Tensor) else x
+
+
+def _alike(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Tensor:
+    """Return constants in a shape that a tensor of rows has."""
+    name = name_of(node.target)
+    value = {"zeros": 0.0, "ones": 1.0}.get(name.removesuffix("_like").removeprefix("new_"), rest[-1] if rest else None)
+    return torch.full(lengths(reader._shape(node)), float(_number(node, value)), dtype=torch.float64)
+
+
+def _view(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+    shape = reader._shape(node)
+    return x.reshape(lengths(shape)) if isinstance(x, Tensor) else x.reshaped(shape)
+
+
+def _expand(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+    shape = reader._shape(node)
+    return x.expand(lengths(shape)) if isinstance(x, Tensor) else x.expanded(shape)
+
+
+def _permute(reader: Reader, node: fx.Node, x: Form, order: Sequence[int] | None = None) -> Form:
+    return x.permuted(range(len(x.shape))[::-1] if order is None else order)
+
+
+def _transpose(reader: Reader, node: fx.Node, x: Form, a: int, b: int) -> Form:
+    order = [*range(len(x.shape))]
+    order[a], order[b] = order[b], order[a]
+    return x.permuted(order)
+
+
+def _slice(
+    reader: Reader, node: fx.Node, x: Form, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Form:
+    if reader._shape(node) == x.shape and step == 1:
+        return x
+    if not all(isinstance(place, int) or place is None for place in (start, end)):
+        raise refused(str(node.target), "chooses places by the number of rows")
+    return x.taken(dim, slice(start, end, step))
+
+
+def _select(reader: Reader, node: fx.Node, x: Form, dim: int, index: int) -> Form:
+    dim = x.inner(dim)
+    size = x.shape[dim]
+    if not isinstance(index, int) or size is None:
+        raise refused(str(node.target), "chooses a place by the numbers of a row")
+    place = index % size
+    return x.taken(dim, slice(place, place + 1)).reshaped(reader._shape(node))
+
+
+def _index(reader: Reader, node: fx.Node, x: Form, indices: list[Any]) -> Form:
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or not isinstance(given[0][1], Tensor):
+        raise refused(str(node.target), "chooses places by the numbers of a row, or several ways at once")
+    ((dim, index),) = given
+    return _index_select(reader, node, x, dim, index)
+
+
+def _index_select(reader: Reader, node: fx.Node, x: Form, dim: int, index: Any) -> Form:
+    if not isinstance(x, Form) or not isinstance(index, Tensor) or index.dim() > 1 or index.dtype != torch.int64:
+        raise refused(str(node.target), "chooses places by the numbers of a row")
+    return x.taken(dim, index.reshape(-1)).reshaped(reader._shape(node))
+
+
+def _split(reader: Reader, node: fx.Node, x: Form, sizes: int | list[int], dim: int = 0) -> list[Form]:
+    dim = x.inner(dim)
+    whole = x.shape[dim] or 0
+    parts = [min(sizes, whole - at) for at in range(0, whole, sizes)] if isinstance(sizes, int) else sizes
+    starts = [sum(parts[:number]) for number in range(len(parts))]
+    return [x.taken(dim, slice(at, at + size)) for at, size in zip(starts, parts, strict=True)]
+
+
+def _unbind(reader: Reader, node: fx.Node, x: Form, dim: int = 0) -> list[Form]:
+    dim = x.inner(dim)
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    return [x.taken(dim, slice(place, place + 1)).reshaped(shape) for place in range(x.shape[dim] or 0)]
+
+
+def _cat(reader: Reader, node: fx.Node, parts: list[Form | Tensor], dim: int = 0) -> Form:
+    return Form.joined(parts, dim)
+
+
+def _stack(reader: Reader, node: fx.Node, parts: list[Form | Tensor], dim: int = 0) -> Form:
+    dim %= len(reader._shape(node))
+    wider = [
+        part.unsqueeze(dim) if isinstance(part, Tensor) else part.reshaped((*part.shape[:dim], 1, *part.shape[dim:]))
+        for part in parts
+    ]
+    return Form.joined(wider, dim)
+
+
+def _add(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1) -> Form:
+    if isinstance(a, Form):
+        return a.plus(b if isinstance(b, Form) else _number(node, b), float(alpha))
+    scaled: Form = b.times(_number(node, alpha))
+    return scaled.plus(_number(node, a))
+
+
+def _sub(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1) -> Form:
+    return _add(reader, node, a, b, -alpha)
+
+
+def _rsub(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1) -> Form:
+    return _add(reader, node, b, a, -alpha)
+
+
+def _mul(reader: Reader, node: fx.Node, a: Any, b: Any) -> Form:
+    if isinstance(a, Form) and isinstance(b, Form):
+        raise refused(str(node.target), "multiplies numbers of a row with each other")
+    form, number = (a, b) if isinstance(a, Form) else (b, a)
+    product: Form = form.times(_number(node, number))
+    return product
+
+
+def _div(reader: Reader, node: fx.Node, a: Any, b: Any, rounding_mode: Any = None) -> Form:
+    if isinstance(b, Form) or rounding_mode is not None:
+        raise refused(str(node.target), "divides by a number of a row, or rounds")
+    quotient: Form = a.over(_number(node, b))
+    return quotient
+
+
+def _neg(reader: Reader, node: fx.Node, x: Form) -> Form:
+    return x.times(torch.tensor(-1.0, dtype=torch.float64))
+
+
+def _number(node: fx.Node, value: Any) -> Tensor:
+    if isinstance(value, _SYMBOLS):
+        raise refused(str(node.target), "reads the number of rows, or a number of a row")
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def _sum(reader: Reader, node: fx.Node, x: Form, dims: Any = None, keepdim: bool = False, **options: Any) -> Form:
+    shape = reader._shape(node)
+    dims = range(len(x.shape)) if not dims else [dims] if isinstance(dims, int) else dims
+    inner = sorted(x.inner(dim) for dim in dims)
+    order = [place for place in range(len(x.shape)) if place not in inner]
+    left = [x.shape[place] for place in order]
+    count = math.prod(x.shape[place] or 1 for place in inner)
+    moved = x.permuted([*order, *inner]).reshaped((*left, count))
+    return moved.through(torch.ones(count, 1, dtype=torch.float64)).reshaped(shape)
+
+
+def _mean(reader: Reader, node: fx.Node, x: Form, dims: Any = None, keepdim: bool = False, **options: Any) -> Form:
+    total = _sum(reader, node, x, dims, keepdim)
+    count = math.prod(size or 1 for size in x.shape) // math.prod(size or 1 for size in total.shape)
+    return total.over(torch.tensor(float(count), dtype=torch.float64))
+
+
+def _linear(reader: Reader, node: fx.Node, x: Any, weight: Any, bias: Any = None) -> Form:
+    if not isinstance(x, Form) or not isinstance(weight, Tensor):
+        raise refused(str(node.target), "multiplies numbers of a row with each other")
+    result = x.through(weight.T if weight.dim() == 2 else weight[:, None])
+    return result if bias is None else result.plus(bias)
+
+
+def _addmm(reader: Reader, node: fx.Node, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Form:
+    product = _matmul(reader, node, a, b) if alpha == 1 else _matmul(reader, node, a, b).times(_number(node, alpha))
+    if isinstance(bias, Form):
+        return product.plus(bias, float(beta))
+    return product.plus(_number(node, beta) * bias)
+
+
+def _matmul(reader: Reader, node: fx.Node, a: Any, b: Any) -> Form:
+    if isinstance(a, Form) and isinstance(b, Form):
+        raise refused(str(node.target), "multiplies numbers of a row with each other")
+    if isinstance(a, Form):
+        b = b[0] if b.dim() == 3 and len(b) == 1 else b
+        if b.dim() == 1:
+            return a.through(b[:, None]).reshaped(reader._shape(node))
+        if b.dim() == 2:
+            return a.through(b)
+    elif isinstance(b, Form) and a.dim() == 2 and len(b.shape) == 2:
+        return b.permuted([1, 0]).through(a.T).permuted([1, 0])
+    raise refused(str(node.target), "multiplies by several matrices")
+
+
+def _batch_norm(
+    reader: Reader,
+    node: fx.Node,
+    x: Form,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Any,
+    variance: Any,
+    *rest: Any,
+) -> Any:
+    name = name_of(node.target)
+    trained = False if name == "_native_batch_norm_legit_no_training" else rest[0]
+    if trained or not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or x.rows != 0:
+        raise refused(str(node.target), "normalises by the rows of a batch")
+    epsilon = rest[1] if name == "_native_batch_norm_legit_no_training" else rest[2]
+    along = [-1, *[1] * (len(x.shape) - 2)]
+    result = x.plus(mean.reshape(along), -1.0).over((variance + epsilon).sqrt().reshape(along))
+    result = result if weight is None else result.times(weight.reshape(along))
+    result = result if bias is None else result.plus(bias.reshape(along))
+    return result if name == "batch_norm" else (result, None, None)
+
+
+def _convolution(reader: Reader, node: fx.Node, x: Any, weight: Any, bias: Any = None, *rest: Any) -> Form:
+    if not isinstance(x, Form) or not isinstance(weight, Tensor):
+        raise refused(str(node.target), "multiplies numbers of a row with each other")
+    result = x.mapped(lambda units: node.target(units, weight, None, *rest), reader._shape(node))  # type: ignore[operator]
+    return result if bias is None else result.plus(bias.reshape(-1, *[1] * (len(result.shape) - 2)))
+
+
+def _pooled(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+    return x.mapped(lambda units: node.target(units, *rest, **options), reader._shape(node))  # type: ignore[operator]
+
+
+def _padded(reader: Reader, node: fx.Node, x: Form, pads: list[int], *rest: Any) -> Form:
+    mode, value = (rest[0], rest[1] if len(rest) > 1 else None) if name_of(node.target) == "pad" else ("constant", None)
+    value = rest[0] if name_of(node.target) == "constant_pad_nd" and rest else value
+    if mode != "constant" or value not in (None, 0, 0.0):
+        raise refused(str(node.target), "pads with other numbers than 0")
+    return x.mapped(lambda units: functional.pad(units, pads), reader._shape(node))
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(_SAME, _same),
+    **dict.fromkeys(_VIEWS, _view),
+    **dict.fromkeys(_CASTS, _cast),
+    **dict.fromkeys(_ALIKE, _alike),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
+    **dict.fromkeys(("permute", "t", "numpy_T"), _permute),
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    **dict.fromkeys(("mm", "matmul", "bmm", "mv"), _matmul),
+    **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
+    **dict.fromkeys(("convolution", "conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d"), _pooled),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
+    "linear": _linear,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "addmm": _addmm,
+    "rsub": _rsub,
+    "neg": _neg,
+    "sum": _sum,
+    "mean": _mean,
+    "transpose": _transpose,
+    "slice": _slice,
+    "select": _select,
+    "index": _index,
+    "index_select": _index_select,
+    "unbind": _unbind,
+    "cat": _cat,
+    "stack": _stack,
+}

@@ -1,0 +1,434 @@
+"""The training loop: Adam, the mean of the weights, standardised inputs, and when to stop."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.adam import adam
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from neuronfair.errors import ModelError
+from neuronfair.model.layers import evaluating
+from neuronfair.model.network import Network
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+@contextmanager
+def one_thread(small: bool) -> Iterator[None]:
+    """Run small work on one thread, where several would mostly wait for each other; restore their number afterwards."""
+    before = torch.get_num_threads()
+    if small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if small:
+            torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads that work side by side, each on its own part: better than several for each small operation."""
+
+    count: int
+    pool: ThreadPoolExecutor | None
+
+    def map(self, work: Callable[[Given], Made], parts: Iterable[Given]) -> list[Made]:
+        """Return what work makes of all parts, in their order."""
+
+        def quietly(part: Given) -> Made:
+            with torch.no_grad():  # a thread has its own setting
+                return work(part)
+
+        return list(map(work, parts) if self.pool is None else self.pool.map(quietly, parts))
+
+
+@contextmanager
+def threads(device: torch.device) -> Iterator[Threads]:
+    """Give as many threads as torch would use for an operation on the CPU; on a GPU one."""
+    count = torch.get_num_threads() if device.type == "cpu" else 1
+    if count == 1:
+        yield Threads(1, None)
+        return
+    with one_thread(True), ThreadPoolExecutor(count) as pool:
+        yield Threads(count, pool)
+
+
+class Adam:
+    """What torch's fused Adam does, number for number; but that one looks everything up anew in every step."""
+
+    def __init__(self, weights: list[nn.Parameter], lr: float, decay: float) -> None:
+        self.weights, self.lr, self.decay = weights, lr, decay
+        self.means, self.squares = ([torch.zeros_like(w, requires_grad=False) for w in weights] for _ in range(2))
+        self.steps = [torch.zeros((), device=weight.device) for weight in weights]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Follow the gradients, where there are any."""
+        lines = zip(self.weights, self.means, self.squares, self.steps, strict=True)
+        weights, means, squares, steps = zip(*(line for line in lines if line[0].grad is not None), strict=True)
+        adam(
+            list(weights),
+            [weight.grad for weight in weights],
+            list(means),
+            list(squares),
+            [],
+            list(steps),
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.lr,
+            weight_decay=self.decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class WeightMean:
+    """A copy of a module whose weights are the mean of those of the last steps, the latest weighing most.
+
+    What torch's `AveragedModel` does; but that one lists all tensors anew in every step of a small network.
+    """
+
+    def __init__(self, module: nn.Module, memory: float) -> None:
+        self.source, self.module = module, copy.deepcopy(module)
+        self.blend = get_ema_multi_avg_fn(1 - 1 / memory)  # type: ignore[no-untyped-call]
+        self.begun, self.buffered = False, any(True for _ in module.buffers())
+        self.list_tensors()
+
+    def list_tensors(self) -> None:
+        """Look up what is to follow what: once, and again where the module has changed its tensors."""
+        pairs = list(zip(_tensors(self.module), _tensors(self.source), strict=True))
+        self.mine, self.theirs = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
+        self.counts = [pair for pair in pairs if not pair[0].is_floating_point()]
+
+    def follow(self) -> None:
+        """Take in the weights that the module has now; the first time there are no others."""
+        if self.buffered:  # a forward pass may put another tensor in the place of a buffer
+            self.list_tensors()
+        exact = self.counts if self.begun else [*self.counts, *zip(self.mine, self.theirs, strict=True)]
+        for mine, theirs in exact:
+            mine.copy_(theirs)
+        if self.begun:
+            self.blend(self.mine, self.theirs, None)
+        self.begun = True
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+
+
+# Divided by its small deviation, a rare flag would shout down all other inputs, with weights that few rows correct. So
+# a deviation counts as at least this share of the range, and the first layer starts small. Chosen by validation loss.
+MIN_DEVIATION = 0.2
+FIRST_SCALE = 0.1
+
+
+@dataclass(frozen=True)
+class Units:
+    """Mean and scale (deviation) of each input, and how to move them in and out of a linear layer."""
+
+    mean: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def of(x: Tensor) -> Units:
+        """Return the units of these inputs."""
+        x = x.double()
+        deviation, mean = torch.std_mean(x, dim=0, correction=0)
+        scale = torch.maximum(deviation, MIN_DEVIATION * (x.amax(dim=0) - x.amin(dim=0)))
+        return Units(mean, torch.where(scale > 0, scale, 1.0))  # a constant column stays 0
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Return inputs in these units, in float64."""
+        return (x.double() - self.mean) / self.scale
+
+    def enter(self, layer: nn.Linear, x: Tensor, *, fresh: bool) -> None:
+        """Make a first layer ready for standardised inputs: a new one starts small, a trained one does what it did."""
+        if x.shape[1] != layer.in_features:
+            raise ModelError(f"the module expects rows of width {layer.in_features}, got {x.shape[1]}")
+        if fresh:
+            layer.weight.data *= FIRST_SCALE
+        else:
+            self.unfold(layer)
+
+    @torch.no_grad()
+    def fold(self, layer: nn.Linear) -> None:
+        """Let a layer that takes standardised inputs take plain ones: W (x - m) / s + b = (W / s) x + b - (W / s) m."""
+        weight = layer.weight.double() / self.scale
+        layer.bias.copy_(layer.bias.double() - weight @ self.mean)
+        layer.weight.copy_(weight)
+
+    @torch.no_grad()
+    def unfold(self, layer: nn.Linear) -> None:
+        """Let a layer that takes plain inputs take standardised ones: the inverse of `fold`."""
+        layer.bias.copy_(layer.bias.double() + layer.weight.double() @ self.mean)
+        layer.weight.copy_(layer.weight.double() * self.scale)
+
+
+def first_linear(module: nn.Module) -> nn.Linear | None:
+    """Return the trainable linear layer that surely meets the input first, if there is one."""
+    first: nn.Module = module
+    while type(first) is nn.Sequential and len(first):  # one with a forward of its own may do anything before it
+        first = first[0]
+    # Weights that are computed from others (weight norm, pruning) cannot be set.
+    if type(first) is not nn.Linear or first.bias is None or first._forward_pre_hooks:
+        return None
+    return first if first.weight.requires_grad and first.bias.requires_grad else None
+
+
+# A fixed prior on the weights weighs less, the more rows speak: the decay is PRIOR / rows, but never more than
+# MAX_DECAY. Chosen by validation loss: 0.05 was best for 420 rows, 0.002 for 23,000 and 32,000.
+PRIOR = 50.0
+MAX_DECAY = 0.05
+# What is validated and kept is the mean of the weights over about this many epochs, the last ones weighing most.
+AVERAGED_EPOCHS = 2.0
+# Rows per forward pass where no gradient is needed.
+EVALUATION_ROWS = 8192
+
+M = TypeVar("M", bound=nn.Module)
+Rows = tuple[Tensor, Tensor]
+Learn = Callable[[Tensor, Tensor], Tensor]
+"""Takes rows and labels, leaves the gradients of a module's loss on them, and returns that of each network: (k,)."""
+Note = Callable[[int, dict[int, float]], None]
+"""Told the epoch, and the validation loss of each network that is still trained, by its number from 0."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long, how often and how strictly to train; the defaults suit tables of a few hundred rows and more.
+
+    `weight_decay` is Adam's L2 penalty; None chooses it by the number of rows, stronger for small tables.
+    """
+
+    epochs: int = 200
+    batch: int = 128
+    lr: float = 0.001
+    patience: int = 15
+    restarts: int = 3
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "patience", "restarts"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"TrainingSettings: {name} must be at least 1, got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ModelError(f"TrainingSettings: lr must be positive, got {self.lr}")
+        if self.weight_decay is not None and not self.weight_decay >= 0:
+            raise ModelError(f"TrainingSettings: weight_decay must be None or at least 0, got {self.weight_decay}")
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the training of one network went.
+
+    `history` holds the training loss and the averaged weights' validation loss of every epoch.
+    """
+
+    best_epoch: int
+    validation_loss: float
+    history: tuple[tuple[float, float], ...]
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there were."""
+        return len(self.history)
+
+    def of(self, module: M, restart: int) -> TrainingResult[M]:
+        """Return this as the course of a module, which goes into eval mode."""
+        return TrainingResult(self.best_epoch, self.validation_loss, self.history, module.eval(), restart)
+
+
+@dataclass(frozen=True)
+class TrainingResult(Course, Generic[M]):
+    """A trained module with the averaged weights of its best epoch, in eval mode, and how the training went.
+
+    `restart` is the number of its initialisation, from 1.
+    """
+
+    module: M
+    restart: int
+
+
+def descend(
+    module: nn.Module,
+    rows: Rows,
+    held: Rows,
+    settings: TrainingSettings,
+    shuffles: Sequence[torch.Generator],
+    *,
+    chosen: Tensor | None = None,
+    learn: Learn | None = None,
+    progress: Note | None = None,
+) -> list[Course]:
+    """Run the training loop itself; the module ends with the mean weights of its best epoch.
+
+    A module may hold k networks as one (`model/stacked.py`): all its tensors then begin with that dimension, it
+    takes (k, n, d) and gives (k, n, classes), and `chosen`, (k, n), says which of the rows each of them learns from.
+    Each has its own order, its own best epoch and its own end, as if it were alone; the others go on without it.
+    `learn` may know the gradients without autograd. `progress` is called after every epoch.
+    """
+    weights = [p for p in module.parameters() if p.requires_grad]
+    if not weights:
+        raise ModelError("nothing to train: no parameter of the module requires a gradient")
+    (x, y), (held_x, held_y) = rows, held
+    x, held_x = x.to(weights[0].dtype), held_x.to(weights[0].dtype)
+    check_classes(scores_of(module, held_x[:1]).flatten(0, -2), torch.cat([y, held_y]))
+    n = len(x) if chosen is None else chosen.shape[1]
+    decay = min(MAX_DECAY, PRIOR / n) if settings.weight_decay is None else settings.weight_decay
+    optimiser = Adam(weights, settings.lr, decay)
+    learn = learn or (lambda x, y: _learn(module, x, y))
+    memory = AVERAGED_EPOCHS * math.ceil(n / settings.batch)
+    mean = WeightMean(module, memory)
+    history: list[list[tuple[float, float]]] = [[] for _ in shuffles]
+    best, best_epoch = torch.full((len(shuffles),), math.inf), torch.zeros(len(shuffles), dtype=torch.int64)
+    best_state = copy.deepcopy(module.state_dict())
+    going = torch.arange(len(shuffles))  # the networks that are still trained
+    for epoch in range(1, settings.epochs + 1):
+        order = torch.stack([torch.randperm(n, generator=shuffles[i]) for i in going.tolist()]).to(x.device)
+        order = order[0] if chosen is None else chosen[going.to(x.device)].gather(1, order)
+        module.train()
+        seen = _epoch(learn, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
+        unseen = _losses(scores_of(mean.module, held_x), held_y).cpu().float()
+        for i, learned, held_out in zip(going.tolist(), seen.tolist(), unseen.tolist(), strict=True):
+            history[i].append((learned, held_out))
+        better = unseen < best[going]
+        best[going[better]], best_epoch[going[better]] = unseen[better], epoch
+        if bool(better.any()):
+            for name, tensor in mean.module.state_dict().items():
+                if chosen is None:
+                    best_state[name].copy_(tensor)
+                else:
+                    best_state[name][going[better]] = tensor[better]
+        if progress is not None:
+            progress(epoch, dict(zip(going.tolist(), unseen.tolist(), strict=True)))
+        stays = epoch - best_epoch[going] < settings.patience
+        if not bool(stays.any()):
+            break
+        if not bool(stays.all()):
+            going = going[stays]
+            _leave(module, mean, optimiser, stays.to(x.device))
+    for name, weight in module.named_parameters():
+        weight.data = best_state[name]  # as many networks again as there were
+    module.load_state_dict(best_state)
+    return [Course(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
+
+
+def _leave(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
+    """Take the networks that are done out of a stack, and what the mean and Adam know of them."""
+    for weight in (*module.parameters(), *mean.module.parameters()):
+        weight.data, weight.grad = weight.data[stays], None
+    for known in (optimiser.means, optimiser.squares):
+        known[:] = [tensor[stays] for tensor in known]
+    mean.list_tensors()
+
+
+def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: Sequence[Tensor]) -> Tensor:
+    """Train on every part of the rows in turn, let `mean` follow, and return the sum of the losses on the way: (k,)."""
+    x, y = rows
+    total = torch.zeros((), device=x.device)
+    for part in parts:  # (b,), or (k, b) for k networks
+        losses = learn(_lines(x, part), _lines(y, part))
+        optimiser.step()
+        mean.follow()
+        total = total + losses * part.shape[-1]
+    return total
+
+
+def _learn(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of a module, (1,), and leave its gradients."""
+    losses = _losses(module(x), y)
+    module.zero_grad()
+    torch.autograd.backward(losses.sum())
+    return losses.detach()
+
+
+def _lines(rows: Tensor, numbers: Tensor) -> Tensor:
+    """Return `rows[numbers]`, in half the time."""
+    return rows.index_select(0, numbers.flatten()).view(*numbers.shape, *rows.shape[1:])
+
+
+def _losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross entropy of each network, (k,), from scores (n, classes) of one or (k, n, classes)."""
+    labels = labels.expand(scores.shape[:-1])
+    each = functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
+    return each.view(labels.shape).mean(-1).reshape(-1)
+
+
+@torch.no_grad()
+def scores_of(model: nn.Module | Network, x: Tensor) -> Tensor:
+    """Return the scores of all rows, some thousands at a time, in eval mode."""
+    if isinstance(model, Network):
+        return torch.cat([model.scores(part) for part in torch.split(x, EVALUATION_ROWS)])
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    with evaluating(model.modules()):
+        # Copies, since a module may write into its input.
+        return torch.cat([model(part.to(dtype, copy=True)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
+
+
+def check_classes(scores: Tensor, y: Tensor) -> None:
+    """Refuse labels that the module has no score for."""
+    if scores.dim() != 2 or scores.shape[1] < 2 or int(y.max()) >= scores.shape[1]:
+        raise ModelError(
+            f"the labels go up to {int(y.max())}, so the module must return scores of shape "
+            f"(n, {max(2, int(y.max()) + 1)}) or wider, got (n, {', '.join(map(str, scores.shape[1:]))})"
+        )
+
+
+def check_rows(x: Tensor, y: Tensor, part: str) -> None:
+    """Refuse rows that cannot be learned from."""
+    if not len(x):
+        raise ModelError(f"{part}: no rows are left for it. Give a table with more rows")
+    if len(x) != len(y) or y.dim() != 1:
+        raise ModelError(f"{part}: expected one label per row, got {tuple(x.shape)} and {tuple(y.shape)}")
+    if y.dtype != torch.int64 or int(y.min()) < 0:
+        raise ModelError(f"{part}: labels must be whole numbers 0, 1, … (int64), got {y.dtype}")
+    if not torch.isfinite(x).all():
+        bad = int((~torch.isfinite(x.flatten(1))).any(dim=1).sum())
+        raise ModelError(f"{part}: {bad} of {len(x)} rows contain NaN or infinity; fill or drop them first")
+
+
+def initialised(build: Callable[[], M], numbers: Sequence[int], seed: int, device: torch.device) -> list[M]:
+    """Build one module for each number of a restart; torch's own random state is left as it was."""
+    modules = []
+    with random_state(device):
+        for number in numbers:
+            # Every (seed, restart) has its own stream, so that more restarts do not change the earlier ones.
+            seed_torch(stream(seed, number), device)
+            modules.append(build().to(device))
+    return modules
+
+
+def seed_torch(start: int, device: torch.device) -> None:
+    """Seed what draws on the CPU and on this device; `torch.manual_seed` would reset all other devices, too."""
+    torch.default_generator.manual_seed(start)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(start)
+
+
+def random_state(device: torch.device) -> AbstractContextManager[None]:
+    """Restore torch's random state in the end."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def shuffles_of(seed: int, numbers: Sequence[int]) -> list[torch.Generator]:
+    """Return what draws the order of the rows, for each number of a restart."""
+    return [torch.Generator().manual_seed(stream(seed, number)) for number in numbers]
+
+
+def stream(seed: int, restart: int) -> int:
+    """Return what the random numbers of one initialisation start from."""
+    return (seed * 1_000_003 + restart) % 2**63

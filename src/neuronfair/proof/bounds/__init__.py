@@ -1,0 +1,1 @@
+"""Bounds of a model over boxes of people."""

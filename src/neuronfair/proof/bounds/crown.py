@@ -1,0 +1,268 @@
+"""Lines below and above a network over a box of people: CROWN, batched.
+
+What a layer is given is bounded by lines that are carried back through all layers before it to the people's values.
+The lines of an activation function hold between the bounds of what it is given (`activations.py`). The first step back
+from a layer begins with its weights, the same for all boxes, so it is one product of matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.model.operators.chain import Affine, Curve
+from neuronfair.proof.bounds.activations import Relaxation, relax, values
+from neuronfair.proof.bounds.lines import Lines
+from neuronfair.proof.boxes.space import Boxes, Space
+
+NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
+MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
+
+
+class Way(NamedTuple):
+    """How to bound: what all sensitive values share is looser and cheaper, and so is one policy for inner layers."""
+
+    inner: bool  # whether they share the bounds of the inner layers
+    last: bool  # and the lines
+    policies: tuple[str, ...]  # how activations are bent for the bounds of inner layers, of which the best are taken
+
+
+POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
+_SHARED = ((True, True), (True, False), (False, False))
+WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
+MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
+ASKED = 1 << 24  # numbers of people who are asked at once
+OTHER = 3e5  # multiplications that take as long as all else that is done for a box
+Between = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Crown:
+    """A network over the features of a space. `start` is what its first layer adds for each sensitive value."""
+
+    space: Space
+    affines: tuple[Affine, ...]  # the first from features, the last to margins
+    start: Tensor  # (values, neurons of the first layer)
+    curves: tuple[Curve, ...]
+    rounding: tuple[Tensor, ...]  # per layer, the margins last: how far its numbers may be off
+    unread: bool = False  # no input that a sensitive value changes has any weight
+
+    @property
+    def ways(self) -> int:
+        """How many ways there are: one layer is its own line."""
+        return len(self._ways) if self.curves else 1
+
+    @cached_property
+    def _ways(self) -> tuple[Way, ...]:
+        """The ways that can be taken: with many sensitive values those in which they share everything."""
+        return WAYS if len(self.start) <= MOST_SINGLE else tuple(way for way in WAYS if way.inner and way.last)
+
+    def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
+        """Return lines for all margins over boxes."""
+        lines = self._of_one_layer(boxes) if not self.curves else self._of_all(boxes, known, way)
+        same = torch.full((len(boxes),), True, device=self.start.device) if self.unread else None
+        return replace(lines, same=same)
+
+    def _of_all(self, boxes: Boxes, known: Tensor | None, way: int) -> Lines:
+        taken = self._ways[way]
+        rows = self._rows(taken)
+        if len(boxes) <= rows:
+            return self._lines(boxes, known, taken)
+        pieces = [slice(i, i + rows) for i in range(0, len(boxes), rows)]
+        parts = [self._lines(boxes[p], None if known is None else known[p], taken) for p in pieces]
+        low, low_at, high, high_at, inner = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("low", "low_at", "high", "high_at", "inner")
+        )
+        return Lines(low, low_at, high, high_at, inner)
+
+    def cost(self, way: int) -> float:
+        """Return about how long a step takes in some way, compared with others."""
+        inner, last, policies = self._ways[way]
+        values = len(self.start)
+        *before, end = self._multiplications or [0]  # a linear model has one layer
+        work = sum(before) * len(policies) * (1 if inner else values) + len(POLICIES) * end * (1 if last else values)
+        return 1.0 + work / OTHER
+
+    @cached_property
+    def _multiplications(self) -> list[int]:
+        """About how many it takes to bound each layer behind the first."""
+        steps = [0, *accumulate(affine.weight.numel() for affine in self.affines)]
+        return [2 * len(affine.bias) * step for affine, step in zip(self.affines[1:], steps[1:], strict=False)]
+
+    @property
+    def slack(self) -> Tensor:
+        """How far the margins may be off by rounding."""
+        return self.rounding[-1]
+
+    def margins(self, places: Tensor) -> Tensor:
+        """Return the margins of people at places, with every sensitive value."""
+        widest = max(len(affine.bias) for affine in self.affines)
+        step = max(1, ASKED // (len(self.start) * widest))
+        return torch.cat([self._margins(part) for part in torch.split(places, step)])
+
+    def _margins(self, places: Tensor) -> Tensor:
+        first, space = self.affines[0].weight, self.space
+        x = places[:, space.linear].to(first.dtype) @ first[:, space.slopes].T
+        for axis, begin, _ in space.tables:
+            x = x + first.T[begin + places[:, axis]]
+        x = x[:, None] + self.start
+        for curve, affine in zip(self.curves, self.affines[1:], strict=True):
+            x = affine(curve(x))
+        return x
+
+    def _rows(self, way: Way) -> int:
+        """How many boxes go through at once: those whose lines, for all sensitive values, are few enough numbers."""
+        values, first = len(self.start), self.affines[0].weight.shape[1]
+        copies = 1 if way.inner and way.last else values
+        shared = first + values if copies == 1 else first  # joint lines have a constant for every value
+        widest = max(2 * len(a.bias) * max(a.weight.shape[1], shared) for a in self.affines[1:])
+        most = NUMBERS[self.start.device.type] // (widest * copies)
+        return max(16 if values <= MOST_SINGLE else 1, most)
+
+    def _of_one_layer(self, boxes: Boxes) -> Lines:
+        n, k = len(boxes), len(self.start)
+        slopes = self.affines[0].weight.expand(n, 1, -1, -1)
+        at = self.start.expand(n, k, -1)
+        return Lines(slopes, at - self.slack, slopes, at + self.slack)
+
+    def _lines(self, boxes: Boxes, known: Tensor | None, way: Way) -> Lines:
+        given, told = self._given(boxes, known, way)
+        if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
+            k = len(self.start)
+            repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in given[1:])
+            given = [self._first(boxes, False), *repeated]
+        slopes, at = self._better(boxes, *(self._bent(given, way.last, policy) for policy in POLICIES))
+        half = len(self.affines[-1].bias)
+        low, high = at[..., :half] - self.slack, -at[..., half:] + self.slack
+        return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, told)
+
+    def _bent(self, given: Sequence[Between], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
+        """Return lines below the margins and below these with another sign: (n, values or 1, lines, …) each."""
+        relaxed = [self._relaxed(number, between, joint, policy) for number, between in enumerate(given)]
+        slopes, at = self._back(relaxed, joint)
+        k = 1 if joint else len(self.start)
+        return slopes.view(-1, k, *slopes.shape[1:]), at if joint else at.view(-1, k, at.shape[-1])
+
+    def _better(self, boxes: Boxes, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return of two lists of lines each time the one that is higher in the mean over the box."""
+        means = []
+        for slopes, at in (one, other):
+            mean = self.space.mean(boxes, slopes.flatten(1, 2)).view(slopes.shape[:3])
+            means.append(mean + (at.mean(1, keepdim=True) if slopes.shape[1] < at.shape[1] else at))
+        first = means[0] >= means[1]
+        return torch.where(first[..., None], one[0], other[0]), torch.where(first, one[1], other[1])
+
+    def _given(self, boxes: Boxes, known: Tensor | None, way: Way) -> tuple[list[Between], Tensor]:
+        """Return between which numbers the input of each activation lies, and that for all values together."""
+        n, joint = len(boxes), way.inner
+        k = 1 if joint else len(self.start)
+        wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
+        given = [self._first(boxes, joint)]
+        told: list[Tensor] = []
+        relaxed: dict[str, list[Relaxation]] = {policy: [] for policy in way.policies}
+        done = 0
+        for number, affine in enumerate(self.affines[1:-1]):
+            step, (lowest, highest) = self._step(number + 1, joint), values(self.curves[number], *given[-1])
+            least = lowest @ step.up + highest @ step.down + step.bias  # plain intervals, which may be better
+            for policy, some in relaxed.items():
+                some.append(self._relaxed(number, given[-1], joint, policy))
+                slopes, at = self._back(some, joint)
+                found = self.space.least(wide, slopes) + (at.amin(1) if joint else at[:, 0])
+                least = torch.maximum(least, found)
+            half, off = len(affine.bias), self.rounding[number + 1]
+            low, high = least[:, :half] - off, -least[:, half:] + off
+            if known is not None:  # bounds of a larger box hold for all values
+                mine = known[:, done : done + half].to(low.dtype)
+                mine = mine if joint else mine.repeat_interleave(k, 0)
+                low, high = torch.maximum(low, mine[..., 0]), torch.minimum(high, mine[..., 1])
+                high = torch.maximum(low, high)
+            done += half
+            given.append((low, high))
+            told.append(torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1))
+        return given, torch.cat(told, 1) if told else self.start.new_zeros(n, 0, 2)
+
+    def _first(self, boxes: Boxes, joint: bool) -> Between:
+        """Return between which numbers the input of the first activation lies, for all values together or for each."""
+        first = self.affines[0].weight
+        both = self.space.least(boxes, torch.cat([first, -first]))
+        low, high = both[:, None, : len(first)], -both[:, None, len(first) :]
+        lowest, highest = (self.start.amin(0)[None], self.start.amax(0)[None]) if joint else (self.start, self.start)
+        return (low + lowest - self.rounding[0]).flatten(0, 1), (high + highest + self.rounding[0]).flatten(0, 1)
+
+    def _relaxed(self, number: int, between: Between, joint: bool, policy: str) -> Relaxation:
+        """Return the lines of an activation; those of the first one by its input without `start`, if for one value."""
+        r = relax(self.curves[number], *between, policy)
+        if number or joint:
+            return r
+        start = self.start.repeat(len(r.low) // len(self.start), 1)
+        return Relaxation(r.low, torch.addcmul(r.low_at, r.low, start), r.high, torch.addcmul(r.high_at, r.high, start))
+
+    def _back(self, relaxed: Sequence[Relaxation], joint: bool) -> tuple[Tensor, Tensor]:
+        """Return lines below what the layer behind the relaxed ones is given, and below the same with another sign.
+
+        Slopes by feature, (n, lines, features), and constants, (n, values or 1, lines).
+        """
+        step = self._step(len(relaxed), joint)
+        r = relaxed[-1]
+        at = r.low_at @ step.up + r.high_at @ step.down + step.bias
+        back = self._one_step(step, r)
+        for number in reversed(range(len(relaxed) - 1)):
+            r, slopes = relaxed[number], back[..., :-1]
+            at = at + back[..., -1]
+            up, down = slopes.clamp(min=0), slopes.clamp(max=0)
+            at = at + (down @ r.high_at[..., None] + up @ r.low_at[..., None])[..., 0]
+            back = torch.addcmul(up * r.low[:, None], down, r.high[:, None]) @ self._matrix(number, joint)
+        width = self.space.features
+        starts = back[..., width:]
+        return back[..., :width], (at[..., None] + starts).transpose(1, 2) if joint else at[:, None]
+
+    def _matrix(self, number: int, joint: bool) -> Tensor:
+        """Return what a layer's numbers are made of: (neurons, those before and the bias, or features and starts)."""
+        return self._matrices[number if number or not joint else -1]
+
+    @cached_property
+    def _matrices(self) -> list[Tensor]:
+        inner = [torch.cat([a.weight, a.bias[:, None]], 1) for a in self.affines[1:]]
+        return [self.affines[0].weight, *inner, torch.cat([self.affines[0].weight, self.start.T], 1)]
+
+    def _step(self, layer: int, joint: bool) -> _Step:
+        if (layer, joint) not in self._steps:
+            weight, bias = self.affines[layer].weight, self.affines[layer].bias
+            signed = torch.cat([weight, -weight])
+            up, down = signed.clamp(min=0).T.contiguous(), signed.clamp(max=0).T.contiguous()
+            matrix = self._matrix(layer - 1, joint)
+            product = None
+            if 2 * signed.numel() * matrix.shape[1] <= MULTIPLIED:
+                parts = [(part[:, :, None] * matrix[:, None]).flatten(1) for part in (up, down)]
+                product = torch.cat(parts)
+            self._steps[layer, joint] = _Step(up, down, torch.cat([bias, -bias]), matrix, product)
+        return self._steps[layer, joint]
+
+    @cached_property
+    def _steps(self) -> dict[tuple[int, bool], _Step]:
+        return {}
+
+    @staticmethod
+    def _one_step(step: _Step, r: Relaxation) -> Tensor:
+        """Return the lines of a layer's weights, carried through the activation before it and what that is given."""
+        if step.product is not None:
+            return (torch.cat([r.low, r.high], 1) @ step.product).view(len(r.low), step.up.shape[1], -1)
+        slopes = torch.addcmul(step.up.T * r.low[:, None], step.down.T, r.high[:, None])
+        return slopes @ step.matrix
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The first step back from a layer: its weights with both signs, by their sign, and what they are multiplied by."""
+
+    up: Tensor  # (neurons, lines)
+    down: Tensor
+    bias: Tensor  # (lines,)
+    matrix: Tensor
+    product: Tensor | None  # (2 · neurons, lines · columns of the matrix), unless it would be too large

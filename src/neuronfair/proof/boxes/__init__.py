@@ -1,0 +1,1 @@
+"""Boxes of people: what they are, and how many people they hold."""

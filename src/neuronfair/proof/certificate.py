@@ -1,0 +1,227 @@
+"""A proof as a file: the boxes, what is claimed of each, and what it is all about, for anybody to check."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from neuronfair import __version__
+from neuronfair.domain.schema.toml import format_domain, parse_domain
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
+from neuronfair.limits import TREE, check_size
+from neuronfair.model.decision import Decision, DecisionKind
+from neuronfair.proof.result import Leaves, Proof
+from neuronfair.store.sealed_json import Json
+from neuronfair.store.tables import Texts, read_columns, write_columns
+
+if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
+    from neuronfair.proof.boxes.space import Axis
+
+_KNOWN = {"torch", "neuronfair", "builtins"}  # whose classes hold no code of the user's
+FORMAT = 2
+OLD = 1  # the format whose fingerprints were of computed numbers
+DIGITS = 4000  # of a number of people: Python reads no longer ones
+_NUMBER = re.compile(rf"0|[1-9][0-9]{{0,{DIGITS - 1}}}")
+Run = tuple[int, int]  # codes from one to another, both included
+
+
+class CertificateError(NeuronFairError):
+    """A certificate cannot be read, is about something else, or claims what cannot be verified."""
+
+
+@dataclass(frozen=True)
+class AxisCodes:
+    """Which codes of an attribute stand at each place of its axis, as runs. A linear one has one code at each."""
+
+    column: str
+    linear: bool
+    runs: tuple[tuple[Run, ...], ...]  # for each place; of a linear axis the first and the last code, once
+
+    def __len__(self) -> int:
+        return self.runs[0][0][1] - self.runs[0][0][0] + 1 if self.linear else len(self.runs)
+
+    @staticmethod
+    def of(axis: Axis, column: str) -> AxisCodes:
+        """Return what an axis of the prover says."""
+        if axis.linear:
+            return AxisCodes(column, True, (((int(axis.codes[0]), int(axis.codes[-1])),),))
+        place = axis.place.cpu().numpy()
+        starts = np.flatnonzero(np.diff(place, prepend=-2))
+        ends = np.append(starts[1:], len(place)) - 1
+        runs: list[list[Run]] = [[] for _ in range(len(axis))]
+        for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+            if place[first] >= 0:
+                runs[place[first]].append((first, last))
+        return AxisCodes(column, False, tuple(map(tuple, runs)))
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is claimed, of whom, and about which model."""
+
+    domain: TableDomain
+    decision: Decision
+    where: str
+    fingerprint: str  # of the stored numbers and of the code that is not torch's (`known_by`); nothing computed
+    axes: tuple[AxisCodes, ...]
+    proof: Proof
+    version: str = __version__
+
+
+def known_by(stored: str, module: nn.Module | None) -> str:
+    """Return what a certificate knows a model by: the digest of its stored numbers, and of its own Python code.
+
+    The same weights in a class with another forward() are another model. Classes of torch and of this package have no
+    code of the user's.
+    """
+    code = {_source(function) for part in (module.modules() if module is not None else ()) for function in _own(part)}
+    return hashlib.sha256("\0".join([stored, *sorted(code)]).encode()).hexdigest() if code else stored
+
+
+def _own(part: nn.Module) -> list[Any]:
+    """Return the classes and functions of a part of a network that are not torch's."""
+    replaced = [value for value in vars(part).values() if inspect.isroutine(value)]
+    kinds = [kind for kind in type(part).__mro__ if kind.__module__.partition(".")[0] not in _KNOWN]
+    return [*kinds, *replaced]
+
+
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (TypeError, OSError):  # typed in, or compiled: known by its name only
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
+
+
+def write(path: Path, certificate: Certificate) -> None:
+    """Write a certificate, whole or not at all."""
+    proof = certificate.proof
+    leaves = proof.leaves
+    columns: dict[str, npt.NDArray[np.int32] | list[str]] = {}
+    for number in range(leaves.low.shape[1]):
+        columns[f"low_{number}"] = leaves.low[:, number].astype(np.int32)
+        columns[f"high_{number}"] = leaves.high[:, number].astype(np.int32)
+    columns |= {"fair": [*map(str, leaves.fair)], "discriminatory": [*map(str, leaves.discriminatory)]}
+    note = {
+        "format": FORMAT,
+        "version": certificate.version,
+        "domain": format_domain(certificate.domain),
+        "decision": {"kind": certificate.decision.kind, "value": certificate.decision.value},
+        "where": certificate.where,
+        "fingerprint": certificate.fingerprint,
+        "axes": [{"column": a.column, "linear": a.linear, "codes": a.runs} for a in certificate.axes],
+        "people": str(proof.people),
+        "fair": str(proof.fair),
+        "discriminatory": str(proof.discriminatory),
+        "boxes": proof.boxes,
+        "seconds": proof.seconds,
+    }
+    write_columns(path, columns, json.dumps(note))
+
+
+def read(path: Path) -> Certificate:
+    """Read a certificate; what is not as it must be is refused. Whether its claims are true is for `check` to say."""
+    try:
+        columns, text = read_columns(path)
+        check_size(len(text), path, times=TREE)
+        note = json.loads(text) if text else None
+        if isinstance(note, dict) and note.get("format") == OLD:
+            raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")
+        if not isinstance(note, dict) or note.get("format") != FORMAT:
+            raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
+        return _certificate(columns, note)
+    except RunError as error:
+        raise CertificateError(f"{error}. Expected a certificate of neuronfair certify") from None
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, DomainError) as error:
+        missing = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else one_line(error)
+        raise CertificateError(f"{path}: is no certificate, or damaged: {missing}") from None
+
+
+def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) -> Certificate:
+    domain = parse_domain(_text(note, "domain"))
+    said = note["decision"]
+    decision = Decision(said["kind"], _number(said["value"], "the value of its decision"))
+    if decision.kind not in get_args(DecisionKind):
+        raise ValueError(f"the decision {said} is unknown")
+    axes = tuple(_places(domain, entry) for entry in _list(note, "axes"))
+    found = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
+    ends = [end for end in found if not isinstance(end, Texts)]
+    fair, discriminatory = columns["fair"], columns["discriminatory"]
+    right = len(ends) == 2 * len(axes) == len(columns) - 2
+    if not right or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
+        raise ValueError("its columns are not low_0, …, high_0, …, fair and discriminatory, of numbers and of texts")
+    low, high = np.array(ends, dtype=np.int32).reshape(2, len(axes), len(fair.places)).transpose(0, 2, 1)
+    sizes = np.array([len(axis) for axis in axes])
+    wrong = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
+    if len(wrong):
+        raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
+    leaves = Leaves(low, high, _numbers(fair), _numbers(discriminatory))
+    people, alike, not_alike = (_whole(_text(note, name)) for name in ("people", "fair", "discriminatory"))
+    boxes, seconds = note["boxes"], _number(note["seconds"], "its seconds")
+    if type(boxes) is not int or min(boxes, seconds) < 0:
+        raise ValueError("its boxes or seconds are no numbers from 0 on")
+    proof = Proof(people, alike, not_alike, boxes, seconds, leaves)
+    where, print_, version = (_text(note, name) for name in ("where", "fingerprint", "version"))
+    return Certificate(domain, decision, where, print_, axes, proof, version)
+
+
+def _places(domain: TableDomain, entry: Any) -> AxisCodes:
+    """Return an axis whose places hold different codes of its attribute; whether it holds all, the checker asks."""
+    name, linear = str(entry["column"]), entry["linear"]
+    size = domain.attributes[domain.column(name)].size
+    runs = tuple(tuple((_code(first), _code(last)) for first, last in place) for place in entry["codes"])
+    flat = sorted(run for place in runs for run in place)
+    if not isinstance(linear, bool) or not all(runs) or not runs or (linear and (len(runs), len(flat)) != (1, 1)):
+        raise ValueError(f"the places of '{name}' are not said")
+    after = -1
+    for first, last in flat:
+        if not after < first <= last < size:
+            raise ValueError(f"a place of '{name}' holds codes that another holds, or that it does not have")
+        after = last
+    return AxisCodes(name, linear, runs)
+
+
+def _code(number: Any) -> int:
+    if type(number) is not int:
+        raise ValueError(f"a code must be a whole number, is {number!r}")
+    return number
+
+
+def _numbers(column: Texts) -> list[int]:
+    known = [_whole(text) for text in column.known]
+    return [known[place] for place in column.places.tolist()]
+
+
+def _whole(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"'{text[:40]}' is no number of people")
+    return int(text)
+
+
+def _number(number: Any, what: str) -> float:
+    if type(number) not in (int, float) or not math.isfinite(number):
+        raise ValueError(f"{what} must be a finite number, is {str(number)[:40]!r}")
+    return float(number)
+
+
+def _text(note: Json, name: str) -> str:
+    if not isinstance(note[name], str):
+        raise ValueError(f"'{name}' is no text")
+    return str(note[name])
+
+
+def _list(note: Json, name: str) -> Sequence[Any]:
+    if not isinstance(note[name], list):
+        raise ValueError(f"'{name}' is no list")
+    return list(note[name])

@@ -1,0 +1,1 @@
+"""The checker of certificates, which shares nothing with the prover but the domain and the weights."""

@@ -1,0 +1,311 @@
+"""Bounds of a network's signed margins over boxes of people, as a checker finds them.
+
+The numbers that a layer is given are bounded by lines that are carried back through all layers before it, with two
+choices of the lines below a ReLU, of which the better counts at every layer. All in float64; what rounding can do to a
+line is bounded by the sizes of the numbers that were added, and taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.limits import check_size
+from neuronfair.proof.certificate import CertificateError
+from neuronfair.proof.checker.conditions import Bools
+from neuronfair.proof.checker.curves import Between, CheckedCurve, between, extent, inexact, largest, steepest, value
+from neuronfair.proof.checker.decision import EPS, Signed
+from neuronfair.proof.checker.ground import Floats, Ground, Ints
+from neuronfair.proof.checker.lines import Frame
+from neuronfair.proof.checker.reader import CheckedLayer, ReadNetwork
+
+MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
+NUMBERS = 1 << 20  # of the largest array of a pass
+
+
+class CheckedLines(NamedTuple):
+    """Lines below signed margins: slopes (n, values or 1, rows, features) and constants (n, values, rows).
+
+    `least` is below the margins everywhere in the box; it may be better than what the lines say: (n, values, rows).
+    """
+
+    slopes: Floats
+    at: Floats
+    least: Floats
+
+    def chosen(self, some: Ints) -> CheckedLines:
+        """Return the lines of some boxes."""
+        return CheckedLines(*(part[some] for part in self))
+
+    @staticmethod
+    def joined(parts: Sequence[CheckedLines]) -> CheckedLines:
+        """Return the lines of several lists of boxes."""
+        return CheckedLines(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A network over the features of a frame."""
+
+    frame: Frame
+    rows: Signed
+    first: Floats  # (features, neurons) what each feature adds to the first layer
+    start: Floats  # (values, neurons) what the sensitive values and all else add
+    size: Floats  # (neurons,) how large the numbers are that are added there
+    after: tuple[CheckedLayer, ...]  # the layers after the first; the last gives the signed margins
+    curves: tuple[CheckedCurve, ...]
+    rounding: float  # how much of the sizes of numbers a sum of their products may be off
+
+    def lines(self, low: Ints, high: Ints, joint: bool) -> CheckedLines:
+        """Return lines below the signed margins over boxes; joint ones have the same slopes for all values."""
+        copies = 1 if joint else len(self.start)
+        widest = max(w.size * copies + len(w) * len(self.start) for w in self._matrices)
+        step = max(1, NUMBERS // (2 * widest))
+        parts = [self._lines(low[i : i + step], high[i : i + step], copies) for i in range(0, len(low), step)]
+        return CheckedLines.joined(parts)
+
+    @property
+    def _matrices(self) -> list[Floats]:
+        return [self.first.T, *(layer.weight for layer in self.after)]
+
+    @property
+    def width(self) -> int:
+        """How many numbers one person with one sensitive value takes, at most."""
+        return max(len(weight) for weight in self._matrices)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the lines of a box take."""
+        values = len(self.start)
+        copies = values if self.single else 1
+        return len(self.rows.matrix) * (copies * self.frame.features + 2 * values)
+
+    @property
+    def single(self) -> bool:
+        """Whether lines for each sensitive value are worth their time."""
+        return bool(self.curves) and len(self.start) <= MOST_SINGLE
+
+    def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
+        """Return where all valid sensitive values surely lead to the same numbers."""
+        _, kind = np.unique(self.start, axis=0, return_inverse=True)  # values that add the same are of one kind
+        mine = kind.reshape(-1)[valid.argmax(1)]
+        return np.asarray(((kind.reshape(1, -1) == mine[:, None]) | ~valid).all(1))
+
+    def points(self, places: Ints) -> Floats:
+        """Return signed margins of people at places, rounded down: (n, values, rows)."""
+        x = np.zeros((len(places), self.first.shape[1]))
+        for axis, start in enumerate(self.frame.starts[:-1]):
+            linear = self.frame.ground.axes[axis].linear
+            x += places[:, axis, None] * self.first[start] if linear else self.first[start + places[:, axis]]
+        x = x[:, None] + self.start
+        off = np.broadcast_to(self.rounding * self.size, x.shape)
+        for curve, layer in zip(self.curves, self.after, strict=True):
+            y = value(curve, x)
+            off = (steepest(curve) * off + inexact(curve) + 16 * EPS * np.abs(y)) @ np.abs(layer.weight.T)
+            off = off + self.rounding * (np.abs(y) @ layer.weight_size.T + layer.bias_size)
+            x = y @ layer.weight.T + layer.bias
+        return np.asarray(x - off * (1 + 1e-6))
+
+    def _lines(self, low: Ints, high: Ints, copies: int) -> CheckedLines:
+        n = len(low)
+        if not self.curves:
+            slopes = np.broadcast_to(self.first.T, (n, 1, *self.first.T.shape))
+            at = np.broadcast_to(self.start - self.rounding * self.size, (n, *self.start.shape))
+            return CheckedLines(slopes, at, self.frame.least(low, high, slopes[:, 0])[:, None] + at)
+        repeated = low.repeat(copies, 0), high.repeat(copies, 0)
+        ways: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
+        both = np.concatenate([self.first.T, -self.first.T])
+        least = self.frame.least(low, high, np.broadcast_to(both, (n, *both.shape)))
+        half = len(self.size)
+        error = self.rounding * self.size
+        ends = (self.start, self.start) if copies > 1 else (self.start.min(0), self.start.max(0))
+        lowest = (least[:, None, :half] + ends[0] - error).reshape(n * copies, -1)
+        highest = (-least[:, None, half:] + ends[1] + error).reshape(n * copies, -1)
+        sizes = [np.broadcast_to(self.size, lowest.shape)]
+        found: list[tuple[Floats, Floats]] = []
+        for number, curve in enumerate(self.curves):
+            weight, bias, weight_size, bias_size = self.after[number]
+            sizes.append(largest(curve, lowest, highest) @ weight_size.T + bias_size)
+            last = number == len(self.curves) - 1
+            asked, added, size = weight, bias, sizes[-1]
+            if not last:
+                asked, added = np.concatenate([weight, -weight]), np.append(bias, -bias)
+                size = np.concatenate([size, size], 1)
+            found = []
+            for flat, relaxed in enumerate(ways):
+                relaxed.append(between(curve, lowest, highest, bool(flat)))
+                found.append(self._carried(relaxed, asked, added, size, sizes, copies == 1))
+            # The better of both ways, and of what the activations themselves allow.
+            least = np.max([self.frame.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
+            least = np.maximum(least, self._plain(curve, lowest, highest, asked, added, size)[..., None])
+            if not last:
+                bounds, half = least.min(-1), len(weight)
+                lowest, highest = bounds[:, :half], np.maximum(-bounds[:, half:], bounds[:, :half])
+        slopes, at = found[0]
+        for others, other in found[1:]:
+            better = (self.frame.mean(*repeated, others - slopes) + (other - at).mean(-1) > 0)[..., None]
+            slopes, at = np.where(better, others, slopes), np.where(better, other, at)
+        # The last axis are all values, or the only one of a copy.
+        at, least = (a.transpose(0, 2, 1) if copies == 1 else a.reshape(n, copies, -1) for a in (at, least))
+        return CheckedLines(slopes.reshape(n, copies, *slopes.shape[1:]), at, least)
+
+    def _plain(
+        self, curve: CheckedCurve, low: Floats, high: Floats, asked: Floats, added: Floats, size: Floats
+    ) -> Floats:
+        """Return the least that combinations of activations of such a size can be, by the range of each: (n, lines)."""
+        first, last = extent(curve, low, high)
+        up, down = np.maximum(asked, 0).T, np.minimum(asked, 0).T
+        return np.asarray(first @ up + last @ down + added - self.rounding * size)
+
+    def _carried(
+        self,
+        relaxed: Sequence[Between],
+        asked: Floats,
+        added: Floats,
+        size: Floats,
+        sizes: Sequence[Floats],
+        joint: bool,
+    ) -> tuple[Floats, Floats]:
+        """Return lines below combinations of the last layer's activations (lines, neurons), plus what is added.
+
+        There is a constant for every value, or for the one of each copy. `size` says how large the numbers are that
+        the lines add up, and `sizes` for each layer those that its neurons do.
+        """
+        n, error = len(size), size
+        at = np.broadcast_to(added, (n, len(asked)))
+        slopes = np.broadcast_to(asked, (n, *asked.shape))
+        for number in reversed(range(len(relaxed))):
+            r = relaxed[number]
+            up, down = np.maximum(slopes, 0), np.minimum(slopes, 0)
+            at = at + _dot(up, r.low_at) + _dot(down, r.high_at)
+            error = error + _dot(up, np.abs(r.low_at)) - _dot(down, np.abs(r.high_at))
+            slopes = up * r.low[:, None] + down * r.high[:, None]
+            error = error + _dot(np.abs(slopes), sizes[number])
+            if number:
+                at = at + slopes @ self.after[number - 1].bias
+                slopes = slopes @ self.after[number - 1].weight
+        if joint:
+            started = slopes @ self.start.T
+        else:
+            started = (slopes.reshape(-1, len(self.start), *slopes.shape[1:]) @ self.start[:, :, None]).reshape(
+                *at.shape, 1
+            )
+        return slopes @ self.first.T, at[..., None] + started - self.rounding * error[..., None]
+
+
+def _dot(rows: Floats, numbers: Floats) -> Floats:
+    return np.asarray((rows @ numbers[..., None])[..., 0])
+
+
+def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: Ground, rows: Signed) -> Layers:
+    """Return a network over the places of a certificate; places that it tells apart are refused.
+
+    `attributes` say how a row of codes becomes the numbers that the network takes.
+    """
+    *layers, end = network.layers
+    curves = list(network.curves)
+    matrix, offset = (rows.matrix[:1], np.zeros(1)) if rows.squash else (rows.matrix, rows.offset)
+    size = np.abs(matrix) @ end.weight_size, np.abs(matrix) @ end.bias_size + np.abs(offset)
+    layers.append(CheckedLayer(matrix @ end.weight, matrix @ end.bias + offset - 4 * EPS * size[1], *size))
+    if rows.squash:
+        curves.append(CheckedCurve("sigmoid"))
+        signs, nothing = np.array([[1.0], [-1.0]]), np.zeros(2)
+        layers.append(CheckedLayer(signs, nothing, np.abs(signs), nothing))
+    frame = Frame(ground)
+    check_size(frame.features * len(layers[0].bias), "the places of its axes", times=64)
+    read = _Inputs(tuple(attributes), layers[0])
+    start, size_at, features = layers[0].bias, layers[0].bias_size, list[Floats]()
+    for axis, column, place in zip(ground.axes, ground.columns, ground.place_of, strict=True):
+        codes = np.flatnonzero(place >= 0)
+        if axis.linear:
+            step, first, large = read.line(column, codes)
+            start = start + first
+            features.append(step[None])
+        else:
+            table, large = read.table(column, codes, place[codes])
+            features.append(table)
+        size_at = size_at + large
+    values = np.broadcast_to(start, (len(ground.values), len(start)))
+    for j, column in enumerate(ground.sensitive):
+        codes = np.arange(ground.domain.attributes[column].size)
+        table, large = read.table(column, codes, codes)
+        values, size_at = values + table[ground.values[:, j]], size_at + large
+    widths = [network.widest, *(layer.weight.shape[1] for layer in layers)]
+    rounding = EPS * max(2, network.steps) * float(max(frame.features, *widths) + 16)
+    return Layers(frame, rows, np.concatenate(features), values, size_at, tuple(layers[1:]), tuple(curves), rounding)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """How the codes of an attribute become numbers, and what those add to the first layer."""
+
+    attributes: tuple[Attribute, ...]
+    layer: CheckedLayer
+
+    def _own(self, column: int) -> tuple[Floats, Floats]:
+        """Return what the layer multiplies an attribute's numbers by, and how large that is: (neurons, numbers)."""
+        start = sum(map(numbers_of, self.attributes[:column]))
+        mine = slice(start, start + numbers_of(self.attributes[column]))
+        return self.layer.weight[:, mine], self.layer.weight_size[:, mine]
+
+    def _straight(self, column: int) -> tuple[Floats, Floats, float, float]:
+        """Return weights and their size for an attribute of one number, and what a code and none make of it."""
+        attribute = self.attributes[column]
+        own, large = self._own(column)
+        if not attribute.given:
+            nothing = np.zeros(len(self.layer.bias))
+            return nothing, nothing, 0.0, 0.0
+        low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
+        if attribute.encode == "scaled":
+            return own[:, 0], large[:, 0], step / attribute.scale, (low - attribute.center) / attribute.scale
+        return own[:, 0], large[:, 0], step, low
+
+    def line(self, column: int, codes: Ints) -> tuple[Floats, Floats, Floats]:
+        """Return what one place more adds, what the first place does, and how large it all is: (neurons,) each."""
+        attribute = self.attributes[column]
+        if len(codes) == 2:  # which always lie on a line
+            added, large = self.table(column, codes, np.arange(2))
+            return added[1] - added[0], added[0], large
+        if attribute.encode == "onehot" or attribute.empty in (codes[0], codes[-1]):
+            raise CertificateError(f"the network does not read '{attribute.name}' as a number, as the certificate says")
+        own, large, factor, shift = self._straight(column)
+        return own * factor, own * (factor * codes[0] + shift), large * (abs(factor) * codes[-1] + abs(shift))
+
+    def table(self, column: int, codes: Ints, place: Ints) -> tuple[Floats, Floats]:
+        """Return what each place adds, (places, neurons), and how large it is; its codes must add the same."""
+        order = np.argsort(place, kind="stable")
+        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        attribute = self.attributes[column]
+        if attribute.encode == "onehot":
+            block, size = self._own(column)
+            added = block.T[codes[order]]
+            low, high = np.minimum.reduceat(added, starts), np.maximum.reduceat(added, starts)
+            large = size.max(1)
+        else:
+            own, size, factor, shift = self._straight(column)
+            spot = codes[order].astype(np.float64)
+            if attribute.empty is not None:
+                spot = np.where(spot == attribute.empty, _middle(attribute), spot)
+            numbers = factor * spot + shift
+            low, high = (f.reduceat(numbers, starts)[:, None] * np.abs(own) for f in (np.minimum, np.maximum))
+            large = size * (abs(factor) * np.abs(spot).max() + abs(shift))
+        if ((high - low) > 8 * EPS * large).any():
+            raise CertificateError(f"a place of '{attribute.name}' holds values that the network tells apart")
+        if attribute.encode != "onehot":
+            low = low * np.sign(own)
+        return low, large
+
+
+def numbers_of(attribute: Attribute) -> int:
+    """Return how many numbers a network is given for an attribute."""
+    return attribute.size if attribute.encode == "onehot" else int(attribute.encode != "none")
+
+
+def _middle(attribute: Attribute) -> float:
+    """Return the place among an attribute's numbers at which a network sees an empty cell."""
+    center = (attribute.center - attribute.low) / attribute.step
+    return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2

@@ -1,0 +1,193 @@
+"""Bounds of trees' signed margins over boxes of people, as a checker finds them.
+
+The least value of a tree over a box is the least over the leaves that can be reached. A tree whose first open node cuts
+an attribute lies above a line: the least value on one side for some of its places, that on the other side for the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from neuronfair.limits import check_size
+from neuronfair.model.forest import Forest
+from neuronfair.proof.certificate import CertificateError
+from neuronfair.proof.checker.conditions import Bools
+from neuronfair.proof.checker.decision import EPS, Signed
+from neuronfair.proof.checker.ground import Floats, Ground, Ints
+from neuronfair.proof.checker.lines import Frame
+from neuronfair.proof.checker.network import CheckedLines
+
+NUMBERS = 1 << 22  # of the largest array of a pass
+
+
+@dataclass(frozen=True)
+class CheckedTrees:
+    """The nodes of all trees over the places of a certificate. A leaf is its own child."""
+
+    frame: Frame
+    rows: Signed
+    roots: Ints
+    axis: Ints  # (nodes,) the axis that a node cuts; -1: a leaf, -2: it cuts sensitive values
+    left: Ints
+    right: Ints
+    value: Floats  # (nodes, rows) what a leaf adds to signed margins
+    base: Floats  # (rows,)
+    size: Floats  # (rows,) how large the numbers are that are added, together
+    by_place: Bools  # (nodes, features) which places of its axis a node sends left
+    by_value: Bools  # (nodes, values) which sensitive values it sends left
+    depth: int
+    single: bool = False  # its lines are of each value anyway
+
+    @cached_property
+    def _slack(self) -> Floats:
+        """How far sums may be off by rounding: (rows,)."""
+        return np.asarray(4 * EPS * (len(self.roots) + 16) * self.size)
+
+    @cached_property
+    def _levels(self) -> list[Ints]:
+        """The inner nodes, the lowest first: each after its children."""
+        levels, nodes = list[Ints](), self.roots
+        for _ in range(self.depth):
+            nodes = np.unique(nodes[self.left[nodes] != nodes])
+            levels.append(nodes)
+            nodes = np.concatenate([self.left[nodes], self.right[nodes]])
+        return levels[::-1]
+
+    def lines(self, low: Ints, high: Ints, joint: bool) -> CheckedLines:
+        """Return lines below the signed margins over boxes."""
+        k = len(self.frame.ground.values)
+        widest = max(len(self.axis) * len(self.base), len(self.roots) * self.frame.features)
+        step, values = max(1, NUMBERS // (k * widest)), max(1, NUMBERS // widest)
+        some = [slice(i, i + values) for i in range(0, k, values)]
+        return CheckedLines.joined(
+            [self._of_all(low[i : i + step], high[i : i + step], some) for i in range(0, len(low), step)]
+        )
+
+    def _of_all(self, low: Ints, high: Ints, some: list[slice]) -> CheckedLines:
+        """Return the lines of all sensitive values, some at a time."""
+        parts = [self._lines(low, high, values) for values in some]
+        return CheckedLines(*(np.concatenate(part, 1) for part in zip(*parts, strict=True)))
+
+    @property
+    def width(self) -> int:
+        """How many numbers one person with one sensitive value takes, at most."""
+        return len(self.roots) * max(4, len(self.base))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the lines of a box take."""
+        return len(self.frame.ground.values) * len(self.base) * (self.frame.features + 2)
+
+    def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
+        """Return where no tree can tell the valid sensitive values apart."""
+        result = np.zeros(len(low), bool)
+        step = max(1, NUMBERS // len(self.axis))
+        for i in range(0, len(low), step):
+            goes = self._goes(low[i : i + step], high[i : i + step])
+            cuts = self.axis == -2
+            kinds = valid[i : i + step].astype(np.float64)
+            sides = self.by_value[cuts].T.astype(np.float64)
+            for side, how in zip(goes, (sides, 1 - sides), strict=True):
+                side[:, cuts] = kinds @ how > 0
+            tells = goes[0] & goes[1] & cuts
+            for level in self._levels:
+                for side, child in zip(goes, (self.left, self.right), strict=True):
+                    tells[:, level] |= side[:, level] & tells[:, child[level]]
+            result[i : i + step] = ~tells[:, self.roots].any(1)
+        return result
+
+    def points(self, places: Ints) -> Floats:
+        """Return signed margins of people at places, rounded down: (n, values, rows)."""
+        n, k = len(places), len(self.frame.ground.values)
+        feature = np.append(places + self.frame.starts[:-1], np.zeros((n, 2), dtype=np.int64), 1)  # of leaves: any
+        node = np.broadcast_to(self.roots, (n, k, len(self.roots)))
+        who, value = np.arange(n)[:, None, None], np.arange(k)[:, None]
+        for _ in range(self.depth):
+            sent = np.where(
+                self.axis[node] == -2, self.by_value[node, value], self.by_place[node, feature[who, self.axis[node]]]
+            )
+            node = np.where(sent, self.left[node], self.right[node])
+        return np.asarray(self.value[node].sum(2) + self.base - self._slack)
+
+    def _goes(self, low: Ints, high: Ints) -> tuple[Bools, Bools]:
+        """Return whether some places of each box are sent left by each node, and whether some right: (n, nodes)."""
+        goes = np.zeros((len(low), len(self.axis)), bool), np.zeros((len(low), len(self.axis)), bool)
+        for axis, features in self.frame.tables():
+            mine = np.flatnonzero(self.axis == axis)
+            sent = self.by_place[mine, features]
+            before = np.concatenate([np.zeros((len(mine), 1), int), np.cumsum(sent, 1)], 1).T
+            first, last = low[:, axis], high[:, axis]
+            count = before[last + 1] - before[first]
+            goes[0][:, mine], goes[1][:, mine] = count > 0, count < (last - first + 1)[:, None]
+        return goes
+
+    def _lines(self, low: Ints, high: Ints, values: slice) -> CheckedLines:
+        by_value = self.by_value[:, values]
+        n, k, rows = len(low), by_value.shape[1], len(self.base)
+        goes_left, goes_right = (side[:, None].repeat(k, 1) for side in self._goes(low, high))  # (n, values, nodes)
+        cuts = self.axis == -2
+        goes_left[..., cuts], goes_right[..., cuts] = by_value[cuts].T, ~by_value[cuts].T
+        least = np.broadcast_to(self.value.T, (n, k, *self.value.T.shape)).copy()  # (n, values, rows, nodes)
+        for level in self._levels:
+            one = np.where(goes_left[:, :, None, level], least[..., self.left[level]], np.inf)
+            other = np.where(goes_right[:, :, None, level], least[..., self.right[level]], np.inf)
+            least[..., level] = np.minimum(one, other)
+        at = np.broadcast_to(self.base - self._slack, (n, k, rows)).copy()
+        lowest = least[..., self.roots].sum(-1) + at
+        node = np.broadcast_to(self.roots, (n, k, len(self.roots)))
+        for _ in range(self.depth):  # down to the first node that both sides of the box reach
+            left, right = (np.take_along_axis(goes, node, 2) for goes in (goes_left, goes_right))
+            node = np.where(left & right, node, np.where(left, self.left[node], self.right[node]))
+        ends = [np.take_along_axis(least, child[node][:, :, None], 3) for child in (self.left, self.right)]
+        slopes = (ends[0] - ends[1]) @ self.by_place[node].astype(np.float64)
+        at += ends[1].sum(-1)
+        return CheckedLines(slopes, at, lowest)
+
+
+def fingerprint_of_trees(forest: Forest) -> str:
+    """Return a digest of all numbers that trees hold, for trees that come from no file."""
+    digest = hashlib.sha256()
+    for field in fields(forest):
+        value = getattr(forest, field.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            digest.update(part.numpy().tobytes() if isinstance(part, Tensor) else f"{part!r};".encode())
+    return digest.hexdigest()
+
+
+def trees_of(forest: Forest, ground: Ground, rows: Signed) -> CheckedTrees:
+    """Return a forest over the places of a certificate; places that a tree tells apart are refused."""
+    frame = Frame(ground)
+    check_size(len(forest.attribute) * (frame.features + len(ground.values)), "the places of its axes", times=4)
+    attribute, side = forest.attribute.numpy(), forest.side.numpy()
+    axis = np.full(len(attribute), -1)
+    by_place = np.zeros((len(attribute), frame.features), bool)
+    by_value = np.zeros((len(attribute), len(ground.values)), bool)
+    inner = forest.left.numpy() != np.arange(len(attribute))
+    for number, (column, place) in enumerate(zip(ground.columns, ground.place_of, strict=True)):
+        name, cell = ground.axes[number].column, forest.cells[column].numpy()
+        if ground.axes[number].linear:
+            raise CertificateError(f"trees do not read '{name}' as a number, as the certificate says")
+        codes = np.flatnonzero(place >= 0)
+        held = np.zeros(len(ground.axes[number]), dtype=np.int64)
+        held[place[codes]] = cell[codes]
+        if not np.array_equal(held[place[codes]], cell[codes]):
+            raise CertificateError(f"a place of '{name}' holds values that a tree tells apart")
+        mine = inner & (attribute == column)
+        axis[mine] = number
+        by_place[mine, frame.starts[number] : frame.starts[number + 1]] = side[mine][:, held]
+    for j, column in enumerate(ground.sensitive):
+        mine = inner & (attribute == column)
+        axis[mine] = -2
+        by_value[mine] = side[mine][:, forest.cells[column].numpy()[ground.values[:, j]]]
+    if rows.squash:
+        raise CertificateError("a tolerance on probabilities of trees cannot be checked")
+    value, base = forest.value.numpy(), forest.base.numpy()
+    size = (np.abs(value).max(0) * len(forest.roots) + np.abs(base)) @ np.abs(rows.matrix.T) + np.abs(rows.offset)
+    value, base = value @ rows.matrix.T, base @ rows.matrix.T + rows.offset
+    roots, left, right = (t.numpy() for t in (forest.roots, forest.left, forest.right))
+    return CheckedTrees(frame, rows, roots, axis, left, right, value, base, size, by_place, by_value, forest.depth)

@@ -1,0 +1,119 @@
+"""The process in which files of strangers are read; `neuronfair.sandbox` runs this file as a program.
+
+It imports nothing of the package. A child that reads a file may use so much memory and time, writes no file, leaves
+no core dump, and sees no network where the system lets us leave it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+REQUEST, ANSWER = struct.Struct("<QQQQ"), struct.Struct("<Q")
+NEW_USER, NEW_NETWORK, DEATH_SIGNAL = 0x10000000, 0x40000000, 1  # of Linux: CLONE_…, PR_SET_PDEATHSIG
+
+Reader = Callable[[bytes, int], bytes]
+
+
+def main(reader: str, mode: str) -> None:
+    """Answer requests until there are no more, or the first one only."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)  # what a library prints is no answer
+    read: Reader = runpy.run_path(reader)["read"]
+    forks = mode == "forks"
+    if forks:
+        _system("unshare", NEW_USER | NEW_NETWORK) and _system("unshare", NEW_NETWORK)
+    while header := requests.read(REQUEST.size):
+        memory, seconds, most, size = REQUEST.unpack(header)
+        content = requests.read(size)
+        if forks:
+            answer = forked(read, content, memory, seconds, most, [requests.fileno(), answers.fileno()])
+        else:
+            answer = attempt(read, content, memory, seconds)
+        answers.write(ANSWER.pack(len(answer)) + answer)
+        answers.flush()
+        if not forks:
+            return
+
+
+def forked(read: Reader, content: bytes, memory: int, seconds: int, most: int, private: list[int]) -> bytes:
+    """Read in a child that does not have our own pipes (`private`), and return its answer, or nothing if it ends."""
+    import select
+
+    inlet, outlet = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _system("prctl", DEATH_SIGNAL, signal.SIGKILL)
+            for pipe in (*private, inlet):
+                os.close(pipe)
+            with os.fdopen(outlet, "wb") as file:
+                file.write(attempt(read, content, memory, seconds))
+        finally:
+            os._exit(0)
+    os.close(outlet)
+    answer, deadline = bytearray(), time.monotonic() + seconds
+    while select.select([inlet], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(inlet, 1 << 20)
+        answer += part
+        if not part or len(answer) > most:
+            break
+    else:
+        answer.clear()  # it has taken too long
+    os.close(inlet)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return b"m" if len(answer) > most else bytes(answer)
+
+
+def attempt(read: Reader, content: bytes, memory: int, seconds: int) -> bytes:
+    """Return '+' and what the reader returns, '-' and why it failed, or 'm' if it needs more memory than it may."""
+    try:
+        _limit(memory, seconds)
+        return b"+" + read(content, memory)
+    except MemoryError:
+        return b"m"
+    except BaseException as error:
+        text = " ".join(str(error).split())[:150]
+        return b"-" + f"{type(error).__name__}: {text}".encode(errors="replace")
+
+
+def _limit(memory: int, seconds: int) -> None:
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        now = pages * resource.getpagesize()
+    except OSError:  # not Linux
+        now = 1 << 30
+    limits = {"AS": now + memory, "CPU": seconds, "FSIZE": 0, "CORE": 0}
+    for name, most in limits.items():
+        try:
+            kind = getattr(resource, f"RLIMIT_{name}")
+            _, already = resource.getrlimit(kind)
+            most = most if already == resource.RLIM_INFINITY else min(most, already)
+            resource.setrlimit(kind, (most, most))
+        except (AttributeError, ValueError, OSError):  # a system without this limit
+            continue
+
+
+def _system(name: str, *numbers: int) -> int:
+    """Call a function of the system's C library; what is not there or not allowed is left undone."""
+    try:
+        return int(getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ulong, numbers)))
+    except (OSError, AttributeError, TypeError):
+        return -1
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,154 @@
+"""What a search is to do, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.population.plausible import PLAUSIBLE
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import TwinKind
+from neuronfair.errors import NeuronFairError
+from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.model.decision import Decision, Scale
+from neuronfair.searches.engine import PhaseResult
+from neuronfair.searches.findings import Aside, Findings, violations
+from neuronfair.searches.health import HealthNote
+from neuronfair.searches.methods import METHODS, check_method
+
+SAME_KEY = 2.0**-63  # the chance that two people share a key, where keys are not exact
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is to do; the defaults are the paper's budget."""
+
+    method: str = "frontier"
+    seeds: int = 1000
+    steps: int = 1000  # of the local phase, after a look at the row that a walker starts from, which is judged, too
+    global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
+    instances: int | None = None  # different people judged, at most, in each phase
+    seconds: float | None = None  # for both phases together
+    seed: int = 0
+    decision: Decision = field(default_factory=Decision)
+    controls: bool = True
+    plausible: float = 0.0  # the least plausibility of the people searched among; 0: the whole domain
+    twins: TwinKind = "flip"  # whom people are compared with: the same person in another group, or a counterpart
+    scale: Scale | None = None  # what the model's scores are, for those who read what was found
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
+            if not (getattr(self, name) or 0) >= 0:  # nor NaN
+                raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.plausible < 1:
+            raise NeuronFairError(
+                f"plausible must be 0 or more and below 1, got {self.plausible}: the share of real people who are less "
+                "usual than anybody who is looked at"
+            )
+        if self.twins not in get_args(TwinKind):
+            raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")
+        check_method(self.method)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How a search went, in three figures."""
+
+    tried: int
+    findings: int
+    judged: int
+
+    @property
+    def gsr(self) -> float:
+        """The success rate: findings among the different people judged."""
+        return self.findings / self.tried if self.tried else 0.0
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, phase by phase, with its controls at the same number of judged rows."""
+
+    plan: Plan
+    domain: TableDomain
+    seeds: Tensor
+    profile: BiasProfile | None  # a black box has none
+    first: PhaseResult
+    local: PhaseResult
+    random: Count | None
+    random_direction: Count | None
+    health: tuple[HealthNote, ...]
+
+    @property
+    def findings(self) -> Findings:
+        """The findings of both phases, the global ones first."""
+        return Findings.join([self.first.findings, self.local.findings])
+
+    @property
+    def total(self) -> Count:
+        """How both phases went together."""
+        first, local = self.first.findings, self.local.findings
+        found = self.first.found + self.local.found
+        return Count(first.tried + local.tried, found, first.judged + local.judged)
+
+    @property
+    def confused(self) -> float:
+        """The chance that anybody was taken for another one and not counted: 0 where keys are exact."""
+        pairs = self.total.tried * (self.total.tried - 1) / 2
+        return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * SAME_KEY)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search early."""
+        guided = METHODS[self.plan.method].gradients
+        missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
+        return missing or "interrupted" in (self.first.stop, self.local.stop)
+
+    def _plausibility(self) -> dict[str, float] | None:
+        """Return how usual the people are who were found; None where nobody was, or nothing is known of it."""
+        if self.local.aside is not None:  # the first phase has at most one finding for each walker
+            return (Aside.of(self.first.findings, self.domain) + self.local.aside).plausibility(PLAUSIBLE)
+        both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
+        known = both[~both.isnan()]
+        if len(known) == 0:
+            return None
+        share = float((known >= PLAUSIBLE).double().mean())
+        return {"least": PLAUSIBLE, "share": share, "median": float(known.median())}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        first, local, total = self.first.findings, self.local.findings, self.total
+        seconds = self.first.seconds + self.local.seconds
+        aside = 0 if self.local.aside is None else self.local.aside.violations
+        result: dict[str, Any] = {
+            "method": self.plan.method,
+            "findings": total.findings,
+            "findings_global": self.first.found,
+            "findings_local": self.local.found,
+            "tried": total.tried,
+            "confused": self.confused,
+            "gsr": total.gsr,
+            "random": None,
+            "lift": None,
+            "random_direction": None,
+            "lift_over_random_direction": None,
+            "violations": violations(first, self.domain) + violations(local, self.domain) + aside,
+            "plausibility": self._plausibility(),
+            "rejected_on_recheck": first.rejected + local.rejected,
+            "seconds": seconds,
+            "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
+            "rows_judged": total.judged,
+            "stop": {"global": self.first.stop, "local": self.local.stop},
+            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
+        }
+        for name, lift, control in (
+            ("random", "lift", self.random),
+            ("random_direction", "lift_over_random_direction", self.random_direction),
+        ):
+            if control is not None:
+                result[name] = {"tried": control.tried, "findings": control.findings, "gsr": control.gsr}
+                result[lift] = total.gsr / control.gsr if control.gsr else None
+        return result

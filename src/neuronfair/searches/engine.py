@@ -1,0 +1,188 @@
+"""The only search loop: ask, judge, record, tell. Methods propose; everything else happens here."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from neuronfair.errors import OtherRunError
+from neuronfair.model.network import Network
+from neuronfair.model.training_loop import one_thread
+from neuronfair.searches.background_writer import beside
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.cuda_graphs import Replays
+from neuronfair.searches.findings import Aside, Findings
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.stepping import Steps, evenly, step
+from neuronfair.searches.tally import WHOLE, PhaseTally, Share, keys_of
+
+Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
+
+FEW_WALKERS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
+TELL = 0.5  # seconds after which what was found is counted, so that it can be told
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a phase stands after `t` steps: with what came before it, enough to go on as if nothing had happened."""
+
+    t: int
+    state: State
+    findings: Findings  # since the last checkpoint
+    lines: Tensor  # of all people judged for the first time since then: see `judged`
+    seconds: float = 0.0  # spent on the phase so far
+    stop: Stop | None = None  # why the phase is over, if it is
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a phase on the way, and where it goes on from."""
+
+    checkpoint: Callable[[Checkpoint], None] | None = None  # called after every so many steps, and at the end
+    every: int = 50
+    resume: Checkpoint | None = None  # holds all findings and keys up to it
+    keep: bool = True  # False: findings are confirmed and counted, but not kept
+    share: Share = WHOLE  # which part of the walkers these are
+    even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at walkers together
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """The findings of one phase, how many there are, why it ended, and how long it took."""
+
+    findings: Findings
+    found: int
+    stop: Stop
+    seconds: float
+    aside: Aside | None = None  # of the findings that are not among them, but on disk only
+
+
+def search(
+    world: World,
+    method: Method,
+    seeds: Tensor,
+    *,
+    budget: Budget,
+    origin: Tensor | None = None,
+    seen: KeySet | None = None,
+    record: Record | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> PhaseResult:
+    """Let one walker start from every seed and return the discriminatory instances they find.
+
+    All walkers advance together. `origin` numbers the seeds (0, 1, … by default): a walker's path depends on its
+    number and its seed only, so a search may be split into batches. `seen` holds people judged by earlier phases, who
+    do not count again. Every finding is judged once more, in float64, before it retires a walker, counts for the
+    budget, is returned or given to a checkpoint. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends
+    it at once.
+    """
+    record = record or Record()
+    resume, checkpoint = record.resume, record.checkpoint
+    clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
+    seen = seen if seen is not None else KeySet(world.domain.device)
+    tally = PhaseTally(world, budget, seen, keep=record.keep, walkers=record.share.walkers or len(seeds))
+    rows = world.domain.clip(seeds)
+    numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
+    walkers = {"origin": numbers, "place": record.share.first + torch.arange(len(rows), device=rows.device)}
+    state, t = method.start(world, walkers | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
+    if resume is not None:
+        if resume.state.keys() != state.keys():
+            raise OtherRunError(
+                "this search was begun by another version of neuronfair, so it cannot go on. Begin a new one"
+            )
+        state, t = resume.state, resume.t
+        tally.take(resume.findings, keys_of(resume.lines))
+    told = time.perf_counter()
+    stop = cast(Stop | None, tally.stop)
+    if resume is not None and resume.stop not in (None, "interrupted"):
+        return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
+    on_cpu = world.domain.device.type == "cpu"
+    # Rows so wide that few of them fill a pass keep all threads busy.
+    few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
+    if Replays.fit(world, method) and not budget.counts_findings:
+        steps: Steps = Replays(world, method)
+    else:
+        steps = partial(step, world, method, exact=budget.counts_findings)
+        if record.even and isinstance(world.network, Network) and on_cpu:
+            steps = evenly(steps, world.network)
+
+    def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
+        found, lines = tally.confirm(recent, lines, told=checkpoint is not None)
+        seconds = time.perf_counter() - clock
+        if checkpoint is not None:
+            checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
+        return seconds
+
+    # A black box is not asked by two threads at once: nobody knows whether it can be.
+    alone = not on_cpu or world.exact is world.network
+    with _ctrl_c() as pressed, one_thread(few and on_cpu), beside(not alone) as later:
+        while stop is None:
+            if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
+                stop = "walkers"
+            elif t >= budget.steps:
+                stop = "steps"
+            elif budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
+                stop = "seconds"
+            elif pressed:
+                stop = "interrupted"
+            else:
+                state, judged = steps(state, t)
+                tally.record(judged, t)
+                state = _retired(state, judged.hits, budget)
+                t, stop = t + 1, tally.stop
+                if progress is not None:
+                    if time.perf_counter() - told > TELL:
+                        tally.count()
+                        told = time.perf_counter()
+                    progress(t, budget.steps, tally.found)
+                if t % record.every == 0 and stop is None:
+                    later.do(partial(keep, t, _copied(state), *tally.since_last()))
+        later.wait()
+    recent = tally.since_last()
+    if progress is not None:
+        progress(t, budget.steps, tally.found)
+    seconds = keep(t, state, *recent, stop)
+    return PhaseResult(tally.findings(), tally.confirmed, stop, seconds)
+
+
+def _copied(state: State) -> State:
+    """Return the walkers as they are now: the next steps may overwrite them before they are written."""
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
+    """Let the walkers go that have met as many discriminatory rows as the budget allows each."""
+    if budget.findings_per_seed is None:
+        return state
+    state = state | {"found": state["found"] + discriminates}
+    stays = state["found"] < budget.findings_per_seed
+    return {name: tensor[stays] for name, tensor in state.items()}
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[list[bool]]:
+    """Note the first Ctrl-C instead of raising it, so that a step is never torn apart."""
+    pressed: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed  # signals reach the main thread only
+        return
+
+    def note(_: int, __: Any) -> None:
+        pressed.append(True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note) or signal.SIG_DFL  # None: a handler that Python does not know
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,205 @@
+"""Whether people are decided as their twins are (Definition 1, where twins differ in the sensitive attributes only)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.interface import Domain
+from neuronfair.errors import ModelError
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision, leaning, with_row
+from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU
+
+NUMBERS = 1 << 27  # that a pass holds at most, where rows are very wide
+EVEN = 16  # rows that a processor computes at a time; it rounds those that are left at the end otherwise
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The scores of rows and of all their twins, and which twins are decided otherwise.
+
+    The twins' own codes are made when they are asked for: there may be thousands for each row.
+    """
+
+    domain: Domain
+    decision: Decision
+    rows: Tensor  # (n, d)
+    family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
+    valid: Tensor  # (n, k): whether such a twin exists
+    apart: Tensor  # (n, k): whether it does and is decided otherwise than the row
+    discriminates: Tensor  # (n,): whether some members of the family are decided otherwise than others
+    only: Tensor | None = None  # (n, d): the twins themselves, where each row has one
+
+    def __getitem__(self, chosen: Tensor | slice) -> Judgement:
+        """Return the judgement of some of the rows."""
+        names = ("rows", "family", "valid", "apart", "discriminates")
+        only = None if self.only is None else self.only[chosen]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names}, only=only)
+
+    @property
+    def scores(self) -> Tensor:
+        """The scores of the rows: (n, outputs)."""
+        return self.family[:, 0]
+
+    @property
+    def twin_scores(self) -> Tensor:
+        """The scores of the twins: (n, k, outputs)."""
+        return self.family[:, 1:]
+
+    @property
+    def twins(self) -> Tensor:
+        """The twins themselves: (n, k, d)."""
+        return self.domain.twins(self.rows).rows
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether no score is NaN or infinite: bool, ()."""
+        return ~(self.family * 0).any()
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """How far each twin's scores lie from those of its row, negative for a twin that does not exist: (n, k)."""
+        return torch.where(self.valid, self.decision.gap(self.family[:, :1], self.family[:, 1:]), -1.0)
+
+    @cached_property
+    def differs(self) -> Tensor:
+        """Which twins are decided otherwise than their row, none where the row does not discriminate: bool, (n, k)."""
+        return self.apart & self.discriminates[:, None]
+
+    @cached_property
+    def partner(self) -> Tensor:
+        """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
+        if self.only is not None:
+            return torch.zeros_like(self.rows[:, 0])
+        gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
+        return gaps.argmax(1)
+
+    @cached_property
+    def twin(self) -> Tensor:
+        """The row of that partner: (n, d)."""
+        return self.domain.member(self.rows, self.partner + 1) if self.only is None else self.only
+
+    @cached_property
+    def ends(self) -> Ends:
+        """How far each family reaches to both sides of the boundary, and which of its members do."""
+        exists = with_row(self.valid)
+        lean = self.decision.lean(self.family, exists)
+        leanings = leaning(self.family, lean)
+        high = torch.where(exists, leanings, -torch.inf).max(1)
+        low = torch.where(exists, leanings, torch.inf).min(1)
+        return Ends(lean, high.values, low.values, high.indices, low.indices)
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Which two members of each family to compare, decided otherwise if any are: the row itself and its partner.
+
+        With a tolerance they are the two ends of the family where no twin lies too far from the row itself.
+        """
+        other = self.partner + 1
+        own = torch.zeros_like(other)
+        if self.only is not None:
+            return Pair(own, other, self.family[:, 0], self.family[:, 1])
+        if self.decision.kind == "tolerance":
+            between = self.discriminates & ~self.differs.any(1)
+            other = torch.where(between, self.ends.lowest, other)
+            own = torch.where(between, self.ends.highest, own)
+        every = torch.arange(len(own), device=own.device)
+        # Copies, not views: a pair may be kept for long, and must not keep the whole family.
+        return Pair(own, other, self.family[every, own], self.family[every, other])
+
+    def pairs(self) -> Pairs:
+        """Return these two members of each family themselves, and what the model says of them."""
+        own, other, scores, twin_scores = self.pair
+        if self.decision.kind != "tolerance" or self.only is not None:
+            return Pairs(self.rows, self.twin, scores, twin_scores)
+        return Pairs(self.domain.member(self.rows, own), self.domain.member(self.rows, other), scores, twin_scores)
+
+
+class Pair(NamedTuple):
+    """Two members of each family, by number (0 is the row itself), and what the model says of them."""
+
+    own: Tensor  # (n,)
+    other: Tensor  # (n,)
+    scores: Tensor  # (n, outputs)
+    twin_scores: Tensor  # (n, outputs)
+
+
+class Ends(NamedTuple):
+    """The two members of each family whose leanings lie farthest apart."""
+
+    lean: Tensor  # (n, outputs): see Decision.lean
+    high: Tensor  # (n,): the highest leaning
+    low: Tensor  # (n,): the lowest
+    highest: Tensor  # (n,): the number of the member that has it; 0 is the row itself
+    lowest: Tensor  # (n,)
+
+
+class Pairs(NamedTuple):
+    """Two members of a family for each row, and what the model says of them."""
+
+    rows: Tensor  # (n, d)
+    twins: Tensor  # (n, d)
+    scores: Tensor  # (n, outputs)
+    twin_scores: Tensor  # (n, outputs)
+
+
+def judge(
+    network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
+) -> Judgement:
+    """Score rows and all their twins and compare the decisions (Definition 1).
+
+    All go through the network in one forward pass, or in several where they are many: memory does not grow with the
+    twins' columns. Scores that are NaN or infinite are an error; the engine looks for them itself (`checked=False`).
+    """
+    decision = decision or Decision()
+    decision.check(network.outputs)
+    most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
+    size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    parts = [_family(network, domain, part) for part in torch.split(rows, evened(size))]
+    family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
+    apart = decision.apart(family) & valid
+    # What differs between two counterparts of one person says nothing of that person.
+    if decision.kind == "tolerance" and domain.twins_are_mutual:
+        splits = decision.splits(family, valid)
+    else:
+        splits = apart[:, 0] if only is not None else apart.any(1)
+    judgement = Judgement(domain, decision, rows, family, valid, apart, splits, only)
+    if checked and not bool(judgement.finite):
+        raise not_finite()
+    return judgement
+
+
+_Part = tuple[Tensor, Tensor, Tensor | None]
+
+
+def evened(size: int) -> int:
+    """Return how many rows to take at a time, not more than a size: a multiple of `EVEN`, unless these are too many.
+
+    >>> evened(100), evened(10), evened(0)
+    (96, 10, 1)
+    """
+    return max(1, size - size % EVEN if size > EVEN else size)
+
+
+def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:
+    """Return the scores of rows and their twins, which twins exist, and the twins where each row has one."""
+    twins, valid = domain.twins(rows)
+    family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
+    scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    return scores, valid, twins[:, 0] if twins.shape[1] == 1 else None
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    family, valid, only = zip(*parts, strict=True)
+    return torch.cat(family), torch.cat(valid), None if only[0] is None else torch.cat(only)
+
+
+def not_finite() -> ModelError:
+    """Return the error for scores that cannot be compared."""
+    return ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")

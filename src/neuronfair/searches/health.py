@@ -1,0 +1,214 @@
+"""What would make the result of a search misleading: checks with a name, run before it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.formatting import listed, percent
+from neuronfair.model.network import Network
+from neuronfair.searches.evaluate import Judgement, judge
+from neuronfair.searches.method import World
+
+LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
+LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
+WEAK = "weak-guidance"  # the name of the note about it
+NORMAL = 1.96  # standard deviations on each side of an interval of 95 %
+GUIDED = 1.1  # times as often as in random directions a search must succeed to be called guided
+
+
+@dataclass(frozen=True)
+class HealthNote:
+    """Something that makes a result less telling than it looks: what was seen, why it matters, and what to do."""
+
+    name: str  # give it to `silenced` to hear no more of it
+    seen: str  # what was seen, in figures, and why it matters
+    remedy: str
+
+
+def check_health(
+    world: World, seeds: Tensor, rows: Tensor, *, silenced: Collection[str] = ()
+) -> tuple[HealthNote, ...]:
+    """Return what would make a search from these seeds misleading; nothing if all is well.
+
+    `rows` is the table. The first thousand seeds and a thousand uniform rows of the domain are looked at. A check
+    named in `silenced` is left out.
+    """
+    for name in silenced:
+        if name not in CHECKS:
+            raise NeuronFairError(f"no health check is named '{name}'. {did_you_mean(name, CHECKS)}")
+    look = _look(world, seeds, rows)
+    notes = {name: check(look) for name, check in CHECKS.items() if name not in silenced}
+    return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
+
+
+def weak_guidance(
+    method: str, sensitive: Sequence[str], own: tuple[int, int], blind: tuple[int, int]
+) -> HealthNote | None:
+    """Return a note if a search succeeds hardly more often than the same walk in random directions.
+
+    `own` and `blind` are the findings and the different people tried of both. That gradients did not help is said only
+    where the confidence intervals of the two success rates are apart.
+    """
+    if not blind[0] or not own[1] or own[0] * blind[1] >= GUIDED * blind[0] * own[1]:
+        return None
+    share, other = own[0] / own[1], blind[0] / blind[1]
+    (low, high), (blind_low, blind_high) = _interval(*own), _interval(*blind)
+    if high < blind_low:
+        said = "less often than the same walk in random directions: its gradients did not help"
+    elif low > blind_high:
+        said = f"only {share / other:.2f} times as often as the same walk in random directions"
+    else:
+        said = "not measurably more often than the same walk in random directions: the 95 % intervals overlap"
+    return HealthNote(
+        WEAK,
+        f"{method} ({listed(sensitive)}) succeeded {said}. Success rates: {percent(share)} of {own[1]:,} people tried "
+        f"({percent(low)} to {percent(high)}) versus {percent(other)} of {blind[1]:,} ({percent(blind_low)} to "
+        f"{percent(blind_high)}).",
+        "Compare methods: neuronfair compare.",
+    )
+
+
+def _interval(found: int, tried: int) -> tuple[float, float]:
+    """Return the score interval of Wilson (1927) of a success rate, with 95 % confidence."""
+    share, weight = found / tried, NORMAL**2 / tried
+    middle = (share + weight / 2) / (1 + weight)
+    half = NORMAL * math.sqrt(share * (1 - share) / tried + weight / (4 * tried)) / (1 + weight)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the checks look at."""
+
+    world: World
+    table: Tensor
+    seeds: Tensor  # (n, d)
+    judgement: Judgement  # of the seeds
+    scores: Tensor  # (m, outputs) of the seeds, the uniform rows and the twins of both, those that exist
+
+
+_Note = tuple[str, str] | None
+
+
+def _look(world: World, seeds: Tensor, table: Tensor) -> _Look:
+    domain = world.domain
+    count = max(1, min(LOOK, LOOK_ROWS // len(domain.sensitive_values)))
+    seeds = domain.clip(seeds[:count])
+    uniform = domain.sample(count, torch.Generator().manual_seed(world.draws.seed))
+    both = judge(world.network, domain, torch.cat([seeds, uniform]), world.decision)
+    return _Look(world, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
+
+
+def _constant_decision(look: _Look) -> _Note:
+    scores = look.scores
+    if not look.world.decision.alike(scores):
+        return None
+    return (
+        f"All {len(scores):,} people looked at get one decision. A search that finds nobody says nothing about "
+        "fairness then: the network does not decide.",
+        "Check that the weights belong to this encoding, and the threshold or tolerance if there is one.",
+    )
+
+
+def _zero_gradient(look: _Look) -> _Note:
+    world, seeds, judgement = look.world, look.seeds, look.judgement
+    if not isinstance(world.network, Network):
+        return None
+    ends = judgement.ends
+    people = world.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+    slopes = world.network.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
+    flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
+    if 2 * flat <= len(seeds):
+        return None
+    return (
+        f"The gradient is 0 in every input at {flat:,} of {len(seeds):,} seeds and their twins. A guided search "
+        "goes in random directions there.",
+        "Check the scaling of the inputs; give the scores before a final softmax or sigmoid, which may be saturated.",
+    )
+
+
+def _dead_biased_neurons(look: _Look) -> _Note:
+    world = look.world
+    if world.profile is None or not isinstance(world.network, Network) or len(look.seeds) == 0:
+        return None
+    layer = world.profile.worst
+    people = torch.cat([look.seeds, look.judgement.twins[look.judgement.valid]])
+    active = world.network.activations(people, [layer.name])[layer.name]
+    dead = int((active[:, list(layer.biased)] == 0).all(0).sum())
+    if dead == 0:
+        return None
+    return (
+        f"{dead} of {len(layer.biased)} biased neurons of layer '{layer.name}' are 0 for all seeds and their twins. "
+        "They cannot guide the search.",
+        "Take the profile from rows like the seeds, or other seeds.",
+    )
+
+
+def _train_mode(look: _Look) -> _Note:
+    network = look.world.network
+    if not isinstance(network, Network) or not network.module.training:
+        return None
+    return (
+        "The module is in train mode. It is judged in eval mode, without dropout and with stored batch statistics: "
+        "the findings hold for that one only.",
+        "Call module.eval() before the search, if that is how it is used.",
+    )
+
+
+def _one_sensitive_value(look: _Look) -> _Note:
+    domain, table = look.world.domain, look.table
+    assert isinstance(domain, TableDomain)  # health checks look at tables
+    single = [c for c in domain.sensitive_columns if len(table) and bool((table[:, c] == table[0, c]).all())]
+    if not single:
+        return None
+    held = ", ".join(
+        f"'{domain.names[c]}' ({domain.attributes[c].value(int(table[0, c]))} in all {len(table):,} rows)"
+        for c in single
+    )
+    return (
+        f"The table holds one value only of {held}. Whatever the network does with another value, no such row "
+        "taught it or speaks for it.",
+        "Check the column, or give rows of every group.",
+    )
+
+
+def _seeds_already_discriminating(look: _Look) -> _Note:
+    count, of = int(look.judgement.discriminates.sum()), len(look.seeds)
+    if 2 * count <= of:
+        return None
+    return (
+        f"{count:,} of {of:,} seeds are findings before any step. The global phase has little to do, and its success "
+        "rate says little about the method.",
+        "Compare with the random search at equal queries, or start from rows that do not discriminate.",
+    )
+
+
+def _softmax_twice(look: _Look) -> _Note:
+    network, classes = look.world.network, look.scores.shape[1]
+    if classes < 2 or not isinstance(network, Network) or not network.ends_in_two_softmaxes():
+        return None
+    # The softmax of probabilities: the least when another class has them all, the most when this one has.
+    least, most = 1 / (1 + (classes - 1) * math.e), math.e / (math.e + classes - 1)
+    return (
+        f"The module applies softmax twice, so its scores lie between {least:.3f} and {most:.3f}. Gradients and score "
+        "gaps are too small then, and a threshold means something else.",
+        "Take the softmax out of the module, or out of what wraps it.",
+    )
+
+
+CHECKS: dict[str, Callable[[_Look], _Note]] = {
+    "constant-decision": _constant_decision,
+    "zero-gradient": _zero_gradient,
+    "dead-biased-neurons": _dead_biased_neurons,
+    "train-mode": _train_mode,
+    "one-sensitive-value": _one_sensitive_value,
+    "seeds-already-discriminating": _seeds_already_discriminating,
+    "softmax-twice": _softmax_twice,
+}

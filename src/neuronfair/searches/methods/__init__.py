@@ -1,0 +1,149 @@
+"""The search methods by name, each as the rules of two phases: one instance per seed first, then many near it."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.searches.engine import PhaseResult
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import Method, World
+from neuronfair.searches.methods.adf import Adf
+from neuronfair.searches.methods.aequitas import Aequitas
+from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
+from neuronfair.searches.methods.expga import Explained, Island
+from neuronfair.searches.methods.frontier import Frontier
+from neuronfair.searches.methods.frontier_free import LEAST, prepared
+from neuronfair.searches.methods.halving import Halving
+from neuronfair.searches.methods.neuronfair import NeuronFair
+from neuronfair.searches.methods.symbgen import SymbGen
+from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.plugins import loaded
+
+HALVING = "halving"  # only for pictures, whose codes all have an order
+
+
+class Phases(NamedTuple):
+    """The rules of the two phases of a method, and the pilot that made them ready, if there was one."""
+
+    first: Method  # global: until every walker has met one discriminatory row
+    local: Method
+    pilot: PhaseResult | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is made ready for."""
+
+    world: World
+    seen: KeySet  # people that are judged on the way count once
+    rows: int  # how many the search may judge, about
+
+
+def _neuronfair(_: Setting) -> Phases:
+    # The best of the switches as measured: docs/results.md.
+    first = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, several="some", kick=True)
+    local = replace(first, local=True, refresh=50, after_miss="reset", sign="random", choice="harm")
+    return Phases(first, local)
+
+
+def _neuronfair_paper(_: Setting) -> Phases:
+    return Phases(NeuronFair(), NeuronFair(local=True, momentum=0.05, refresh=50))
+
+
+def _frontier(setting: Setting) -> Phases:
+    method, pilot = Frontier().prepared(setting.world, rows=setting.rows // 20, seen=setting.seen)
+    return Phases(method, method, pilot)
+
+
+def _frontier_free(setting: Setting) -> Phases:
+    # A pilot is worth a tenth of the rows, or a quarter of few.
+    rows = max(setting.rows // 10, min(LEAST, setting.rows // 4))
+    method, pilot = prepared(setting.world, rows=rows, seen=setting.seen)
+    return Phases(method, method, pilot)
+
+
+class MethodEntry(NamedTuple):
+    """A method in the list: how to make it ready, and what it needs."""
+
+    make: Callable[[Setting], Phases]
+    gradients: bool = True  # a black box has none
+    neurons: bool = False  # a linear model has none
+    boundary: bool = False  # between decisions; a tolerance has none
+    pictures: str | None = None  # what its global phase is called where it walks pictures; None: it does not
+
+
+class Methods(UserDict[str, MethodEntry]):
+    """Our methods and those of other packages, which are imported at the first look: they import this module."""
+
+    def __init__(self, own: dict[str, MethodEntry]) -> None:
+        self._own = own
+
+    @cached_property
+    def data(self) -> dict[str, MethodEntry]:  # type: ignore[override]
+        """All of them; a name of ours stays ours."""
+        self.__dict__["data"] = self._own  # until then: a package that is being imported may look at ours
+        return {**self._own, **dict(loaded(MethodEntry, set(self._own)))}
+
+
+_OWN = {
+    "frontier": MethodEntry(_frontier),
+    "neuronfair": MethodEntry(_neuronfair, neurons=True),
+    "neuronfair-paper": MethodEntry(_neuronfair_paper, neurons=True, pictures="neuronfair"),
+    "eidig5": MethodEntry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, pictures="eidig"),
+    "eidiginf": MethodEntry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
+    "adf": MethodEntry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
+    "frontier-free": MethodEntry(_frontier_free, gradients=False),
+    "symbgen": MethodEntry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
+    "expga": MethodEntry(lambda _: Phases(Explained(), Island()), gradients=False),
+    "aequitas": MethodEntry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
+    "aequitas-semi": MethodEntry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
+    "aequitas-random": MethodEntry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),
+    "uniform": MethodEntry(lambda _: Phases(Uniform(), Uniform()), gradients=False),
+}
+METHODS = Methods(_OWN)
+
+
+def phases(name: str, setting: Setting) -> Phases:
+    """Return the two phases of a method, made ready for a network and a domain."""
+    return METHODS[name].make(setting)
+
+
+def picture_methods() -> dict[str, str]:
+    """Return the methods for pictures: whose global phase each of them walks. Halving walks NeuronFair's."""
+    walks: dict[str, str] = {}
+    for name, entry in METHODS.items():
+        if entry.pictures is not None:
+            walks.setdefault(entry.pictures, name)  # ours come first
+    return walks | {HALVING: walks["neuronfair"]}
+
+
+def picture_walk(name: str, setting: Setting) -> Method:
+    """Return the rule by which a method walks pictures: there is no local phase."""
+    known = picture_methods()
+    if name not in known:
+        raise NeuronFairError(f"no method '{name}' for pictures. {did_you_mean(name, known)}")
+    walk = phases(known[name], setting).first
+    return Halving(walk) if name == HALVING else walk
+
+
+def check_method(name: str, model: Model | None = None, decision: Decision | None = None) -> None:
+    """Refuse a method that does not exist, or that cannot search this model for this kind of decision."""
+    if name not in METHODS:
+        raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
+    if model is not None and METHODS[name].gradients and not isinstance(model, Network):
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.gradients)
+        raise NeuronFairError(f"method '{name}' follows gradients, and a black box has none. Methods that can: {able}")
+    if isinstance(model, Network) and METHODS[name].neurons and not model.layers:
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.neurons)
+        raise NeuronFairError(f"method '{name}' follows neurons, and a linear model has none. Methods that can: {able}")
+    if decision is not None and METHODS[name].boundary and decision.kind == "tolerance":
+        able = ", ".join(other for other, entry in METHODS.items() if not entry.boundary)
+        raise NeuronFairError(f"method '{name}' walks to a boundary; a tolerance has none. Methods that can: {able}")

@@ -1,0 +1,66 @@
+"""ADF: walk to the boundary where a row and its twin agree on the way, then change what matters least.
+
+Zhang, Wang, Sun, Dong, Wang, Wang, Dong and Dai, "White-box Fairness Testing through Adversarial Sampling", ICSE 2020.
+With the loss J(x) = -log p(x), p the probability of the class that is decided:
+
+    global:  every attribute on which sign ∇J(x) = sign ∇J(x') goes one step along it
+    local:   one attribute, with probability proportional to 1 / (|∇J(x)| + |∇J(x')|), goes one step up or down
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from neuronfair.searches.steps import (
+    FLOOR,
+    agreed,
+    confidence,
+    inverse_influence,
+    metropolis,
+    one_attribute,
+    random_neighbours,
+    where,
+)
+
+
+@dataclass(frozen=True)
+class Adf:
+    """One phase of ADF; `local` says which."""
+
+    local: bool = False
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers, each standing on its seed."""
+        rows = state["rows"]
+        missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        return state | {"base": rows, "twin": rows, "missed": missed}
+
+    def form(self, t: int) -> int | None:
+        """Return the same for all steps but the first: they run the same operations."""
+        return 0 if t else None
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the rows chosen after the last judgement, at first the seeds."""
+        return state["rows"]
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Go on from the new rows, or in the local phase sometimes from the old ones, and take a step."""
+        found = judgement.discriminates
+        accepted = metropolis(world, state, found, t) if self.local and t else torch.ones_like(found)
+        state = state | where(accepted, {"base": rows, "twin": judgement.twin, "missed": ~found}, state)
+        base, pairs = state["base"], torch.cat([state["base"], state["twin"]])
+        g, g_twin = world.gradient(
+            pairs, lambda s: -confidence(world.decision, s).clamp(min=FLOOR).log(), state, t
+        ).chunk(2)
+        if self.local:
+            random = random_neighbours(world, state, base, t)
+            codes = one_attribute(world, state, base, random, inverse_influence(world, base, g, g_twin), t)
+        else:
+            mute = (g_twin == 0).all(1, keepdim=True)  # such a twin has no say
+            codes = agreed(world, state, base, g, torch.where(mute, g, g_twin), t)
+        return state | {"rows": world.domain.move(base, codes)}

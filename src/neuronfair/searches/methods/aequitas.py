@@ -1,0 +1,72 @@
+"""Aequitas: random rows first; then change one attribute at a time and learn which one and which way.
+
+Udeshi, Arora and Chattopadhyay, "Automated Directed Fairness Testing", ASE 2018. The global phase is `uniform`. In the
+local phase attribute i is drawn with probability p_i and goes down with probability d_i; after a finding both rise by a
+small `rate`, or d_i falls if the step went up; after a miss the other way round. The semi-directed variant learns d
+only, the random one nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from neuronfair.searches.steps import choose, in_scale, metropolis, where
+
+
+@dataclass(frozen=True)
+class Aequitas:
+    """The local phase of Aequitas. Every walker learns for itself."""
+
+    learns: Literal["nothing", "directions", "everything"] = "everything"
+    rate: float = 0.001
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers with equal chances for every attribute and direction."""
+        rows, free = state["rows"], world.domain.free.double()
+        return state | {
+            "base": rows,
+            "missed": torch.zeros(len(rows), dtype=torch.bool, device=rows.device),
+            "chance": (free / free.sum().clamp(min=1)).repeat(len(rows), 1),
+            "down": torch.full(rows.shape, 0.5, dtype=torch.float64, device=rows.device),
+            "column": torch.zeros(len(rows), 1, dtype=torch.int64, device=rows.device),
+            "went_down": torch.zeros(len(rows), 1, dtype=torch.bool, device=rows.device),
+        }
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the rows chosen after the last judgement, at first the seeds."""
+        return state["rows"]
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Learn from the last step, and take another one."""
+        found = judgement.discriminates
+        accepted = metropolis(world, state, found, t) if t else torch.ones_like(found)
+        state = state | where(accepted, {"base": rows, "missed": ~found}, state)
+        if t:
+            state = state | self._learned(state, found[:, None])
+        base, column = state["base"], choose(world, state, state["chance"], t)
+        u, v = world.draws.uniform(t, state["origin"], 2, use="direction").chunk(2, 1)
+        # `neighbours` takes a number below one half for a step down, and turns round at a bound; a nominal attribute
+        # goes anywhere.
+        down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
+        way = torch.where(world.domain.ordered[column], down, v)
+        near = in_scale(world, state, base, world.domain.neighbours(base, way.expand(base.shape)), t)
+        code = near.gather(1, column)
+        moved = world.domain.move(base, base.scatter(1, column, code))
+        return state | {"rows": moved, "column": column, "went_down": code < base.gather(1, column)}
+
+    def _learned(self, state: State, found: Tensor) -> State:
+        column, chance, down = state["column"], state["chance"], state["down"]
+        if self.learns == "nothing":
+            return {}
+        up, less = down.new_tensor(self.rate), down.new_tensor(-self.rate)
+        down = down.scatter_add(1, column, torch.where(found == state["went_down"], up, less)).clamp(0, 1)
+        if self.learns == "everything":
+            chance = chance.scatter_add(1, column, torch.where(found, up, less)).clamp(min=0)
+            chance = chance / chance.sum(1, keepdim=True)
+        return {"down": down, "chance": chance}

@@ -1,0 +1,134 @@
+"""ExpGA: people whom an explanation calls sensitive, and a genetic algorithm that breeds from them.
+
+Fan, Wei, Jin, Feng, Chen and Wang, "Explanation-Guided Fairness Testing through Genetic Algorithm", ICSE 2022. It asks
+for scores only, so the model may be a black box. There all seeds are one population; here every walker owns a small
+one, an island, since walkers do not look at each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from neuronfair.searches.methods.symbgen import neighbours
+
+FOUND, MISSED = 3.0, 1.0  # the fitness: 2 * |difference of the two decisions| + 1
+CROSSOVER, MUTATION = 0.9, 0.05
+PEOPLE = 2  # random people of whom the one is judged whose sensitive attributes weigh more
+RIDGE = 1.0  # of the linear model that explains
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The global phase: random people whose decision an explanation ascribes to a sensitive attribute.
+
+    A linear model of which attributes keep their value explains the scores of `samples` neighbours, as LIME's does;
+    they go through the model without being counted as judged.
+    """
+
+    samples: int = 100
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers as they are: there is nothing to remember."""
+        return state
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the seeds, and from then on those random people whose sensitive attributes rank higher."""
+        seeds, domain, n = state["rows"], world.domain, len(state["rows"])
+        if t == 0:
+            return seeds
+        u = world.draws.uniform(t, state["origin"], PEOPLE * domain.draws_per_row, use="rows")
+        drawn = domain.move(seeds.repeat_interleave(PEOPLE, 0), domain.rows_at(u.view(n * PEOPLE, -1)))
+        rank = self.rank(world, drawn, t).view(n, PEOPLE)
+        return drawn.view(n, PEOPLE, -1)[torch.arange(n, device=seeds.device), rank.argmin(1)]
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Learn nothing."""
+        return state
+
+    def rank(self, world: World, rows: Tensor, t: int) -> Tensor:
+        """Return how many attributes weigh more than the heaviest sensitive one: (n,)."""
+        everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)  # the same numbers serve all walkers
+        u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
+        # A few walkers at a time: memory stays flat.
+        parts = torch.split(rows, max(1, ROWS_PER_PASS // self.samples))
+        return torch.cat([self._rank(world, part, u.view(1, self.samples, -1)) for part in parts])
+
+    def _rank(self, world: World, rows: Tensor, u: Tensor) -> Tensor:
+        near = neighbours(world, rows, u)
+        scores = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
+        weights = explain((near == rows[:, None]).double(), scores.double()).amax(2)
+        sensitive = weights.masked_fill(world.domain.free, -torch.inf).amax(1, keepdim=True)
+        return (weights > sensitive).sum(1)
+
+
+def explain(kept: Tensor, scores: Tensor) -> Tensor:
+    """Return the absolute weights of a linear model from which attributes are kept to the scores: (n, d, outputs)."""
+    x, y = kept - kept.mean(1, keepdim=True), scores - scores.mean(1, keepdim=True)
+    square = x.transpose(1, 2) @ x
+    square.diagonal(dim1=1, dim2=2).add_(RIDGE)
+    weights: Tensor = torch.linalg.solve(square, x.transpose(1, 2) @ y)
+    return weights.abs()
+
+
+@dataclass(frozen=True)
+class Island:
+    """The local phase: every walker breeds a population of `members`, one of whom is judged in each step.
+
+    The first generation is the seed and neighbours of it. When all are judged, as many children take their places:
+    parents are drawn in proportion to their fitness, a run of attributes comes from a second one, some values mutate.
+    """
+
+    members: int = 16
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers with a first generation: the seed, and its neighbours."""
+        rows = state["rows"]
+        n, d = rows.shape
+        u = world.draws.uniform(0, state["origin"], self.members * 2 * d, use="first").view(n, self.members, 2 * d)
+        near = world.domain.move(rows.repeat_interleave(self.members, 0), neighbours(world, rows, u).flatten(0, 1))
+        people = near.view(n, self.members, d)
+        people[:, 0] = rows
+        fitness = torch.full((n, self.members), MISSED, dtype=torch.float64, device=rows.device)
+        return state | {"people": people, "fitness": fitness}
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the next member of each island."""
+        return state["people"][:, t % self.members]
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Note the fitness, and breed when everybody has one."""
+        fitness = state["fitness"].clone()
+        fitness[:, t % self.members] = torch.where(judgement.discriminates, FOUND, MISSED).double()
+        if (t + 1) % self.members:
+            return state | {"fitness": fitness}
+        n, m, d = state["people"].shape
+        u = world.draws.uniform(t, state["origin"], m * (5 + 2 * d), use="breed").view(n, m, 5 + 2 * d)
+        children = bred(state["people"], fitness, u, world.domain.sizes)
+        children = world.domain.move(state["people"].flatten(0, 1), children.flatten(0, 1)).view(n, m, d)
+        return state | {"people": children, "fitness": torch.full_like(fitness, MISSED)}
+
+
+def bred(people: Tensor, fitness: Tensor, u: Tensor, sizes: Tensor) -> Tensor:
+    """Return as many children as there are people, (n, m, d), by numbers u in [0, 1), (n, m, 5 + 2 d).
+
+    The first number draws a parent in proportion to fitness, the second says whether there is a crossover, the third
+    draws the other parent, uniformly, and the next two the run of attributes that come from that one. Then d numbers
+    say which values mutate, and d numbers to what.
+    """
+    m, d = people.shape[1:]
+    ends = fitness.cumsum(1)
+    one = torch.searchsorted(ends, (u[..., 0] * ends[:, -1:]).contiguous(), right=True).clamp(max=m - 1)
+    other = (u[..., 2] * m).long()
+    first, second = (people.gather(1, which[..., None].expand(-1, -1, d)) for which in (one, other))
+    cuts = (u[..., 3:5] * (d + 1)).long().sort(2).values
+    place = torch.arange(d, device=people.device)
+    run = (place >= cuts[..., :1]) & (place < cuts[..., 1:]) & (u[..., 1:2] < CROSSOVER)
+    children = torch.where(run, second, first)
+    chance, value = u[..., 5 : 5 + d], u[..., 5 + d :]
+    return torch.where(chance < MUTATION, (value * sizes).long(), children)

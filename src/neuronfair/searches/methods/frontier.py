@@ -1,0 +1,222 @@
+"""frontier: stay between the twins' decisions, by predicting where each possible move leads.
+
+A family (a row and its twins) is split exactly when its safety s = w - |c| is positive, where c is the centre and w the
+half-width of the decision margin over the family. One gradient at each end of the family predicts s after any move of
+any attribute to any value, so many moves are weighed for the price of one judgement. See docs/frontier.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.draws import Draws
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, search
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import State, World
+from neuronfair.searches.methods.visited import among
+from neuronfair.searches.steps import renewed, where
+
+# The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
+EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+BINS = len(EDGES) + 1
+DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
+PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most walkers
+RECENT = 64  # rows that a walker remembers, and does not judge again
+SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
+SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Both phases of frontier: outside it heads for the boundary, inside it roams without leaving.
+
+    Each step weighs `candidates` random moves. Inside, the first one is taken whose chance to stay inside is at least
+    `trust`. The chance comes from `table`, which a pilot fills; without one, the most central move is taken.
+    """
+
+    candidates: int = 30
+    trust: float = 0.9
+    table: Tensor | None = None  # (attributes * bins * distances,)
+
+    def prepared(
+        self, world: World, *, rows: int = 20_000, seen: KeySet | None = None
+    ) -> tuple[Frontier, PhaseResult | None]:
+        """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
+
+        The pilot judges at most `rows` rows; where these are too few to learn from there is no pilot and no table. It
+        depends on the network, the domain and the run's seed only. So does the table, and no walker learns from
+        another one: a search split into batches finds the same.
+        """
+        walkers = min(MAX_PILOT, rows // PILOT_STEPS)
+        if walkers < MIN_PILOT:
+            return self, None
+        domain = world.domain
+        scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
+        numbers = torch.arange(walkers, device=domain.device)
+        seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
+        shape = domain.codes_per_row, BINS, DISTANCES
+        table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
+        # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
+        pilot, ends = _Pilot(replace(self, table=table)), list[Checkpoint]()
+        record = Record(ends.append, every=PILOT_STEPS + 1)
+        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
+        moves = ends[-1].state["moves"]
+        moves = moves[moves >= 0]
+        counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
+        return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(world.network.dtype)), result
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers before anything is known about them."""
+        n, device, dtype = len(state["rows"]), state["rows"].device, world.network.dtype
+        number = torch.zeros(n, dtype=dtype, device=device)
+        slope = world.no_gradient(state["rows"])
+        inside = torch.zeros(n, dtype=torch.bool, device=device)
+        known = {"inside": inside, "sloping": inside, "high": number, "low": number}
+        known["recent"] = torch.full((n, RECENT), -1, device=device)
+        return state | known | {"slope_high": slope, "slope_low": slope}
+
+    def form(self, t: int) -> int | None:
+        """Return the same for all steps but the first two: they run the same operations."""
+        return 0 if t > 1 else None
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the seeds, and from then on the best of some random moves of one attribute each."""
+        rows, inside = state["rows"], state["inside"][:, None]
+        if t == 0:
+            return rows
+        columns, codes, exists = self._moves(world, state, t)
+        high, low, cells = self._predicted(world, state, columns, codes)
+        if world.decision.kind == "tolerance":
+            merit = high - low
+        else:  # the centre of the family is to lie on the boundary
+            merit = -((high + low) / 2 - world.decision.boundary).abs()
+        if self.table is not None:
+            merit = torch.where(inside, _looked_up(self.table, cells).clamp(max=self.trust), merit)
+        # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
+        best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
+        moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
+        lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
+
+        def drawn(some: Tensor | slice) -> State:
+            lines = {name: state[name][some] for name in ("rows", "origin", "sloping")}
+            return {"rows": self._redrawn(world, lines, t)}
+
+        return renewed(lost, {"rows": moved}, drawn)["rows"]
+
+    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
+        domain, rows = world.domain, state["rows"]
+        u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
+        columns = _looked_up(world.free, (u * len(world.free)).long())
+        sizes, points, old = (
+            _looked_up(domain.sizes, columns),
+            _looked_up(domain.points, columns),
+            rows.gather(1, columns),
+        )
+        # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
+        way = torch.exp(v * _looked_up(torch.log(domain.points - 0.01).double(), columns)).long()
+        above, below = old + way, old - way
+        up = torch.where(w < 0.5, below < 0, above < points)  # at a bound it turns round
+        # Elsewhere a move leads anywhere but back.
+        anywhere = old + 1 + (v * _looked_up((domain.sizes - 1).double(), columns)).long()
+        anywhere = torch.where(anywhere >= sizes, anywhere - sizes, anywhere)
+        steps = _looked_up(domain.ordered, columns) & (old < points) & state["inside"][:, None]
+        codes = torch.where(steps, torch.where(up, above, below), anywhere)
+        exists = (codes >= 0) & (codes < sizes) & (codes != old)
+        codes = torch.where(exists, codes, old)
+        if domain.restricted:
+            moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
+            exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
+            codes = torch.where(exists, codes, old)
+        # A key is a sum over the columns, so that of a moved row is known without making the row.
+        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(world.key_parts, columns)
+        return columns, codes, exists & ~among(state["recent"], keys)
+
+    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
+        rise = world.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
+        fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
+        high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
+        relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
+        edges, lengths = binning(relative.dtype, relative.device)
+        way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
+        distance = _looked_up(lengths, way * _looked_up(world.domain.ordered, columns))
+        return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
+
+    def _redrawn(self, world: World, state: State, t: int) -> Tensor:
+        """Return rows with half of the attributes drawn anew, or all of them where nothing has a slope."""
+        rows = state["rows"]
+        u, v = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
+        share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
+        return world.domain.move(rows, torch.where(u < share, world.anywhere(v), rows))
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""
+        ends = judgement.ends
+        people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+        slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        new = {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
+        new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
+        # A finding is never given up for a miss, nor a slope for a plateau.
+        better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
+        recent = torch.cat([state["recent"][:, 1:], world.domain.key(rows)[:, None]], 1)
+        return state | where(better, new, state) | {"recent": recent}
+
+
+@lru_cache(maxsize=8)
+def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the edges of the bins of safety, and the bin of every length up to the longest that is told apart."""
+    lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (DISTANCES - 1))]
+    return torch.tensor(EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
+
+
+def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+    """Return table[places] for places (n, m), in a third of the time."""
+    return table.expand(len(places), -1).gather(1, places)
+
+
+@dataclass(frozen=True)
+class _Pilot:
+    """Frontier with random moves; each walker notes its moves from inside: twice their cells, and 1 if they stayed."""
+
+    walk: Frontier
+
+    def start(self, world: World, state: State) -> State:
+        return self.walk.start(world, state) | {
+            "moves": state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
+        }
+
+    def form(self, t: int) -> int | None:
+        return self.walk.form(t)
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        return self.walk.ask(world, state, t)
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        changed = rows != state["rows"]
+        columns = changed.int().argmax(1, keepdim=True)
+        *_, cells = self.walk._predicted(world, state, columns, rows.gather(1, columns))
+        counted = state["inside"] & changed.any(1)
+        move = torch.where(counted, 2 * cells[:, 0] + judgement.discriminates, -1)
+        moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
+        return self.walk.tell(world, state, rows, judgement, t) | {"moves": moves}
+
+
+def chances(hits: Tensor, tries: Tensor) -> Tensor:
+    """Return the share of hits in each cell, drawn towards the share of the coarser cell it belongs to."""
+    # Of what the pilot never tried, the safer looks the better: in a network with few findings that is nearly all.
+    chance = torch.linspace(0.05, 0.95, BINS, dtype=torch.float64, device=hits.device)[:, None]
+    # By safety alone; by safety and distance; by attribute, safety and distance.
+    for h, n in (
+        (hits.sum((0, 2), True), tries.sum((0, 2), True)),
+        (hits.sum(0, True), tries.sum(0, True)),
+        (hits, tries),
+    ):
+        chance = (h + SHRINK * chance) / (n + SHRINK)
+    return chance.flatten()

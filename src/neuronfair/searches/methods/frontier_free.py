@@ -1,0 +1,431 @@
+"""frontier-free: stay between the twins' decisions without gradients, by what earlier answers say of each move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.draws import Draws
+from neuronfair.domain.interface import Domain
+from neuronfair.domain.population.plausible import Plausible
+from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.decision import Decision, leaning, with_row
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.engine import PhaseResult, search
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances
+from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.methods.visited import empty_memory, knows, remember
+from neuronfair.searches.steps import renewed, where
+
+MOST_PLACES = 32  # per attribute; neighbouring cells share one where there are more
+ALL_PLACES = 2048  # of all attributes together, about: a system of so many equations is solved
+RIDGE = 3.0  # how many people of its own outweigh the prior that a value adds nothing
+FLOOR = 1e-3  # under the logarithm of a probability
+
+
+class _Grouped(NamedTuple):
+    """The codes of all attributes in one line, and the same in the order of their cells."""
+
+    number: Tensor  # the cell of each code
+    member: Tensor  # the codes in the order of their cells
+    start: Tensor  # (d,) where each attribute begins in both
+    first: Tensor  # where each cell begins in `member`; one more than there are cells
+    begin: Tensor  # (d,) where each attribute begins in `first`
+
+
+@dataclass(frozen=True)
+class EffectCells:
+    """Codes that the model does not tell apart, attribute by attribute; every code is a cell where that is not known.
+
+    The cells of an ordered attribute are stretches of it, in its order.
+    """
+
+    count: Tensor  # (d,) how many cells each attribute has
+    grouped: _Grouped | None = None
+
+    @staticmethod
+    def of(domain: Domain, cells: Sequence[Tensor] | None) -> EffectCells:
+        """Return the cells of a forest as tables, or every code on its own."""
+        if cells is None:
+            return EffectCells(domain.sizes)
+        cells = [cell.to(domain.device) for cell in cells]
+        count = torch.stack([cell.max() + 1 for cell in cells])
+        sizes = torch.cat([torch.bincount(cell) for cell in cells])
+        grouped = _Grouped(
+            torch.cat(cells),
+            torch.cat([torch.argsort(cell, stable=True) for cell in cells]),
+            domain.sizes.cumsum(0) - domain.sizes,
+            torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]),
+            count.cumsum(0) - count,
+        )
+        return EffectCells(count, grouped)
+
+    @property
+    def known(self) -> bool:
+        """Whether the model shows what it does not tell apart."""
+        return self.grouped is not None
+
+    def of_codes(self, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return the cells of codes of attributes, which have the same shape."""
+        return codes if self.grouped is None else self.grouped.number[self.grouped.start[columns] + codes]
+
+    def draw(self, columns: Tensor, cells: Tensor, u: Tensor) -> Tensor:
+        """Return a code of each cell, by numbers u in [0, 1)."""
+        if self.grouped is None:
+            return cells
+        place = self.grouped.begin[columns] + cells
+        first, after = self.grouped.first[place], self.grouped.first[place + 1]
+        return self.grouped.member[first + (u * (after - first)).long()]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What each place of each attribute adds to the middle of every score of a family, and to its half-width."""
+
+    cells: EffectCells
+    places: Tensor  # (d,) how many places each attribute has
+    first: Tensor  # (d,) the first of them
+    table: Tensor  # (places, outputs + 1)
+    base: Tensor  # (outputs + 1,) what a row of nothing has
+    warped: bool = False  # the scores are probabilities, and their logarithms add up better
+
+    @staticmethod
+    def blank(domain: Domain, cells: EffectCells, outputs: int) -> Effects:
+        """Return effects of nothing."""
+        most = max(2, min(MOST_PLACES, ALL_PLACES // domain.codes_per_row))
+        places = torch.where(domain.free, cells.count.clamp(max=most), 1)
+        table = torch.zeros(int(places.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
+        return Effects(cells, places, places.cumsum(0) - places, table, table.new_zeros(outputs + 1))
+
+    def fitted(self, judgement: Judgement) -> Effects:
+        """Return the effects that explain judged scores best, as they are or, once and for all, as logarithms."""
+        ways = [self]
+        if not self.warped and not bool(self.table.any()) and _probabilities(judgement):
+            ways.append(replace(self, warped=True))
+        fits = [way._solved(way.read(judgement)) for way in ways]
+        return max(fits, key=lambda fit: fit[1])[0]
+
+    def read(self, judgement: Judgement) -> Judgement:
+        """Return a judgement with the scores that the effects speak of, decided as before."""
+        if not self.warped:
+            return judgement
+        family = judgement.family.clamp(FLOOR, 1 - FLOOR)
+        if judgement.decision.kind == "argmax":  # for two classes, half of the logit each
+            family = family.log() - family.log().mean(2, keepdim=True)
+        else:
+            family = family.logit()
+        return replace(judgement, family=family, decision=self.decision(judgement.decision))
+
+    def decision(self, decision: Decision) -> Decision:
+        """Return the same decision on the scores that the effects speak of."""
+        if not self.warped or decision.kind == "argmax":
+            return decision
+        value = min(max(decision.value, FLOOR), 1 - FLOOR)
+        return replace(decision, value=math.log(value / (1 - value)))
+
+    def of_moves(self, lean: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what moves of one attribute each add to both ends of a family's leaning: (n, m) each."""
+        there, here = (self.table[self._place(columns, c)] for c in (codes, rows.gather(1, columns)))
+        change = there - here
+        centre, width = (change[..., :-1] * lean[:, None]).sum(2), change[..., -1]
+        return centre + width, centre - width
+
+    def of_rows(self, rows: Tensor, decision: Decision) -> Tensor:
+        """Return how far inside the families of rows are, by all their values: (n,)."""
+        total = self._total(rows) + self.base
+        scores, width = total[:, :-1], total[:, -1]
+        if decision.kind == "argmax":  # the first two classes are to be even
+            first, second = scores.topk(2, 1).values.unbind(1)
+            return width - (first - second)
+        centre = scores[:, -1]
+        return self.decision(decision).safety(centre + width, centre - width)
+
+    def _total(self, rows: Tensor) -> Tensor:
+        columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        return self.table[self._place(columns, rows)].sum(1)
+
+    def _place(self, columns: Tensor, codes: Tensor) -> Tensor:
+        cell = self.cells.of_codes(columns, codes)
+        return self.first[columns] + cell * self.places[columns] // self.cells.count[columns]
+
+    def _solved(self, judgement: Judgement) -> tuple[Effects, float]:
+        """Return the effects by ridge regression, and the share of the scores' variance that they explain."""
+        rows = judgement.rows
+        columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        x = torch.zeros(len(rows), len(self.table), dtype=torch.float64, device=rows.device)
+        x.scatter_(1, self._place(columns, rows), 1.0)
+        y = _targets(judgement)
+        middle, mean = x.mean(0), y.mean(0)
+        x, y = x - middle, y - mean
+        few = x.shape[1] <= len(rows)  # the smaller of two systems with the same solution
+        square = x.T @ x if few else x @ x.T
+        square.diagonal().add_(RIDGE)
+        table = torch.linalg.solve(square, x.T @ y) if few else x.T @ torch.linalg.solve(square, y)
+        rest, whole = ((part[:, :-1] ** 2).sum() for part in (y - x @ table, y))
+        return replace(self, table=table, base=mean - middle @ table), 1 - float(rest / whole.clamp(min=1e-300))
+
+
+def _targets(judgement: Judgement) -> Tensor:
+    """Return the middle of every score over each family, and half of the width of its leaning: (n, outputs + 1)."""
+    exists = with_row(judgement.valid)[..., None]
+    high = judgement.family.masked_fill(~exists, -torch.inf).amax(1)
+    low = judgement.family.masked_fill(~exists, torch.inf).amin(1)
+    ends = judgement.ends
+    return torch.cat([(high + low) / 2, ((ends.high - ends.low) / 2)[:, None]], 1).double()
+
+
+def _probabilities(judgement: Judgement) -> bool:
+    decision, family = judgement.decision, judgement.family
+    inside = bool(((family >= 0) & (family <= 1)).all())
+    return inside and (decision.kind == "argmax" or (decision.kind == "threshold" and 0 < decision.value < 1))
+
+
+DRAWN = 16  # random people of whom a promising one takes the place of a seed that is no finding
+
+SHARES = (0.25, 0.5, 1.0)  # of the attributes, of which some are drawn anew together
+STAYS = 0.5  # the chance of a walker without a trusted move to roam among people who are the same to the model
+
+
+@dataclass(frozen=True)
+class FrontierFree:
+    """Both phases of frontier-free: outside it heads for the boundary, inside it roams without leaving.
+
+    Each step weighs `candidates` random moves to people whom the walker has not met. Inside, the first one is taken
+    whose chance to stay inside is at least `trust`, by the `table` of the pilot. Without a pilot nothing is known of
+    any move, and the first is as good as the others: a random walk that returns to its last finding.
+    """
+
+    effects: Effects
+    noise: Tensor  # (d,) how far predictions are off, for moves of each attribute
+    table: Tensor | None = None  # (attributes * bins * distances,)
+    candidates: int = 30
+    trust: float = 0.9
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers before anything is known about them."""
+        n, device = len(state["rows"]), state["rows"].device
+        number = torch.zeros(n, dtype=torch.float64, device=device)
+        return state | {
+            "inside": torch.zeros(n, dtype=torch.bool, device=device),
+            "high": number,
+            "low": number,
+            "lean": torch.zeros(n, world.network.outputs, dtype=torch.float64, device=device),
+            "memory": empty_memory(n, device),
+        }
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the seeds, and from then on the best of some random moves of one attribute each."""
+        rows, inside = state["rows"], state["inside"]
+        if t == 0:
+            return rows
+        columns, codes, exists, met = self._moves(world, state, t)
+        merit = self.safety(world, state, columns, codes)
+        if self.table is not None:
+            chance = self.table[self.kinds(world, rows, columns, codes, merit)].clamp(max=self.trust)
+            merit = torch.where(inside[:, None], chance, merit)
+        merit = torch.where(met, merit.amin(1, keepdim=True) - 1, merit)
+        # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
+        best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
+        moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
+        if self.table is not None and self.effects.cells.known:
+            moved = torch.where(self._stays(world, state, merit.gather(1, best), t), rows, moved)
+        if t == 1:
+
+            def drawn(some: Tensor | slice) -> State:
+                return {"rows": self._redrawn(world, rows[some], state["origin"][some], t)}
+
+            moved = renewed(~inside, {"rows": moved}, drawn)["rows"]
+        return self._roamed(world, state, moved, t)
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Measure the families; a finding is never given up for a miss."""
+        ends, keys = self.effects.read(judgement).ends, world.domain.key(rows)[:, None]
+        new = {"rows": rows, "inside": judgement.discriminates, "lean": ends.lean.double()}
+        new |= {"high": ends.high.double(), "low": ends.low.double()}
+        better = judgement.discriminates | ~state["inside"]
+        return state | where(better, new, state) | {"memory": remember(state["memory"], keys)}
+
+    def safety(self, world: World, state: State, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return how far inside each move is predicted to lead, negative for outside: (n, m)."""
+        rise, fall = self.effects.of_moves(state["lean"], state["rows"], columns, codes)
+        high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
+        return self.effects.decision(world.decision).safety(high, low)
+
+    def kinds(self, world: World, rows: Tensor, columns: Tensor, codes: Tensor, safety: Tensor) -> Tensor:
+        """Return where each move stands in the table: by attribute, predicted safety and length, (n, m)."""
+        here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
+        relative = safety / self.noise[columns]
+        bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
+        length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=DISTANCES - 1)
+        return (columns * BINS + bins) * DISTANCES + torch.where(world.domain.ordered[columns], length, 0)
+
+    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return random moves: attribute, new code, whether the new row exists, whether it was met: (n, m) each."""
+        domain, rows, cells = world.domain, state["rows"], self.effects.cells
+        u = world.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
+        which, how_far, side, kind, within = u.chunk(5, 1)
+        columns = world.free[(which * len(world.free)).long()]
+        old, ordered = rows.gather(1, columns), domain.ordered[columns]
+        here, count = cells.of_codes(columns, old), cells.count[columns]
+        # Half of the moves along an order are log-uniform in length, mostly short; the others lead anywhere.
+        points = count if cells.known else domain.points[columns]
+        way = torch.exp(how_far * torch.log(points - 0.01)).long() * torch.where(side < 0.5, -1, 1)
+        way = torch.where((here + way < 0) | (here + way >= points), -way, way)
+        anywhere = torch.where(
+            ordered, (to_the_ends(how_far) * count).long(), (here + 1 + (how_far * (count - 1)).long()) % count
+        )
+        short = ordered & (here < points) & (kind < 0.5) & state["inside"][:, None]
+        there = torch.where(short, here + way, anywhere)
+        exists = (there >= 0) & (there < count) & (there != here)
+        codes = torch.where(exists, cells.draw(columns, torch.where(exists, there, here), within), old)
+        moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
+        exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
+        return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(moved))
+
+    def _stays(self, world: World, state: State, chance: Tensor, t: int) -> Tensor:
+        """Return which walkers would rather roam than take a move that cannot be trusted: bool, (n, 1)."""
+        u = world.draws.uniform(t, state["origin"], 1, use="stay")
+        key = world.domain.key(self._roamed(world, state, state["rows"], t))[:, None]
+        return state["inside"][:, None] & (chance < self.trust) & (u < STAYS) & ~knows(state["memory"], key)
+
+    def _roamed(self, world: World, state: State, rows: Tensor, t: int) -> Tensor:
+        """Return other people who are the same to the model: every code is drawn anew within its cell."""
+        cells, domain = self.effects.cells, world.domain
+        if not cells.known:
+            return rows
+        columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        u, which = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
+        drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
+        for share in SHARES:  # as many of them as the rules allow
+            codes = torch.where(which < share, drawn, rows)
+            rows = torch.where(domain.valid(codes)[:, None], codes, rows)
+        return rows
+
+    def _redrawn(self, world: World, rows: Tensor, origin: Tensor, t: int) -> Tensor:
+        """Return a promising one of some random people for each walker, with its sensitive values."""
+        domain, d = world.domain, rows.shape[1]
+        u = world.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
+        if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
+            u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
+        drawn = domain.move(rows.repeat_interleave(DRAWN, 0), domain.rows_at(u)).view(len(rows), DRAWN, d)
+        # The first who may be a finding, not the likeliest: those would all be alike.
+        best = self.effects.of_rows(drawn.flatten(0, 1), world.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
+        return drawn[torch.arange(len(rows), device=rows.device), best]
+
+
+def to_the_ends(u: Tensor) -> Tensor:
+    """Return numbers of [0, 1) that lie near 0 and 1 more often than in the middle, so that walkers part."""
+    near = 4 * torch.minimum(u, 1 - u) ** 3
+    return torch.where(u < 0.5, near, (1 - near).clamp(max=1 - 1e-12))
+
+
+SURVEY, AT_ONCE = 2_000, 50  # random rows at most, and in each step
+STEPS, WALKERS = 20, 500  # of the walk: steps, and walkers at most
+LEAST = 4 * AT_ONCE  # rows, below which there is no pilot
+
+
+def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[FrontierFree, PhaseResult | None]:
+    """Return frontier-free with what a pilot of at most so many rows has learned, and the pilot's findings.
+
+    Half of the rows are random ones. The effects that are fitted to them predict the moves of the other half, random
+    ones from the findings; what the moves do gives the table of trust. Then the effects are fitted to all.
+    """
+    domain = world.domain
+    cells = EffectCells.of(domain, world.network.cells if isinstance(world.network, BlackBox) else None)
+    method = FrontierFree(
+        Effects.blank(domain, cells, world.network.outputs),
+        torch.ones(domain.codes_per_row, dtype=torch.float64, device=domain.device),
+    )
+    if rows < LEAST:
+        return method, None
+    survey = _Kept(Uniform())
+    nobody = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
+    scout = replace(world, draws=Draws(world.draws.seed, "survey"))
+    first = search(scout, survey, nobody, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
+    if first.stop == "interrupted":
+        return method, first
+    method = replace(method, effects=method.effects.fitted(survey.judged))
+    starts = torch.cat([first.findings.rows, survey.judged.rows])[: min(WALKERS, rows // 2 // STEPS)]
+    pilot = _Pilot(replace(method, candidates=1))
+    scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
+    second = search(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
+    both = Findings.join([first.findings, second.findings])
+    result = replace(second, findings=both, found=first.found + second.found, seconds=first.seconds + second.seconds)
+    if second.stop == "interrupted":
+        return method, result
+    method = pilot.learned(world)
+    return replace(method, effects=method.effects.fitted(_joined([survey.judged, pilot.judged]))), result
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A method, with all that was judged for it."""
+
+    walk: Method
+    parts: list[Judgement] = field(default_factory=list)
+
+    @property
+    def judged(self) -> Judgement:
+        return _joined(self.parts)
+
+    def start(self, world: World, state: State) -> State:
+        return self.walk.start(world, state)
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        return self.walk.ask(world, state, t)
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        self.parts.append(judgement)
+        return self.walk.tell(world, state, rows, judgement, t)
+
+
+@dataclass(frozen=True)
+class _Pilot(_Kept):
+    """Random moves of frontier-free: what was predicted of each that began inside, and what came of it."""
+
+    walk: FrontierFree
+    moves: list[tuple[Tensor, ...]] = field(default_factory=list)
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        walk, columns = self.walk, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        cells = walk.effects.cells
+        changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
+        column = changed.int().argmax(1, keepdim=True)
+        code = rows.gather(1, column)
+        safety = walk.safety(world, state, column, code)
+        # What the move has led to, seen as the prediction saw it.
+        read = walk.effects.read(judgement)
+        exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
+        high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
+        error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
+        counted = state["inside"] & (changed.sum(1) == 1)
+        line = (state["rows"], column, code, safety, error, judgement.discriminates.double())
+        self.moves.append(tuple(x[counted] for x in line))
+        return super().tell(world, state, rows, judgement, t)
+
+    def learned(self, world: World) -> FrontierFree:
+        """Return the method with the noise of its predictions and the table of what can be trusted."""
+        rows, columns, codes, safety, error, hit = (torch.cat(part) for part in zip(*self.moves, strict=True))
+        d, one = rows.shape[1], torch.ones_like(error)
+        total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
+        mean = error.sum() / max(1, len(error))
+        noise = ((total + SHRINK * mean) / (tries + SHRINK)).sqrt().clamp(min=1e-9)
+        method = replace(self.walk, noise=noise, candidates=FrontierFree.candidates)
+        kinds = method.kinds(world, rows, columns, codes, safety)[:, 0]
+        counts = [one.new_zeros(d * BINS * DISTANCES).index_add(0, kinds, x) for x in (hit, one)]
+        return replace(method, table=chances(*(count.view(d, BINS, DISTANCES) for count in counts)))
+
+
+def _joined(parts: list[Judgement]) -> Judgement:
+    names = ("rows", "family", "valid", "apart", "discriminates")
+    lines = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return Judgement(parts[0].domain, parts[0].decision, **lines)

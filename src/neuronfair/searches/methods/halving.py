@@ -1,0 +1,68 @@
+"""Halving: walk as another method does, and when a step takes a picture and its twin over the boundary, go back half.
+
+A step of the paper's size moves the score of a picture far more than the shift of its attribute does, so a walker
+mostly steps over the strip where the decision flips. This is not in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.steps import renewed
+
+
+@dataclass(frozen=True)
+class Halving:
+    """A method for rows whose codes all have an order, such as pixels; `walk` says how to get to the boundary.
+
+    Between the last row on the seed's side and the first one beyond, the middle is judged, and so on until the
+    decision flips or no whole step is left; then the walk goes on.
+    """
+
+    walk: Method
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers, none of which has met the boundary yet."""
+        rows = state["rows"]
+        no = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        return self.walk.start(world, state) | {
+            "side": no.long(),
+            "near": rows,
+            "far": rows,
+            "halving": no,
+            "next": rows,
+        }
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the middle for walkers that halve, and for the others what the walk asks for."""
+        return torch.where(state["halving"][:, None], state["next"], self.walk.ask(world, state, t))
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Narrow the way between both sides of the boundary, or walk on."""
+        decided = judgement.scores.argmax(1)
+        side = decided if t == 0 else state["side"]
+        same = decided == side
+        near = torch.where(same[:, None], rows, state["near"])
+        far = torch.where(same[:, None], state["far"], rows)
+        middle = near + torch.div(far - near, 2, rounding_mode="floor")
+        done = (middle == near).all(1) | (middle == far).all(1)
+        halving = (state["halving"] | ~same) & ~done
+        state = state | {
+            "side": torch.where(halving, side, decided),
+            "near": torch.where(halving[:, None], near, rows),
+            "far": far,
+            "halving": halving,
+            "next": middle,
+        }
+
+        def walked(some: Tensor | slice) -> State:
+            lines = {name: tensor[some] for name, tensor in state.items()}
+            lines.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a walker halved
+            return self.walk.tell(world, lines, rows[some], judgement[some], t)
+
+        return state | renewed(~halving, state, walked)

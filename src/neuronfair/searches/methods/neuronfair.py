@@ -1,0 +1,174 @@
+"""NeuronFair: walk where the biased neurons differ most between the twins.
+
+Zheng, Chen, Du, Zhang, Cheng, Ji, Wang, Yu and Chen, "NeuronFair: Interpretable White-Box Fairness Testing through
+Biased Neuron Identification", ICSE 2022, Algorithms 2 and 3. Where the text leaves a choice, or its authors' program
+makes another one, there is a switch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from neuronfair.errors import NeuronFairError
+from neuronfair.interpretation.profile import LayerBias
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from neuronfair.searches.steps import (
+    FLOOR,
+    exchanged,
+    inverse_harm,
+    inverse_influence,
+    metropolis,
+    one_attribute,
+    random_neighbours,
+    room,
+    uphill,
+    where,
+)
+
+KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
+LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
+MANY_NEURONS = 1 << 13  # in a larger layer r takes each neuron by chance: ranking all of them would be the slowest step
+
+
+@dataclass(frozen=True)
+class NeuronFair:
+    """One phase of NeuronFair; `local` says which. Its guides are the biased neurons p of a layer, and with them r, a
+    random share of the layer that is drawn anew every `refresh` steps.
+
+    With the loss "decision", the way to another decision is differentiated as far as it leads through these neurons:
+    globally a pair heads for the boundary, locally it keeps away from it. "dynamic" is Eq. 5 of the paper,
+    J(x) = -Σ (p | r) · f(x') · log f(x), "difference" is Σ (p | r) · |f(x) - f(x')|.
+    """
+
+    local: bool = False
+    loss: Literal["decision", "dynamic", "difference"] = "dynamic"
+    layer: Literal["worst", "first", "last"] = "worst"
+    momentum: float = 0.1
+    refresh: int = 10
+    extra_share: float = 0.05
+    kick: bool = False  # globally, a random step where the gradient leads nowhere or back
+    several: Literal["all", "some"] = "all"  # attributes of a global step; some: a log-uniform number of them
+    sign: Literal["gradient", "random"] = "gradient"  # of a local step
+    choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of its attributes
+    after_miss: Literal["walk", "metropolis", "reset"] = "walk"
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers with no momentum yet."""
+        if world.profile is None:
+            raise NeuronFairError("NeuronFair needs the biased neurons: give the search the profile of interpret()")
+        rows = state["rows"]
+        zero = world.no_gradient(rows)
+        missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
+        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(world, state, 0)}
+
+    def form(self, t: int) -> bool | None:
+        """Return whether step t draws neurons anew: steps of one form run the same operations."""
+        return t % self.refresh == 0 if t else None
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the rows chosen after the last judgement, at first the seeds."""
+        return state["rows"]
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Choose where to go on from, update the gradients there, and take a step."""
+        rooms = room(world.decision, torch.cat(judgement.pair[2:])).view(2, -1).T
+        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": rooms}
+        if self.after_miss == "walk" or t == 0:  # where nothing is refused there is nothing to choose
+            state = state | new
+        else:
+            state = state | where(self._accepted(world, state, judgement.discriminates, t), new, state)
+        if (t and t % self.refresh == 0) or "counted" not in state:
+            state = state | {"counted": self._counted(world, state, t)}
+        state = state | self._momentum(world, state, t)
+        step = self._local_step if self.local else self._global_step
+        return state | {"rows": world.domain.move(state["base"], step(world, state, t)), "last": state["base"]}
+
+    def _accepted(self, world: World, state: State, found: Tensor, t: int) -> Tensor:
+        return found if self.after_miss == "reset" else metropolis(world, state, found, t)
+
+    def _layer(self, world: World) -> LayerBias:
+        assert world.profile is not None  # start() has checked it
+        layers = world.profile.layers
+        return {"worst": world.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
+
+    def _momentum(self, world: World, state: State, t: int) -> State:
+        """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
+        layer, counted = self._layer(world), state["counted"].repeat(2, 1)
+
+        def dynamic(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
+            return -(exchanged(f) * counted * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
+
+        def difference(f: Tensor) -> Tensor:
+            return ((f - exchanged(f)).abs() * counted).sum(1)
+
+        def decision(scores: Tensor) -> Tensor:
+            left = room(world.decision, scores)
+            return left if self.local or world.decision.kind == "tolerance" else -left
+
+        pairs = torch.cat([state["base"], state["twin"]])
+        if self.loss == "decision":
+            slopes = world.gradient(pairs, decision, state, t, through=(layer.name, counted))
+        else:
+            loss = dynamic if self.loss == "dynamic" else difference
+            slopes = world.gradient(pairs, loss, state, t, layer=layer.name)
+        g, g_twin = slopes.chunk(2)
+        return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
+
+    def _counted(self, world: World, state: State, t: int) -> Tensor:
+        """Return p | r: bool, (n, neurons)."""
+        biased = world.biased[self._layer(world).name]
+        return self._extra(world, state, len(biased), t) | biased
+
+    def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
+        """Return r: a random choice of neurons for each walker, the same between two refreshes: bool, (n, neurons)."""
+        u = world.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
+        if neurons > MANY_NEURONS:
+            return u < self.extra_share
+        count = int(neurons * self.extra_share)  # those with the smallest numbers; no two of 53 bits are alike
+        return u <= u.kthvalue(count, 1, keepdim=True).values if count else torch.zeros_like(u, dtype=torch.bool)
+
+    def _global_step(self, world: World, state: State, t: int) -> Tensor:
+        domain, base = world.domain, state["base"]
+        codes = uphill(world, state, base, state["g"] + state["g_twin"], t)
+        if self.several == "some":
+            codes = self._some(world, state, codes, t)
+        if not self.kick:
+            return codes
+        moved = domain.move(base, codes)
+        nowhere = (moved == base).all(1, keepdim=True) | (moved == state["last"]).all(1, keepdim=True)
+        moves = world.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
+        return torch.where(nowhere, torch.where(moves, random_neighbours(world, state, base, t), base), codes)
+
+    def _some(self, world: World, state: State, codes: Tensor, t: int) -> Tensor:
+        """Return the codes of a log-uniform number of the attributes that would change, and the old ones elsewhere."""
+        base = state["base"]
+        changes = world.domain.free & (codes >= 0) & (codes < world.domain.sizes) & (codes != base)
+        u = world.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
+        count = ((changes.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
+        rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
+        return torch.where(changes & (rank < count), codes, base)
+
+    def _local_step(self, world: World, state: State, t: int) -> Tensor:
+        base, g, g_twin = state["base"], state["g"], state["g_twin"]
+        if self.sign == "gradient":
+            codes = uphill(world, state, base, g + g_twin, t)
+        else:
+            codes = random_neighbours(world, state, base, t)
+        if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
+            size = world.network.encoding.influence(g + g_twin, base).double()
+            inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
+            u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
+            return torch.where(u < inverse.softmax(1), codes, base)
+        if self.choice == "inverse":
+            weights = inverse_influence(world, base, g, g_twin)
+        elif self.choice == "harm":
+            weights = inverse_harm(world, state, codes)
+        else:
+            weights = world.domain.free.double().expand(base.shape)
+        return one_attribute(world, state, base, codes, weights, t)

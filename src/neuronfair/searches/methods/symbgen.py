@@ -1,0 +1,225 @@
+"""SymbGen: leave the decision path of a tree that imitates the network, one constraint at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from neuronfair.domain.interface import Domain
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from neuronfair.searches.methods.visited import NOBODY, empty_memory, knows, remember
+
+MAX_BINS = 128  # an attribute with more codes is split between so many bins of codes only, about equally wide
+
+
+class Path(NamedTuple):
+    """The constraints on each row's way from the root, level by level: (n, depth) each."""
+
+    column: Tensor  # the attribute that is tested
+    threshold: Tensor  # codes up to this one go left, larger ones right
+    left: Tensor  # whether the row goes left
+    confidence: Tensor  # the share of the node's samples that go the row's way: float64
+    exists: Tensor  # False from the level on where there is nothing to tell apart
+
+    def negated_in_turn(self) -> Path:
+        """Return the path once for each of its constraints, with that one negated: (n, depth, depth) each."""
+        depth = self.column.shape[1]
+        turned = torch.eye(depth, dtype=torch.bool, device=self.column.device)
+        copies = Path(*(x[:, None].expand(-1, depth, -1) for x in self))
+        confidence = torch.where(turned, 1 - copies.confidence, copies.confidence)
+        return copies._replace(left=copies.left ^ turned, confidence=confidence)
+
+    def intervals(self, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the lowest and the highest code that each constraint allows, given the sizes of the attributes."""
+        low = torch.where(self.left, 0, self.threshold + 1)
+        return low, torch.where(self.left, self.threshold, sizes[self.column] - 1)
+
+
+class CodeCells:
+    """The codes of all attributes in one line of cells: one per code, or per bin of codes where these are many."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._sizes, self._bins = domain.sizes, domain.sizes.clamp(max=MAX_BINS)
+        self._first = self._bins.cumsum(0) - self._bins
+        self._coarse = bool((self._bins < self._sizes).any())
+        self.column = torch.repeat_interleave(self._bins)  # the attribute of each cell
+        place = torch.arange(len(self.column), device=domain.device) - self._first[self.column]
+        self.lowest, self.highest = self._start(place), self._start(place + 1) - 1  # the codes of each cell
+
+    def _start(self, place: Tensor) -> Tensor:
+        return -(-place * self._sizes[self.column] // self._bins[self.column])  # rounded up
+
+    def cells(self, rows: Tensor) -> Tensor:
+        """Return the cells of codes: (…, d)."""
+        return (rows * self._bins // self._sizes if self._coarse else rows) + self._first
+
+
+def grow(bins: CodeCells, rows: Tensor, samples: Tensor, labels: Tensor, depth: int) -> Path:
+    """Return the path of each row (n, d) through the tree of its own samples (n, s, d) with two classes: bool, (n, s).
+
+    As in scikit-learn a node is split until it is pure, halfway between two codes that its samples have. Of equally
+    good splits the first attribute's is taken, and of these the lowest.
+    """
+    n, s, d = samples.shape
+    every, width = torch.arange(n, device=rows.device), len(bins.column)
+    node = every.repeat_interleave(s)  # whose node each sample is in
+    cells, labels = bins.cells(samples).view(-1, d), labels.flatten()
+    levels = []
+    for _ in range(depth):
+        place = ((node * 2 + labels) * width)[:, None] + cells
+        counts = torch.bincount(place.flatten(), minlength=2 * n * width).view(n, 2, width)
+        passed = counts.cumsum(2)
+        total = passed[..., -1:] // d  # every sample stands in one cell of each attribute
+        left = passed - total * bins.column  # the attributes before this one have passed every sample once
+        best, exists = _best_split(counts, left, total - left)
+        column, passed = bins.column[best], passed.sum(1)
+        # The next code that samples have is where more of them have passed.
+        after = torch.searchsorted(passed, passed[every, best][:, None], right=True)[:, 0].clamp(max=width - 1)
+        threshold = (bins.highest[best] + bins.lowest[after]) // 2
+        goes_left = rows[every, column] <= threshold
+        share = left.sum(1)[every, best].double() / total.sum((1, 2)).clamp(min=1)
+        levels.append(Path(column, threshold, goes_left, torch.where(goes_left, share, 1 - share), exists))
+        stands = cells.gather(1, column[node][:, None])[:, 0]
+        stays = ((stands <= best[node]) == goes_left[node]) & exists[node]
+        node, cells, labels = node[stays], cells[stays], labels[stays]
+    return Path(*(torch.stack(parts, 1) for parts in zip(*levels, strict=True)))
+
+
+def _best_split(counts: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cell after which to split, and whether there is anything to tell apart: (n,) each.
+
+    All counts are (n, 2, cells): how many samples of each class stand in a cell, up to it, and after it. The Gini
+    impurity that is left is least where Σ nₖ² / Σ nₖ, added over both sides, is largest.
+    """
+    possible = (counts.sum(1) > 0) & (right.sum(1) > 0)
+    merit = (left.double() ** 2).sum(1) / left.sum(1) + (right.double() ** 2).sum(1) / right.sum(1)
+    merit, best = torch.where(possible, merit, -torch.inf).max(1)
+    mixed = (left + right)[..., 0].amin(1) > 0
+    return best, mixed & torch.isfinite(merit)
+
+
+SEED_RANK, LOCAL_RANK, GLOBAL_RANK = 5.0, 1.0, 10.0  # the lowest rank is judged next
+LEAST_CONFIDENCE = 0.3  # T1: the global search goes down a path while the row's side holds this share
+REDRAWN = 0.5  # the chance of an attribute to be drawn anew in a neighbour
+QUEUE = 64  # rows that wait, per walker; beyond that the last are dropped
+
+
+@dataclass(frozen=True)
+class SymbGen:
+    """One phase of SymbGen; `local` says whether the paths of findings are searched, too. Every walker has a queue.
+
+    The judged row is surrounded by `samples` neighbours, and a tree learns which of them are decided as the row is.
+    Then each constraint on the row's path, down to `depth`, is negated in turn. A child is a random point of the box
+    that is left, where the published program takes whatever its solver returns; rules may push it out again. Nominal
+    attributes are split by their codes, as published.
+
+    The neighbours go through the network without being counted as judged.
+    """
+
+    local: bool = False
+    samples: int = 500
+    depth: int = 10
+
+    def start(self, world: World, state: State) -> State:
+        """Return the walkers with nobody but their seed in the queue."""
+        rows = state["rows"]
+        queue = torch.zeros(len(rows), QUEUE, rows.shape[1], dtype=world.domain.compact, device=rows.device)
+        queue[:, 0] = rows
+        ranks = torch.full(queue.shape[:2], torch.inf, dtype=torch.float64, device=rows.device)
+        ranks[:, 0] = SEED_RANK
+        memory = remember(empty_memory(len(rows), rows.device), world.domain.key(rows)[:, None])
+        return state | {"queue": queue, "ranks": ranks, "memory": memory}
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return the row of the lowest rank, or a random neighbour of the seed where the queue is empty."""
+        seeds = state["rows"]
+        u = world.draws.uniform(t, state["origin"], 2 * seeds.shape[1], use="restart")[:, None]
+        restart = world.domain.move(seeds, neighbours(world, seeds, u)[:, 0])
+        return torch.where(state["ranks"][:, :1].isinf(), restart, state["queue"][:, 0].long())
+
+    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+        """Queue the children of the judged rows, unless they were queued before."""
+        # A few walkers at a time: memory stays flat.
+        parts = [
+            torch.split(x, max(1, ROWS_PER_PASS // self.samples))
+            for x in (state["origin"], rows, judgement.scores, judgement.discriminates)
+        ]
+        born = [self._children(world, t, *part) for part in zip(*parts, strict=True)]
+        children, ranks = (torch.cat(x) for x in zip(*born, strict=True))
+        keys = world.domain.key(children)
+        twice = ((keys[:, :, None] == keys[:, None]) & ranks.isfinite()[:, None]).tril(-1).any(2)
+        ranks = ranks.masked_fill(twice | knows(state["memory"], keys), torch.inf)
+        memory = remember(state["memory"], keys.masked_fill(ranks.isinf(), NOBODY))
+        # The first place of the queue was just judged.
+        ranks, order = torch.cat([state["ranks"][:, 1:], ranks], 1).sort(dim=1, stable=True)
+        queue = torch.cat([state["queue"][:, 1:], children.to(world.domain.compact)], 1)
+        queue = queue.gather(1, order[:, :QUEUE, None].expand(-1, -1, rows.shape[1]))
+        return state | {"queue": queue, "ranks": ranks[:, :QUEUE], "memory": memory}
+
+    def _children(
+        self, world: World, t: int, origin: Tensor, rows: Tensor, scores: Tensor, found: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the children of rows, the local ones first, and their ranks: (n, m, d) and (n, m)."""
+        path = self._path(world, rows, scores, t)
+        u = world.draws.uniform(t, origin, self.depth * rows.shape[1], use="solve").view(len(rows), self.depth, -1)
+        children, ranks = _beyond(world, rows, path, u, local=False)
+        if not self.local:
+            return children, ranks
+        u = world.draws.uniform(t, origin, self.depth * rows.shape[1], use="solve locally").view_as(u)
+        near, first = _beyond(world, rows, path, u, local=True)
+        first = first.masked_fill(~found[:, None], torch.inf)
+        return torch.cat([near, children], 1), torch.cat([first, ranks], 1)
+
+    def _path(self, world: World, rows: Tensor, scores: Tensor, t: int) -> Path:
+        """Return each row's path through the tree of its neighbours: those decided as it is, and all others."""
+        # The same numbers serve all walkers. They depend on the step only, so batches change nothing.
+        everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)
+        u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
+        near = neighbours(world, rows, u.view(1, self.samples, -1))
+        others = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
+        labels = world.decision.differ(scores[:, None], others)
+        return grow(CodeCells(world.domain), rows, near, labels, self.depth)
+
+
+def neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
+    """Return rows with some attributes drawn anew, the sensitive ones too, from numbers u in [0, 1): (n, s, d).
+
+    LIME, which the published program uses, draws from the training table, by default whatever the row is. Here each
+    attribute keeps the row's value with a chance of one half and is uniform otherwise, or a plausible person's where
+    the search stays among those; rules play no part.
+    """
+    choice, v = u.chunk(2, 2)
+    return torch.where(choice < REDRAWN, world.anywhere(v), rows[:, None])
+
+
+def _beyond(world: World, rows: Tensor, path: Path, u: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
+    """Return a row beyond each constraint of its path, and its rank: (n, depth, d) and (n, depth).
+
+    Locally, only the attribute of the negated constraint moves, and the rest of the path is kept. Globally, the path
+    before the negated constraint is kept and what comes after it is let go. The rank is infinite where no such row is.
+    """
+    domain, depth = world.domain, path.column.shape[1]
+    free = path.exists & domain.free[path.column]
+    paths = path.negated_in_turn()  # (n, child, constraint)
+    if local:
+        kept, exists = paths.exists, free
+        solved = kept & (paths.column == path.column[:, :, None])
+    else:
+        kept = solved = free[:, None].expand(-1, depth, -1).tril()
+        exists = free & ((path.confidence >= LEAST_CONFIDENCE) | ~free).cumprod(1).bool()
+    # Constraints are intervals, so their solutions are a box. (n, child, constraint, d)
+    holds = solved[..., None] & one_hot(paths.column, rows.shape[1]).bool()
+    low, high = paths.intervals(domain.sizes)
+    low = torch.where(holds, low[..., None], 0).amax(2)
+    high = torch.where(holds, high[..., None], domain.sizes - 1).amin(2)
+    codes = torch.where(holds.any(2), low + (u * (high - low + 1)).long(), rows[:, None])
+    children = domain.move(rows.repeat_interleave(depth, 0), codes.flatten(0, 1)).view_as(codes)
+    mean = (paths.confidence * kept).sum(2) / kept.sum(2).clamp(min=1)
+    rank = LOCAL_RANK + mean if local else GLOBAL_RANK - mean
+    return children, rank.masked_fill(~exists | (low > high).any(2), torch.inf)

@@ -1,0 +1,88 @@
+"""The smallest change from a real row that still discriminates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import families
+from neuronfair.searches.evaluate import judge
+
+FINE = 256  # parts of an attribute's range that bisection tells apart: a finer step costs a call and says no more
+
+
+def shrink(
+    network: Model, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None
+) -> Tensor:
+    """Return for each finding a row as near to its seed as one can get that still discriminates: (n, d).
+
+    First whole attributes are given back to the seed, the most changed ones first; then ordered attributes are moved
+    towards the seed by bisection, to a 256th of their range; until nothing changes. In the result no single attribute
+    can be given back. Sensitive values stay, rules are kept, and a row that does not discriminate stays as it is.
+    """
+    if len(rows) != len(seeds):
+        raise NeuronFairError(f"every finding needs its own seed: got {len(rows)} findings and {len(seeds)} seeds")
+
+    def holds(trials: Tensor) -> Tensor:
+        good = domain.valid(trials)
+        chosen = good.nonzero()[:, 0]
+        for (part,) in zip(*families(network.encoding, domain, chosen), strict=True):
+            good[part] = judge(network, domain, trials[part], decision).discriminates
+        return good
+
+    result, goals = rows.clone(), domain.clip(seeds)
+    goals[:, ~domain.free] = rows[:, ~domain.free]
+    left = holds(result).nonzero()[:, 0]
+    result[left] = _accepted(result[left], goals[left], holds)
+    while len(left):
+        before, goal = result[left], goals[left]
+        result[left] = _bisected(_given_back(before, goal, domain, holds), goal, domain, holds)
+        left = left[(result[left] != before).any(1)]
+    return result
+
+
+_Holds = Callable[[Tensor], Tensor]
+
+
+def _accepted(rows: Tensor, trials: Tensor, holds: _Holds) -> Tensor:
+    """Return the trials that hold, and the rows where they do not."""
+    changed = (trials != rows).any(1).nonzero()[:, 0]
+    kept = changed[holds(trials[changed])]
+    return rows.index_put((kept,), trials[kept])
+
+
+def _given_back(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
+    """Give whole attributes back, one at a time, until none can be."""
+    while True:
+        span = torch.where(domain.ordered, domain.sizes - 1, 1).clamp(min=1)
+        change = torch.where(domain.ordered, (rows - goals).abs(), (rows != goals).long()) / span
+        order = change.argsort(dim=1, descending=True, stable=True)
+        before = rows
+        for rank in range(order.shape[1]):
+            column = order[:, rank : rank + 1]
+            rows = _accepted(rows, rows.scatter(1, column, goals.gather(1, column)), holds)
+        if torch.equal(rows, before):
+            return rows
+
+
+def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
+    """Move ordered attributes towards the goal, column by column, as far as bisection finds the row to hold."""
+    for column in domain.ordered.nonzero()[:, 0].tolist():
+        # There is nothing between a number and an empty cell.
+        whole = torch.maximum(rows[:, column], goals[:, column]) < domain.points[column]
+        fails = torch.where(whole, goals[:, column], rows[:, column])
+        near = max(1, int(domain.sizes[column]) // FINE)
+        while bool(((rows[:, column] - fails).abs() > near).any()):
+            middle = torch.div(rows[:, column] + fails, 2, rounding_mode="floor")
+            apart = (rows[:, column] - fails).abs() > near
+            trials = rows.clone()
+            trials[:, column] = torch.where(apart, middle, rows[:, column])
+            rows = _accepted(rows, trials, holds)
+            fails = torch.where(apart & (rows[:, column] != middle), middle, fails)
+    return rows

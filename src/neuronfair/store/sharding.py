@@ -1,0 +1,238 @@
+"""A phase walked in shards, side by side or one after the other: what comes out is the same as in one piece.
+
+Shards are slices of the walkers. Each is searched by the ordinary engine, perhaps on another machine, and keeps what it
+finds in files of its own; then they are put together (`merge`) and given to the run. So a search needs neither the
+memory for all it judges, nor one machine.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuronfair.errors import NeuronFairError
+from neuronfair.scale.pool import Note, Pool
+from neuronfair.searches.campaign import PhaseTask, in_one_piece
+from neuronfair.searches.engine import PhaseResult, Record, Stop, search
+from neuronfair.searches.findings import Aside, Findings
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.tally import Share, keys_of
+from neuronfair.store.files import load_array, save_array, writing
+from neuronfair.store.remote import RemoteFolder
+from neuronfair.store.run import Run
+from neuronfair.store.sealed_json import seal, unseal
+from neuronfair.store.shards import ShardStore, merged
+
+LONG = 20_000_000  # rows of a search, beyond which it is walked in shards, and its findings stay on disk
+ROWS = 20_000_000  # of a shard, at most
+LEAST = {"cpu": 128, "cuda": 100_000}  # walkers of a shard, below which it is not worth while
+WINDOW = 1_000_000  # rows between two checkpoints of all shards: so many are merged at a time
+EVERY = 50  # steps between them, at most
+KEYS = 1 << 22  # people whom a shard remembers
+DIVISION = "division.json"
+
+
+class Division(NamedTuple):
+    """How a phase is cut: walkers of a shard, and steps between checkpoints. Whoever goes on must keep to it."""
+
+    each: int
+    every: int
+
+    @staticmethod
+    def of(walkers: int, steps: int, pool: Pool, device: str) -> Division:
+        """Return shards of not too many rows, some for everybody who works."""
+        shards = max(math.ceil(walkers * steps / ROWS), 2 * pool.size if pool.size > 1 else 1)
+        each = max(math.ceil(walkers / shards), min(LEAST.get(device, 1), ROWS // steps, walkers), 1)
+        return Division(each, max(1, min(EVERY, WINDOW // walkers)))
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Walks phases in shards: give it to `find` as `walk`.
+
+    Shards are put together in `folder`, on this machine, and keep their files there or below `address`, which all who
+    work must reach: a folder, or what fsspec knows (s3://…). What is left of a killed search goes on if it has a `run`.
+    """
+
+    pool: Pool
+    folder: Path
+    address: str | None = None
+    run: Run | None = None
+    _mark: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    @property
+    def _name(self) -> str:
+        """What the folder of this search is called, in which no other search has shards."""
+        return self._mark if self.run is None else self.run.ledger.mark
+
+    @property
+    def _root(self) -> str:
+        return f"{(self.address or str(self.folder.absolute())).rstrip('/')}/{self._name}"
+
+    @property
+    def _work(self) -> Path:
+        return self.folder / self._name
+
+    def remove(self) -> None:
+        """Remove all shards."""
+        RemoteFolder(self._root).clear()
+        shutil.rmtree(self._work, ignore_errors=True)
+        with suppress(OSError):  # it is not empty, or not there
+            self.folder.rmdir()
+
+    def __call__(self, task: PhaseTask) -> PhaseResult:
+        """Walk a phase; what an earlier process has done of it is not done again."""
+        budget, walkers = task.budget, len(task.starts)
+        if (budget.instances, budget.findings, budget.seconds) != (None, None, None):
+            raise NeuronFairError(
+                "a search in shards takes no limit of seconds, people judged or findings: they count over all walkers, "
+                "and shards do not know each other. Limit --seeds and --steps instead"
+            )
+        run = None if task.recorder is None else self.run
+        done = [] if run is None else run.journal.parts[task.name]
+        before = () if run is None else run.parts(task.name)
+        if done and done[-1]["stop"] not in (None, "interrupted"):
+            return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
+        if run is not None and run.is_in_one_piece(task.name):
+            seen = task.seen or KeySet(task.world.domain.device)
+            for path in run.judged("global") if task.name == "local" else ():
+                seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
+            return in_one_piece(replace(task, seen=seen))
+        if walkers * budget.steps == 0:
+            return in_one_piece(task)
+        begun = time.perf_counter()
+        try:
+            result = self._put_together(task, self._walked(task), before, len(done))
+        except KeyboardInterrupt:  # what is kept already stays
+            nobody = Findings.empty(task.world.domain, task.world.network.outputs)
+            return PhaseResult(nobody, 0, "interrupted", time.perf_counter() - begun)
+        return replace(result, seconds=max(result.seconds, time.perf_counter() - begun))
+
+    def _walked(self, task: PhaseTask) -> list[ShardStore]:
+        """Walk all shards of a phase."""
+        walkers, steps, device = len(task.starts), task.budget.steps, task.world.domain.device.type
+        name = _place(task)
+        each, every = self._division(name, Division.of(walkers, steps, self.pool, device))
+        shards = [ShardStore(self._root, name, number) for number in range(math.ceil(walkers / each))]
+        shared = _Shared(replace(task, recorder=None, progress=None, seen=None), each, every)
+
+        def told(lines: Sequence[tuple[int, int, int]]) -> None:
+            assert task.progress is not None
+            task.progress(sum(line[0] for line in lines), steps * len(shards), sum(line[2] for line in lines))
+
+        progress = None if task.progress is None else told
+        for stop in self.pool.map(_walk, shared, shards, progress=progress, gpus=float(device == "cuda")):
+            if stop == "interrupted":
+                raise KeyboardInterrupt
+        return shards
+
+    def _division(self, name: str, new: Division) -> Division:
+        """Return how a phase was cut when it was begun; if it is begun now, keep that."""
+        place = RemoteFolder(f"{self._root}/{name}")
+        if DIVISION not in place.names():
+            place.write(DIVISION, seal(new._asdict()))
+        content = place.read(DIVISION)
+        with place.reading(DIVISION):
+            division = Division(**unseal(content))
+            if min(division) < 1:
+                raise ValueError("it says nothing of use")
+            return division
+
+    def _put_together(
+        self, task: PhaseTask, shards: list[ShardStore], before: Iterable[Findings], skip: int
+    ) -> PhaseResult:
+        """Merge shards, give the parts to the recorder, which has some already, and return what they are together."""
+        side_by_side = min(self.pool.size, len(shards))
+        last: tuple[Stop, float] = "steps", 0.0
+        with writing(self.folder):
+            self._work.mkdir(parents=True, exist_ok=True)
+
+        def parts() -> Iterator[Findings]:
+            nonlocal last
+            for number, part in enumerate(merged(shards, self._known(task), self._work / "merge", skip=skip)):
+                found = part.findings.to(task.world.domain.device)
+                part = replace(part, findings=found, seconds=part.seconds / side_by_side)
+                if task.recorder is not None:
+                    task.recorder.checkpoint(task.name, part)
+                elif task.name == "global":
+                    save_array(part.lines, self._work / f"{_place(task)}-{number:05d}.keys.npy")
+                last = part.stop or "steps", part.seconds
+                yield found
+
+        result = _folded(task, chain(before, parts()))
+        if task.recorder is not None or task.name != "global":  # who goes on needs those of a control's first phase
+            for shard in shards:
+                shard.remove()
+        return replace(result, stop=last[0], seconds=last[1])
+
+    def _known(self, task: PhaseTask) -> list[Path | Tensor]:
+        """Return whom earlier phases have judged."""
+        known: list[Path | Tensor] = [] if task.seen is None else [task.seen.keys]
+        if task.name != "local":
+            return known
+        if task.recorder is not None and self.run is not None:
+            return known + list(self.run.judged("global"))
+        return known + sorted(self._work.glob(f"{_place(task, 'global')}-*.keys.npy"))
+
+
+class _Shared(NamedTuple):
+    """What all shards of a phase have in common."""
+
+    task: PhaseTask
+    each: int
+    every: int
+
+
+def _walk(shared: _Shared, shard: ShardStore, note: Note) -> Stop:
+    """Walk one shard, from its last checkpoint."""
+    task, first = shared.task, shard.number * shared.each
+    chosen, device = slice(first, first + shared.each), task.world.domain.device
+    origin = torch.arange(len(task.starts), device=device) if task.origin is None else task.origin
+    record = Record(
+        shard.checkpoint,
+        every=shared.every,
+        resume=shard.resume(device),
+        keep=False,
+        share=Share(first, len(task.starts)),
+        even=True,
+    )
+    return search(
+        task.world,
+        task.rule,
+        task.starts[chosen],
+        budget=task.budget,
+        origin=origin[chosen],
+        seen=KeySet(device, limit=KEYS),
+        record=record,
+        progress=note,
+    ).stop
+
+
+def _place(task: PhaseTask, name: str | None = None) -> str:
+    """Return what a phase is called among the shards, where that of the control has another name."""
+    return f"{'blind-' if task.world.blind else ''}{name or task.name}"
+
+
+def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
+    """Return what a phase has found, by its parts; findings that would be too many are counted, and let go."""
+    domain, found, aside = task.world.domain, 0, None
+    holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= LONG)
+    kept = [Findings.empty(domain, task.world.network.outputs)]
+    for part in parts:
+        found += len(part)
+        if not holds and task.keep:
+            look = Aside.of(part, domain)
+            aside = look if aside is None else aside + look
+        kept.append(part if holds else part.counts())
+    return PhaseResult(Findings.join(kept), found, "steps", 0.0, aside)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neuronfair import BlackBox, NeuronFairError, Plan, find
+from neuronfair.audits.comparison import able, compare
+from neuronfair.measure.stats import mean_interval
+from neuronfair.searches.campaign import random_directions
+from neuronfair.searches.methods import METHODS, frontier
+from tests.planted import networks
+from tests.scale.pools import Pickled
+
+DOMAIN = networks.domain()
+NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)
+ROWS = networks.uniform_rows(DOMAIN, 200)
+PLAN = Plan(seeds=20, steps=15)
+
+
+def test_the_interval_is_students():
+    from scipy import stats
+
+    values = [3.0, 4.5, 1.0, 7.25]
+    mean, half = mean_interval(values, 0.9)
+    low, high = stats.t.interval(0.9, len(values) - 1, loc=mean, scale=stats.sem(values))
+    assert (mean, mean - half, mean + half) == pytest.approx((sum(values) / 4, low, high))
+    assert mean_interval([]) == (None, None)
+    assert mean_interval([2.0]) == (2.0, None)
+
+
+def test_every_line_is_what_a_search_alone_would_say():
+    result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "adf", "uniform"], PLAN)
+    assert [entry["method"] for entry in result.methods()] == ["neuronfair", "adf", "uniform"]
+    for entry in result.methods():
+        alone = find(NETWORK, DOMAIN, ROWS, Plan(entry["method"], seeds=20, steps=15, controls=False)).summary()
+        for name in ("findings", "tried", "gsr", "rows_judged"):
+            assert entry[name] == alone[name], (entry["method"], name)
+        assert entry["rows_per_finding"] == alone["rows_judged"] / alone["findings"]
+        assert entry["lift"] == pytest.approx(alone["gsr"] / result.random.rate)
+        assert "plus_minus" not in entry
+
+
+def test_lift_is_over_the_strongest_control_of_any_method():
+    methods = ["neuronfair", "adf", "uniform"]
+    result = compare(NETWORK, DOMAIN, ROWS, methods, PLAN)
+    blind = {m: find(NETWORK, DOMAIN, ROWS, Plan(m, seeds=20, steps=15)).random_direction for m in methods}
+    rates = {f"random directions of {m}": count.gsr for m, count in blind.items() if count}
+    assert len(rates) == 2  # uniform has no directions
+    rates["random people"] = result.random.rate
+    assert result.strongest == max(rates.items(), key=lambda control: control[1])
+    for entry in result.methods():
+        assert entry["random_direction_gsr"] == (blind[entry["method"]].gsr if blind[entry["method"]] else None)
+        assert entry["lift_over_strongest_control"] == pytest.approx(entry["gsr"] / max(rates.values()))
+
+
+@pytest.mark.parametrize("phase", ["both", "local"])
+def test_a_pool_makes_the_same_comparison(phase):
+    """Everything goes there and back as bytes, as between processes; only seconds may differ."""
+    told = []
+    given = {"phase": phase, "repeats": 2, "progress": lambda *line: told.append(line)}
+    alone = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, **given)
+    apart = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, pool=Pickled(), **given)
+    assert untimed(apart) == untimed(alone)
+    assert (apart.seeds, apart.rates, apart.strongest) == (alone.seeds, alone.rates, alone.strongest)
+    assert told[-1][0] == "4 searches"
+    opened = compare(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN, pool=Pickled(), opens=opened_there)
+    assert untimed(opened) == untimed(compare(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN))
+
+
+def opened_there():
+    return networks.network(networks.one_biased_neuron(), DOMAIN)
+
+
+def untimed(comparison):
+    return [
+        (one.method, one.seed, {k: v for k, v in one.figures.items() if "seconds" not in k}) for one in comparison.lines
+    ]
+
+
+def test_ctrl_c_leaves_what_a_pool_has_finished():
+    class Stopped(Pickled):
+        def map(self, work, shared, items, **options):
+            yield from super().map(work, shared, items[:1], **options)
+            raise KeyboardInterrupt
+
+    result = compare(NETWORK, DOMAIN, ROWS, ["uniform", "adf"], PLAN, pool=Stopped())
+    assert (result.interrupted, [line.method for line in result.lines], result.rates) == (True, ["uniform"], ())
+
+
+def test_without_controls_there_are_figures_and_no_rates():
+    result = compare(NETWORK, DOMAIN, ROWS, ["adf"], replace(PLAN, controls=False))
+    (entry,), alone = result.methods(), find(NETWORK, DOMAIN, ROWS, Plan("adf", seeds=20, steps=15, controls=False))
+    assert (entry["findings"], entry["gsr"]) == (len(alone.findings), alone.total.gsr)
+    assert (result.rates, result.strongest, entry["lift"], entry["random_direction_gsr"]) == ((), None, None, None)
+
+
+def test_random_directions_can_be_walked_without_a_search():
+    plan = Plan("adf", seeds=20, steps=15)
+    beside = find(NETWORK, DOMAIN, ROWS, plan)
+    assert random_directions(NETWORK, DOMAIN, ROWS, plan, seeds=beside.seeds) == beside.random_direction
+
+
+def test_repeats_are_other_run_seeds_and_give_an_interval():
+    result = compare(NETWORK, DOMAIN, ROWS, ["eidig5"], PLAN, repeats=3)
+    alone = [find(NETWORK, DOMAIN, ROWS, Plan("eidig5", 20, 15, seed=s, controls=False)).summary() for s in range(3)]
+    mean, half = mean_interval([a["gsr"] for a in alone])
+    (entry,) = result.methods()
+    assert len({line.figures["findings"] for line in result.lines}) > 1
+    assert (entry["runs"], entry["gsr"], entry["plus_minus"]["gsr"]) == (3, pytest.approx(mean), pytest.approx(half))
+
+
+def test_the_global_phase_alone_takes_no_local_step():
+    (entry,) = compare(NETWORK, DOMAIN, ROWS, ["neuronfair"], PLAN, phase="global").methods()
+    assert entry["findings_local"] == 0
+    assert 0 < entry["findings_global"] <= 20
+
+
+def test_local_phases_start_from_the_same_mixed_findings_which_do_not_count():
+    result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "frontier"], PLAN, phase="local")
+    assert result.seeds == 20
+    for entry in result.methods():
+        assert entry["findings_global"] == 0
+        assert entry["rows_judged"] == 20 * (15 + 1)
+        assert entry["tried"] <= 20 * 15
+        assert entry["findings"] > 20
+
+
+def test_a_limit_of_instances_holds_for_every_method():
+    for entry in compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], Plan(seeds=20, steps=50, instances=30)).methods():
+        assert entry["tried"] <= 60
+
+
+def test_a_fair_network_gives_figures_without_a_rate():
+    fair = networks.network(networks.one_biased_neuron(weight=0.0), DOMAIN)
+    result = compare(fair, DOMAIN, ROWS, ["frontier", "uniform"], PLAN)
+    assert result.random.found == 0
+    for entry in result.methods():
+        assert (entry["findings"], entry["gsr"]) == (0, 0)
+        assert entry["lift"] is entry["severity"] is entry["rows_per_finding"] is entry["diversity"] is None
+        assert entry["lift_over_strongest_control"] is result.strongest is None
+    with pytest.raises(NeuronFairError, match="no method has a global finding"):
+        compare(fair, DOMAIN, ROWS, ["frontier"], PLAN, phase="local")
+
+
+def test_a_black_box_is_compared_by_the_methods_that_can():
+    box = BlackBox(lambda rows: NETWORK.scores(rows).numpy(), DOMAIN)
+    assert set(able(box)) == {name for name, entry in METHODS.items() if not entry.gradients}
+    assert set(able(NETWORK)) == set(METHODS)
+    assert {e["method"] for e in compare(box, DOMAIN, ROWS, ["aequitas", "uniform"], PLAN).methods()} == {
+        "aequitas",
+        "uniform",
+    }
+    with pytest.raises(NeuronFairError, match="follows gradients, and a black box has none"):
+        compare(box, DOMAIN, ROWS, ["aequitas", "adf"], PLAN)
+
+
+@pytest.mark.parametrize(("methods", "repeats"), [([], 1), (["adf"], 0)])
+def test_nothing_to_compare_is_refused(methods, repeats):
+    with pytest.raises(NeuronFairError, match="at least"):
+        compare(NETWORK, DOMAIN, ROWS, methods, PLAN, repeats=repeats)
+
+
+def test_a_pilot_is_part_of_the_budget(monkeypatch):
+    monkeypatch.setattr(frontier, "PILOT_STEPS", 40)
+    domain = networks.large_domain()
+    module = networks.one_biased_neuron(11, 16, weight=40.0, boundary=networks.MIDDLE)
+    network, rows = networks.network(module, domain), networks.uniform_rows(domain, 300)
+    plan = Plan(seeds=100, steps=100)
+    (free,) = compare(network, domain, rows, ["frontier"], plan, phase="local").methods()
+    assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
+    assert free["rows_judged"] > 100 * (100 + 1)  # and so do the rows it has judged
+    for phase in ("local", "both"):
+        limited = Plan(seeds=100, steps=100, instances=4000)
+        (entry,) = compare(network, domain, rows, ["frontier"], limited, phase=phase).methods()
+        assert entry["tried"] <= 4000 * (1 if phase == "local" else 2)
+
+
+def test_queries_count_what_a_surrogate_asks():
+    plain, tree = compare(NETWORK, DOMAIN, ROWS, ["uniform", "symbgen"], PLAN).methods()
+    twins = 2  # a row and its twin
+    assert plain["queries"] < 4 * twins * plain["rows_judged"] + 50_000
+    assert tree["queries"] > 500 * tree["rows_judged"]
+
+
+def test_queries_do_not_count_the_controls():
+    (entry,) = compare(NETWORK, DOMAIN, ROWS, ["adf"], PLAN).methods()
+    before = NETWORK.rows_forward
+    find(NETWORK, DOMAIN, ROWS, replace(PLAN, method="adf", controls=False))
+    assert entry["queries"] == NETWORK.rows_forward - before
+
+
+def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
+    from neuronfair.audits import comparison as module
+
+    interrupted = find(NETWORK, DOMAIN, ROWS, PLAN)
+    interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))
+    monkeypatch.setattr(module, "find", lambda *_, **__: interrupted)
+    result = compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], PLAN, phase="local")
+    assert (result.interrupted, result.lines, result.random) == (True, (), None)
+    assert result.strongest is None

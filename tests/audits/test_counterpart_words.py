@@ -1,0 +1,198 @@
+"""Counterparts in words, from figures that were made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from neuronfair import TableDomain
+from neuronfair.audits.wording.counterfactual import counterpart_report
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import Target
+from neuronfair.measure.counterfactual_effect import CounterpartEffect, Move, Sensitivity
+from neuronfair.measure.mediators import Carrier
+from neuronfair.measure.stats import Estimate
+
+DOMAIN = TableDomain(
+    "people",
+    (
+        Attribute("sex", "nominal", values=("m", "f")),
+        Attribute("marital_status", "nominal", values=("married", "single", "widowed")),
+        Attribute("hours", "ordinal", low=10, high=60, step=10, missing="keep"),
+        Attribute("age", "ordinal", low=18, high=90),
+    ),
+    ("sex",),
+    target=Target("income", ("<=50K", ">50K")),
+    favourable=">50K",
+)
+ROWS = torch.tensor([[0, 0, 4, 9], [0, 0, 3, 9], [0, 1, 6, 9], [0, 0, 2, 9], [1, 1, 1, 9], [1, 1, 2, 9]])
+EFFECT = CounterpartEffect(
+    rate=Estimate(0.192, 0.187, 0.197),
+    placebo=Estimate(0.001, 0.0, 0.002),
+    effect=Estimate(0.191, 0.186, 0.196),
+    of=48_842,
+    draws=32,
+    placebos=20,
+    lost=0.09,
+    gained=0.05,
+    moves=(Move((1,), (0,), 16_000, 0.1, 0.005, 0.095), Move((0,), (1,), 32_842, 0.24, 0.12, 0.008)),
+    placebo_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
+    people=ROWS,
+    shares=torch.zeros(6),
+    carriers=(Carrier((1,), 0.5), Carrier((1, 2), 0.67), Carrier((1, 2, 3), 0.7)),
+    auc=0.934,
+    left_out=(),
+    counterparts=None,
+)
+
+
+def told(domain: TableDomain = DOMAIN, **more):
+    return counterpart_report(domain, ROWS, replace(EFFECT, **more), 0.95)
+
+
+def with_attribute(name: str, **more) -> TableDomain:
+    return replace(DOMAIN, attributes=tuple(replace(a, **more) if a.name == name else a for a in DOMAIN.attributes))
+
+
+UNTESTED = "This rests on causal assumptions that the data cannot test."
+
+
+def test_without_declared_causes_it_is_a_comparison_of_distributions():
+    report = told()
+    assert report.sentence == (
+        "People at the same place of the other group's distribution get a different decision in 19.2 % of cases "
+        "(48,842 people), versus 0.1 % with shuffled groups (permutation baseline). The excess is 19.1 percentage "
+        "points (95 % CI 18.6 to 19.6)."
+    )
+    assert report.assumptions == "none declared"
+    assert report.assumed == f"This compares the groups' distributions and names no cause. {UNTESTED}"
+    assert report.assumed in report.sentences
+    assert "(permutation baseline, 5 shuffles only)" in told(placebos=5).sentence
+    three = with_attribute("sex", values=("m", "f", "x"))
+    assert told(three).sentence.startswith("People at the same place of another group's distribution")
+
+
+@pytest.mark.parametrize(
+    ("domain", "declared", "by"),
+    [
+        (with_attribute("age", fixed=True), "held fixed", "with what is fixed held fixed"),
+        (with_attribute("hours", causes=("sex",)), "graph declared", "by the declared causal graph"),
+    ],
+)
+def test_a_causal_sentence_needs_declared_causes(domain, declared, by):
+    report = told(domain)
+    assert report.assumptions == declared
+    assert report.sentence.startswith(
+        f"Had they been of the other group, 19.2 % of 48,842 people would get a different decision, {by}, versus 0.1 %"
+    )
+    assert report.assumed.endswith(UNTESTED)
+
+
+def test_a_resolving_attribute_alone_declares_no_causes():
+    assert told(with_attribute("hours", legitimate=True)).assumptions == "none declared"
+
+
+def test_how_strong_a_hidden_confounder_must_be():
+    found = told(sensitivity=Sensitivity((0,), (1,), 1, 2.0, 3.41, 2.6)).sensitivity
+    assert (found.more, found.less, found.outcome, found.e_value) == ("m", "f", ">50K", 3.41)
+    assert found.sentence == (
+        "At the places of m people get '>50K' 2.00 times as often as at those of f. To explain that away, a hidden "
+        "confounder would have to make both the group and '>50K' at least 3.4 times as likely (E-value; 2.6 at the "
+        "lower end of the CI)."
+    )
+    assert told().sensitivity is None
+
+
+def test_a_graph_in_which_nothing_depends_on_the_group_is_said():
+    domain = with_attribute("hours", causes=("age",))
+    assert told(domain).unmoved == (
+        "By the declared causal graph no attribute that twins may change depends on sex, so twins differ in nothing "
+        "else and this test is empty."
+    )
+    assert told(domain).unmoved in told(domain).sentences
+    assert told(domain).graph == ("sex <-", "marital_status <-", "hours <- age", "age <-")
+    assert told(with_attribute("hours", causes=("sex",))).unmoved == ""
+    assert told().unmoved == ""
+
+
+def test_people_without_a_twin_are_said():
+    assert told(without=12).notes == (
+        "12 people have no counterfactual twin, since rules tie the group to attributes that twins keep; all metrics "
+        "here leave them out.",
+    )
+
+
+def test_nothing_is_claimed_that_shuffled_groups_reach():
+    """The interval of the rate begins below the end of the placebo's."""
+    chance = told(
+        rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
+    )
+    assert chance.sentence == (
+        "People at the same place of the other group's distribution get a different decision in 4.1 % of cases "
+        "(48,842 people), not clearly more than 3.9 % with shuffled groups (permutation baseline): no excess is "
+        "claimed. It is 0.2 percentage points (95 % CI −2 to 2.4)."
+    )
+    assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
+
+
+def test_whom_it_hurts_is_said_for_each_direction():
+    report = told()
+    assert report.hurt == (
+        "People with sex m as f lose '>50K' in 12 % of cases and gain it in 0.8 %; f as m lose '>50K' in 0.5 % of "
+        "cases and gain it in 9.5 %."
+    )
+    first, second = report.moves
+    assert (first.own, first.other, first.people, first.flips, first.lost, first.gained) == (
+        "m", "f", 32_842, 0.24, 0.12, 0.008,
+    )  # fmt: skip
+    assert (first.placebo_lost, first.placebo_gained) == (0.004, 0.006)
+    assert (second.own, second.placebo_lost) == ("f", None)
+
+
+def test_without_a_favourable_class_nobody_loses():
+    report = told(lost=None, gained=None)
+    assert (report.hurt, report.lost) == ("", None)
+    assert [(move.lost, move.gained, move.placebo_lost) for move in report.moves] == [(None, None, None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("carriers", "said"),
+    [
+        (EFFECT.carriers, "Holding marital status and hours fixed removes two thirds of the excess."),
+        (EFFECT.carriers[:1], "Holding marital status fixed removes half of the excess."),
+        ((Carrier((1,), 1.0),), "Holding marital status fixed removes all of the excess."),
+        ((Carrier((1,), 0.0),), ""),
+        ((), ""),
+    ],
+)
+def test_the_few_that_carry_most_of_it_are_named(carriers, said):
+    carried = told(carriers=carriers).carried
+    assert carried.startswith(said)
+    assert bool(carried) == bool(said)
+
+
+def test_how_well_the_group_is_told():
+    assert told().told == "The model's other inputs tell sex with an AUC of 0.93 (0.5: not at all, 1: always)."
+    assert told(auc=None).told == ""
+
+
+def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
+    """Hours: 50, 40 and 30 (one cell is empty) against 20 and 30; three of four m are married, and no f."""
+    assert told().notes == ()
+    assert told(with_attribute("age", fixed=True)).notes == ("Twins keep age: held fixed.",)
+    hours = told(with_attribute("hours", legitimate=True))
+    assert [one.attribute for one in hours.legitimate] == ["hours"]
+    assert hours.notes == (
+        "Twins keep hours, which is declared as resolving (legitimate): on average it is 40 for m and 25 for f.",
+    )
+    status = told(with_attribute("marital_status", legitimate=True))
+    assert status.notes == (
+        "Twins keep marital status, which is declared as resolving (legitimate): it is married for 75 % of m and "
+        "for 0 % of f.",
+    )
+    alone = told(with_attribute("hours", legitimate=True), left_out=((0,), (1,)))
+    assert alone.notes[0] == "Twins keep hours, which is declared as resolving (legitimate)."
+    assert alone.notes[1].startswith("m and f have too few people")
+    assert alone.sentences == (alone.sentence, alone.assumed, alone.hurt, alone.carried, alone.told, *alone.notes)

@@ -1,0 +1,260 @@
+"""A planted table whose rule is known: the model of that rule, fed rightly and wrongly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from neuronfair import AuditSettings, BlackBox, Checks, Data, Decision, NeuronFairError, TableDomain, audit
+from neuronfair.audits.pytest_check import CheckSettings, Fairness
+from neuronfair.audits.report.report import FeedingReport, Report
+from neuronfair.audits.stages import encoding_check
+from neuronfair.audits.stages.encoding_check import check_feeding
+from neuronfair.audits.wording.verdict import concluded
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import Target
+from neuronfair.model.open import open_model
+from neuronfair.render.junit import junit
+from neuronfair.render.markdown import markdown
+from neuronfair.render.page import audit_page
+from tests.conftest import FLIPS
+
+N = 2_000
+HIGHS = (9, 9, 4, 30, 1)
+NAMES = ("d", "a", "c", "b", "s")
+WEIGHTS = np.array([0.8, -0.5, 0.9, -0.15, 0.6])
+BIAS = -1.1
+TINY = AuditSettings(seeds=5, steps=5, samples=500, repair=False, **FLIPS)
+
+
+def domain(**change) -> TableDomain:
+    kinds = ("ordinal", "ordinal", "ordinal", "ordinal", "flag")
+    attributes = (
+        replace(Attribute(name, kind, high=high), **change)
+        for name, kind, high in zip(NAMES, kinds, HIGHS, strict=True)
+    )
+    return TableDomain("planted", tuple(attributes), ("s",), target=Target("y", ("no", "yes")))
+
+
+@pytest.fixture(scope="module")
+def people() -> Data:
+    """People whose class is drawn with the probability that the planted model says."""
+    draw = np.random.default_rng(1)
+    rows = np.stack([draw.integers(0, high + 1, N) for high in HIGHS], 1)
+    chance = 1 / (1 + np.exp(-(rows @ WEIGHTS + BIAS)))
+    return Data("planted", domain(), torch.tensor(rows), torch.tensor(draw.random(N) < chance).long())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_forest():
+    """A forest that is grown faster, and knows enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding_check, "TREES", 20)
+        yield
+
+
+def planted(weights=WEIGHTS, bias: float = BIAS, sign: float = 1.0) -> nn.Module:
+    """A linear model of two scores behind an activation that changes nothing for numbers of either sign."""
+    first, last = nn.Linear(5, 2), nn.Linear(2, 2)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor(np.stack([weights, -np.asarray(weights)])))
+        first.bias.copy_(torch.tensor([bias, -bias]))
+        last.weight.copy_(sign * torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+        last.bias.zero_()
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+def check(model, data):
+    return check_feeding(open_model(model, data.domain, data.rows), data)
+
+
+@pytest.fixture(scope="module")
+def right(people) -> FeedingReport:
+    return check(planted(), people)
+
+
+def test_the_right_model_is_fed_rightly_and_its_figures_are_right(people, right):
+    found = right
+    lean = people.rows.numpy() @ WEIGHTS + BIAS
+    assert (found.level, found.better, found.constant, found.rows) == ("ok", None, False, N)
+    assert found.accuracy == pytest.approx(((lean > 0) == people.labels.numpy()).mean(), abs=5e-3)
+    assert found.low < found.accuracy < found.high
+    assert found.majority == pytest.approx(
+        max(people.labels.double().mean().item(), 1 - people.labels.double().mean().item())
+    )
+    assert found.decided[1] == pytest.approx((lean > 0).mean(), abs=5e-3)
+    assert found.confidence == pytest.approx((1 / (1 + np.exp(-abs(lean)))).mean(), abs=1e-3)
+    assert found.calibration < 0.03
+    assert found.auc_low < found.auc < found.auc_high
+    assert found.attainable < found.auc  # nothing beats the rule itself
+    assert "nothing suggests" in found.text
+
+
+def test_the_check_leaves_no_trace(people):
+    opened = open_model(planted(), people.domain, people.rows)
+    opened.model.rows_forward = 7
+    assert check_feeding(opened, people) == check_feeding(opened, people)
+    assert opened.model.rows_forward == 7
+
+
+def test_classes_the_other_way_round(people, right):
+    found = check(planted(sign=-1.0), people)
+    assert found.level == "wrong"
+    assert found.better.text == "the classes in another order"
+    assert found.accuracy == pytest.approx(1 - right.accuracy, abs=1e-3)
+    assert found.better.accuracy == pytest.approx(right.accuracy, abs=0.02)
+    assert "With the classes in another order it is" in found.text
+
+
+def test_a_domain_that_standardises_a_model_of_raw_numbers(people, right):
+    rows = people.rows.double()
+    attributes = tuple(
+        replace(one, encode="scaled", center=rows[:, i].mean().item(), scale=rows[:, i].std().item())
+        for i, one in enumerate(people.domain.attributes)
+    )
+    found = check(planted(), replace(people, domain=replace(people.domain, attributes=attributes)))
+    assert (found.level, found.better.text) == ("wrong", "raw values")
+    assert found.better.accuracy == pytest.approx(right.accuracy, abs=0.02)
+
+
+def test_a_named_order_is_found(people):
+    order = [1, 3, 2, 0, 4]  # by name, which the model was trained on: a, b, c, d, s
+    found = check(planted(WEIGHTS[order]), people)
+    assert (found.level, found.better.text) == ("wrong", "columns sorted by name")
+
+
+def test_two_exchanged_columns_are_found(people, right):
+    found = check(planted(WEIGHTS[[3, 1, 2, 0, 4]]), people)
+    assert (found.level, found.better.text) == ("wrong", "the columns in another order")
+    assert found.better.auc == pytest.approx(right.auc, abs=0.02)
+
+
+def test_codes_that_begin_with_1_tell_people_apart_as_well_but_promise_too_much(people, right):
+    """The model adds its weights once too often: the same order of people, other probabilities."""
+    found = check(planted(bias=BIAS - WEIGHTS.sum()), people)
+    assert found.auc == pytest.approx(right.auc, abs=1e-3)
+    assert (found.level, found.better.text) == ("suspicious", "codes from 1")
+    assert "the encoding may be wrong" in found.text
+
+
+def by_last_column(data: Data) -> nn.Module:
+    """A model that reads the last column only, and says the share of the class for each of its values."""
+    shares = np.array([data.labels[data.rows[:, 4] == s].double().mean().item() for s in (0, 1)])
+    logits = np.log(shares) - np.log1p(-shares)
+    return planted([0, 0, 0, 0, logits[1] - logits[0]], logits[0])
+
+
+def test_a_weak_model_that_keeps_its_promises_is_no_worse_for_it(people):
+    found = check(by_last_column(people), people)
+    assert found.level == "ok"
+    assert found.auc < found.attainable - 0.2
+
+
+def test_nothing_that_was_tried_fits(people):
+    """It looks for what is not there, and is sure of itself."""
+
+    def ask(rows):
+        return 4 * torch.sin(37.0 * rows.double() @ torch.arange(1.0, 6.0, dtype=torch.float64))
+
+    found = check_feeding(open_model(BlackBox(ask, people.domain), people.domain, people.rows), people)
+    assert (found.level, found.better) == ("wrong", None)
+    assert f"Its AUC is {found.auc:.2f}" in found.text
+
+
+def test_a_model_that_refuses_other_numbers_is_judged_as_it_is(people):
+    def ask(x):
+        if (x.min(0) != 0).any() or (x.max(0) != HIGHS).any():
+            raise ValueError("out of range")
+        return 1 / (1 + np.exp(-(x @ WEIGHTS + BIAS - WEIGHTS.sum())))  # trained on codes from 1
+
+    report = check_feeding(
+        replace(open_model(planted(bias=BIAS - WEIGHTS.sum()), people.domain, people.rows), inputs=ask), people
+    )
+    assert (report.level, report.better) == ("ok", None)
+
+
+def test_a_function_of_numbers_is_tried_with_others(people):
+    shifted = BlackBox.of_inputs(lambda x: 1 / (1 + np.exp(-((x @ WEIGHTS[::-1]) + BIAS))), people.domain)
+    assert check(shifted, people).better.text == "columns in reverse order"
+    rows = BlackBox(lambda rows: 1 / (1 + np.exp(-((rows.numpy() @ WEIGHTS[::-1]) + BIAS))), people.domain)
+    assert check(rows, people).better is None  # nothing else can be tried with a function of rows
+
+
+def test_without_labels_only_the_scores_are_looked_at(people, right):
+    bare = replace(people, labels=torch.full((N,), -1))
+    found = check(planted(), bare)
+    assert (found.level, found.accuracy, found.auc) == ("not assessable", None, None)
+    assert "input encoding are not assessable: the table has no labels" in found.text
+    assert found.decided == right.decided
+    assert len(found.probabilities) == 5
+    constant = check(planted(bias=1e3), bare)
+    assert (constant.level, constant.constant, constant.saturated) == ("suspicious", True, 1.0)
+    assert "decides alike for all 2,000 rows" in constant.text
+
+
+def test_few_labels_and_tolerances_conclude_nothing(people):
+    assert check(planted(), people.take(torch.arange(12))).accuracy is None
+    opened = open_model(planted(), people.domain, people.rows, decision=Decision("tolerance", 0.1))
+    found = check_feeding(opened, people)
+    assert (found.accuracy, found.decided, found.level) == (None, (), "not assessable")
+
+
+def test_a_constant_that_hardly_tells_people_apart_is_suspicious(people):
+    """Most say no; it says so to all, and how likely that is for the values of the last column."""
+    few = people.take(((people.labels == 0) | (torch.arange(N) % 3 == 0)).nonzero()[:, 0])
+    found = check(by_last_column(few), few)
+    assert (found.level, found.constant) == ("suspicious", True)
+    assert found.accuracy == found.majority
+    assert "It decides alike for all." in found.text
+
+
+def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
+    data = people.take(torch.arange(500))
+    with pytest.raises(NeuronFairError, match=r"--fail-if 'rate > 99%': not judged\. This model is .* right"):
+        audit(planted(sign=-1.0), data, settings=TINY, checks=Checks(["rate > 99%"]), folder=tmp_path / "run")
+    report = Report.from_json((tmp_path / "run" / "audit.json").read_text())
+    assert report.gate is None
+    assert (report.verdict.level, report.verdict.thresholds) == ("not assessable", "not evaluated")
+    assert report.verdict.headline == f"The input encoding check failed. {report.feeding.text}"
+    for shown in (markdown(report), audit_page(report), junit(report)):
+        assert "the encoding is probably wrong" in shown
+    assert 'failures="0" errors="1"' in junit(report)
+    trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).judge(report, None)
+    assert failure is None
+    assert trusted.gate.passed
+    assert concluded(trusted, thresholds_set=True).verdict.level == "dependence found"
+
+
+def test_a_better_feed_is_judged_by_the_threshold(people):
+    chance = 1 / (1 + np.exp(-(people.rows.numpy() @ WEIGHTS + BIAS)))
+    opened, turned = SimpleNamespace(decision=Decision("threshold", 0.8), inputs=None), 1 - chance[:, None]
+    found = encoding_check.better_feed(encoding_check.LabelledScores(opened, people, turned), 0.5)
+    rest = slice(encoding_check.TRIED, None)
+    right = (turned[rest, 0] < 0.8) == (people.labels.numpy()[rest] == 1)
+    assert (found.text, found.accuracy) == ("the classes in another order", right.mean())
+
+
+def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):
+    Fairness(tmp_path).check(planted(), people, max_rate=0.9)
+    with pytest.raises(AssertionError, match="the encoding is probably wrong"):
+        Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9)
+    trusting = CheckSettings(trust_feeding=True)
+    assert Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9, settings=trusting).rate.rate < 0.9
+
+
+def test_the_fixture_prepares_tables_as_it_is_told(people, tmp_path):
+    def negative(table):
+        return torch.tensor(-table.to_numpy(dtype=np.float32))
+
+    weights = CheckSettings(preprocess=negative)
+    Fairness(tmp_path).check(planted(-WEIGHTS), people, max_rate=0.9, settings=weights)  # else wrongly fed
+
+
+def test_columns_are_not_exchanged_where_there_are_many(people, monkeypatch):
+    monkeypatch.setattr(encoding_check, "COLUMNS", 4)
+    assert check(planted(WEIGHTS[[3, 1, 2, 0, 4]]), people).better.text != "the columns in another order"

@@ -1,0 +1,61 @@
+"""Whom it hurts, in words."""
+
+from __future__ import annotations
+
+from neuronfair import TableDomain
+from neuronfair.audits.report import attribute
+from neuronfair.audits.wording.phrases import direction
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import Target
+from neuronfair.measure.direction import Direction, Side
+
+COLUMNS = (
+    Attribute("a", "ordinal", low=0, high=9),
+    Attribute("sex", "flag", values=("Female", "Male")),
+    Attribute("skin_colour", "nominal", values=("A", "B", "C")),
+)
+DOMAIN = TableDomain("t", COLUMNS, ("sex",), target=Target("loan", ("no", "yes")), favourable="yes")
+
+
+def said(domain: TableDomain, people: int, *sides: Side, population="table") -> str:
+    (one,) = direction(domain, population, Direction(people, sides))
+    return one.sentence
+
+
+def test_two_values():
+    sides = Side((0,), 88, 812), Side((1,), 812, 88)
+    for order in (sides, sides[::-1]):
+        assert said(DOMAIN, 900, *order) == (
+            "In 812 of 900 pairs of the table, sex Female loses 'yes' where sex Male gets it. In 88 it is the other "
+            "way round."
+        )
+    assert said(DOMAIN, 1, Side((0,), 1, 0), Side((1,), 0, 1), population="findings") == (
+        "In 1 of 1 pair that the searches found, sex Male loses 'yes' where sex Female gets it."
+    )
+    (entry,) = direction(DOMAIN, "domain", Direction(900, sides))
+    assert entry.sides == (attribute.SideReport("Female", 88, 812), attribute.SideReport("Male", 812, 88))
+    assert (entry.population, entry.people) == ("domain", 900)
+
+
+def test_several_values_and_attributes_name_the_clearest():
+    sides = Side((0, 0), 1, 90), Side((1, 2), 88, 0), Side((0, 1), 2, 80), Side((0, 2), 3, 40), Side((1, 1), 5, 5)
+    assert said(DOMAIN.with_sensitive("sex", "skin_colour"), 1200, *sides, population="domain") == (
+        "For 1,200 people drawn uniformly from the domain, 'yes' hangs on sex and skin colour: sex Female and skin "
+        "colour A loses it for 90 of 91, sex Female and skin colour B loses it for 80 of 82, sex Male and skin colour "
+        "C gets it for 88 of 88."
+    )
+    even = [Side((code,), 2, 2) for code in range(3)]
+    assert said(DOMAIN.with_sensitive("skin_colour"), 4, *even) == (
+        "For 4 people of the table, 'yes' hangs on skin colour, as often for as against each value."
+    )
+
+
+def test_nobody_loses():
+    assert direction(DOMAIN, "table", None) == direction(DOMAIN, "table", Direction(0, ())) == ()
+
+
+def test_of_thousands_of_values_some_are_kept():
+    ages = TableDomain("t", (Attribute("age", "ordinal", low=0, high=99),), ("age",), favourable="yes",
+                       target=Target("loan", ("no", "yes")))  # fmt: skip
+    (entry,) = direction(ages, "table", Direction(9, tuple(Side((code,), 0, 9) for code in range(100))))
+    assert len(entry.sides) == 20

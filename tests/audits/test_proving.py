@@ -1,0 +1,141 @@
+"""The third leg of an audit: what is proved about planted networks, and what is said where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from neuronfair import BlackBox, Data, NeuronFairError
+from neuronfair.api import audit
+from neuronfair.audits.pytest_check import CheckSettings, Fairness
+from neuronfair.audits.report.proved import Part
+from neuronfair.audits.report.rates import RateOf
+from neuronfair.audits.report.report import Report
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages import proof
+from neuronfair.proof.bounds.lines import Unprovable
+from neuronfair.proof.result import Leaves, Proof
+from tests.planted import networks
+
+TINY = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, prove=600.0, twins="flip")
+DOMAIN = networks.domain()
+BIASED, FAIR = networks.one_biased_neuron(), networks.one_biased_neuron(weight=0.0)
+
+
+def table() -> Data:
+    return Data("planted", DOMAIN, networks.uniform_rows(DOMAIN, 100), torch.full((100,), -1))
+
+
+def part_of_it(subject, interrupted: bool = False) -> Proof:
+    """A proof of the half of the planted domain with a0 below 5, as if nobody there were discriminated."""
+    low, high = np.zeros((2, 4), dtype=np.int32), np.full((2, 4), 9, dtype=np.int32)
+    high[0, 0], low[1, 0] = 4, 5
+    return Proof(subject.count, 10_000, 100, 2, 0.5, Leaves(low, high, [10_000, 0], [0, 100]), interrupted)
+
+
+def test_an_audit_proves_what_was_planted():
+    """Who has a sum of 19 or 20 is decided by the flag: 1,293 of 10,000 sums, for both values of it."""
+    seen = []
+    report = audit(BIASED, table(), settings=TINY, progress=lambda what, *_: seen.append(what)).report
+    (entry,) = report.attributes
+    proved = entry.proved
+    assert (proved.people, proved.proved_fair.count, proved.proved_discriminatory.count) == ("20000", "17414", "2586")
+    assert (proved.open, proved.complete, proved.method) == (Part("0", 0.0), True, "bounds of a network")
+    assert entry.rates.domain == RateOf("domain", 0.1293, 0.1293, 0.1293, 0, 0, 0.95, part=0.0)
+    assert entry.rates.table.part == 1
+    assert proved.sentence in report.verdict.text
+    assert "Proving" in seen
+    assert report.seconds.proof > 0
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_only_what_is_not_proved_is_sampled(monkeypatch):
+    monkeypatch.setattr(proof, "prove", lambda subject, **_: part_of_it(subject))
+    monkeypatch.setattr(proof, "check_against_model", lambda *_: None)  # which would see that it is not true
+    result = audit(BIASED, table(), settings=TINY)
+    (entry,) = result.report.attributes
+    rate = entry.rates.domain
+    assert (rate.of, rate.part, entry.proved.open.count) == (2_000, 0.5, "9900")
+    assert rate.rate == pytest.approx(0.5 * rate.discriminated / 2_000)
+    assert rate.low < rate.rate < rate.high
+    assert "; 50 % proved fair, 49.5 % open, 0.5 % proved discriminatory" in repr(result)
+
+
+def test_ctrl_c_keeps_what_is_proved(monkeypatch):
+    monkeypatch.setattr(proof, "prove", lambda subject, **_: part_of_it(subject, interrupted=True))
+    monkeypatch.setattr(proof, "check_against_model", lambda *_: None)
+    report = audit(BIASED, table(), settings=TINY).report
+    assert report.reproduction.interrupted
+    (entry,) = report.attributes
+    assert entry.proved.proved_fair.count == "10000"
+    assert entry.rates.domain.part == 1  # as it was sampled before
+
+
+def test_the_seconds_are_shared_and_0_is_none(monkeypatch):
+    given = []
+
+    def prove(*_, seconds, **__):
+        given.append(seconds)
+        raise Unprovable("not today")
+
+    monkeypatch.setattr(proof, "prove", prove)
+    domain = networks.sex_and_race()
+    data = Data("planted", domain, networks.uniform_rows(domain, 60), torch.full((60,), -1))
+    few = replace(TINY, seeds=2, steps=0, samples=100)
+    for seconds, shared in ((9.0, [3.0, 3.0, 3.0]), (0, [])):  # of sex, of race, of both
+        given.clear()
+        report = audit(networks.one_biased_pair(), data, settings=few, prove=seconds).report
+        assert given == shared
+        assert [one.proved is None for one in report.attributes] == [not shared] * 3
+
+
+def test_what_cannot_be_proved_says_why_and_the_rest_stays(monkeypatch):
+    def refuse(*_, **__):
+        raise Unprovable("it shows nothing of itself")
+
+    monkeypatch.setattr(proof, "problem_of", refuse)
+    (entry,) = audit(BIASED, table(), settings=TINY).report.attributes
+    assert (entry.proved.reason, entry.proved.people) == ("it shows nothing of itself", "20000")
+    assert (entry.rates.domain.of, entry.rates.domain.part) == (2_000, 1.0)
+
+
+def test_everybody_of_a_small_domain_is_asked():
+    def predict(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.full(len(x), 0.5), (x[:, 0] >= 8) * x[:, 4]], 1)
+
+    (entry,) = audit(BlackBox.of_inputs(predict, DOMAIN), table(), settings=TINY).report.attributes
+    assert (entry.proved.method, entry.proved.complete) == ("asking everybody", True)
+    assert entry.proved.proved_discriminatory == Part("4000", 0.2)
+
+
+def test_a_check_may_demand_a_proof(tmp_path):
+    fairness = Fairness(tmp_path)
+    checked = fairness.check(FAIR, DOMAIN, proved=1.0)
+    assert checked.proved.proved_fair.count == "20000"
+    assert fairness.check(FAIR, DOMAIN).proved is None
+    assert fairness.check(BIASED, DOMAIN, max_rate=0.2, proved=0.87).proved.complete
+    with pytest.raises(AssertionError) as failure:
+        fairness.check(BIASED, DOMAIN, max_rate=0.2, proved=0.9)
+    assert str(failure.value) == (
+        "For 87.1 % of all 20,000 people of the domain it is proved that s does not change the decision; for the other "
+        "12.9 % that it does. It must be proved for 90 % that the decision does not flip."
+    )
+    for share in (0.0, 1.5, -1.0):
+        with pytest.raises(NeuronFairError, match="proved must be a share above 0"):
+            fairness.check(FAIR, DOMAIN, proved=share)
+
+
+def test_a_check_of_what_cannot_be_proved_fails_with_the_reason(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise Unprovable("it shows nothing of itself")
+
+    monkeypatch.setattr(proof, "problem_of", refuse)
+    with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. It must be proved for 50 %"):
+        Fairness(tmp_path).check(FAIR, DOMAIN, proved=0.5, settings=CheckSettings(samples=500))
+
+
+def test_a_quick_audit_proves_for_less_long():
+    assert AuditSettings.quick().prove < AuditSettings().prove < 10

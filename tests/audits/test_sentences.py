@@ -1,0 +1,301 @@
+"""The verdict: its level, its tone, and that it says no more than was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from neuronfair.audits.report.attribute import (
+    NO_TWIN,
+    NOT_READ,
+    UNMOVED,
+    AttributeReport,
+    Histogram,
+    Note,
+    SeverityReport,
+)
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import RateOf, Rates
+from neuronfair.audits.report.report import FeedingReport, Gate, GateCheck, Report, Verdict
+from neuronfair.audits.wording.verdict import SET_ONE, concluded
+from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search
+
+NOTHING = fair(rates=Rates(), searches=())
+UNUSED, STILL = (Note(NOT_READ, "…", "…"),), (Note(UNMOVED, "…", "…"),)
+WRONG = FeedingReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
+
+
+def both(found: int, people: int = 1000) -> Rates:
+    return Rates(table=rate(found, people, "table"), domain=rate(found, people))
+
+
+def made(*attributes: AttributeReport, rows: int = 1000, interrupted: bool = False, **more: Any) -> Report:
+    empty = report(**more)
+    return replace(
+        empty,
+        attributes=attributes,
+        data=replace(empty.data, rows=rows),
+        reproduction=replace(REPRODUCTION, interrupted=interrupted),
+    )
+
+
+def verdict(*attributes: AttributeReport, thresholds_set: bool = False, **more: Any) -> Verdict:
+    return concluded(made(*attributes, **more), thresholds_set=thresholds_set).verdict
+
+
+def gate(*fired: tuple[str, str | None, bool]) -> Gate:
+    checks = [GateCheck(text, name, 0.0, None, None, "value", failed, "…") for text, name, failed in fired]
+    return Gate(not any(check.fired for check in checks), tuple(checks))
+
+
+def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
+    told = verdict(attribute(rates=both(10)), fair("race", rates=both(0)), fair("sex+race", rates=both(5)))
+    assert (told.level, told.tone) == ("dependence found", "neutral")
+    assert told.headline == "Decisions depend on sex for 1 % of people (10 of 1,000)."
+    assert told.details == (
+        "Of synthetic records: 1 % of synthetic records drawn uniformly from the declared input space (95 % confidence "
+        "interval 0.481 % to 1.83 %). Decisions also depend on sex and race (0.5 % of people). The searches found "
+        "100 discriminatory inputs (synthetic)."
+    )
+    assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
+    assert "--fail-if 'rate > 1%'" in SET_ONE
+
+
+def test_one_synthetic_record_of_50000_is_a_dependence_and_no_alarm():
+    one = fair(rates=Rates(rate(0, 1000, "table"), rate(1, 50_000, "plausible"), rate(0, 50_000)))
+    told = verdict(one)
+    assert (told.level, told.tone) == ("dependence found", "neutral")
+    assert told.headline == (
+        "No decision in the data set depends on sex; 1 of 50,000 realistic synthetic records does."
+    )
+
+
+def test_flips_of_two_synthetic_populations_are_counted_apart():
+    told = verdict(fair(rates=Rates(rate(0, 1000, "table"), rate(1, 500, "plausible"), rate(2, 50_000))))
+    assert told.headline.endswith(
+        "; 1 of 500 realistic synthetic records and 2 of 50,000 synthetic records drawn uniformly from the declared "
+        "input space do."
+    )
+
+
+def test_an_exact_share_of_the_input_space_has_no_interval_and_the_model_is_not_called_blind():
+    """One pair of 6,000 records flips, by proof, and no score in the data set moves."""
+    exact = RateOf("domain", 2 / 6000, 2 / 6000, 2 / 6000, 0, 0, 0.95, part=0.0)
+    one = fair(rates=Rates(table=rate(0, 1000, "table"), domain=exact), proved=proved(5998, 2, 6000), health=STILL)
+    told = verdict(one)
+    assert told.level == "dependence found"
+    assert told.headline == (
+        "No decision in the data set depends on sex; 2 of all 6,000 records of the declared input space do."
+    )
+    assert "0.0333 % to" not in told.text
+    assert "does not" not in told.text.replace("sex does not change", "")
+    assert "No score" not in told.text
+
+
+def test_what_only_a_search_finds_is_a_dependence_of_synthetic_records():
+    counted = fair(
+        rates=both(0), searches=(search("adf", 50),), severity=SeverityReport(1, 2, 3, Histogram((0, 1), (101,)))
+    )
+    told = verdict(counted)
+    assert (told.level, told.tone) == ("dependence found", "neutral")
+    assert told.headline == (
+        "No decision in the data set depends on sex; a search found 101 synthetic records for which it does."
+    )
+    assert "Upper 95 % confidence bound: 0.368 % of records like those in the data set (none of 1,000)" in told.details
+
+
+def test_only_a_failed_threshold_is_an_alarm():
+    entries = (attribute(rates=both(10)), fair("race", rates=both(0)))
+    failed = concluded(made(*entries, gate=gate(("rate > 1%", "sex", True), ("rate > 1%", "race", False))))
+    assert (failed.verdict.level, failed.verdict.tone) == ("above the threshold", "alarm")
+    assert [one.level for one in failed.attributes] == ["above the threshold", "no dependence found"]
+    assert failed.verdict.threshold_text == "The threshold failed: rate > 1%."
+    assert failed.verdict.headline.startswith("Decisions depend on sex for 1 % of people")
+    passed = verdict(*entries, gate=gate(("rate > 5%", "sex", False), ("accuracy < 50%", None, False)))
+    assert (passed.level, passed.tone, passed.thresholds) == ("dependence found", "calm", "passed")
+    assert passed.threshold_text == "All 2 thresholds passed."
+
+
+def test_a_failed_threshold_of_the_whole_audit_belongs_to_no_attribute():
+    told = concluded(made(fair(rates=both(0)), gate=gate(("accuracy < 90%", None, True))))
+    assert (told.verdict.level, told.verdict.tone) == ("above the threshold", "alarm")
+    assert told.attributes[0].level == "no dependence found"
+
+
+def test_proxy_evidence_is_never_an_alarm_by_itself():
+    one = fair(health=UNUSED, counterpart=counterpart(), search_twins="counterpart")
+    told = verdict(one)
+    assert (told.level, told.tone) == ("proxy evidence", "neutral")
+    assert told.headline == "The model does not use sex, so no decision depends on it directly."
+    assert told.details == (
+        "Counterfactual test (sex): Had they been of the other group, 19 % of 20,000 people would be decided "
+        "otherwise. Men as women lose '>50K' in 17.1 % of cases. 81 % of the effect goes through relationship and "
+        "marital status. This rests on causal assumptions that the data cannot test."
+    )
+    limited = verdict(one, gate=gate(("counterpart.effect > 5%", "sex", True)))
+    assert (limited.level, limited.tone) == ("above the threshold", "alarm")
+
+
+def test_a_failed_encoding_check_makes_an_audit_not_assessable_unless_the_encoding_is_trusted():
+    one = attribute(rates=both(10))
+    told = concluded(made(one, feeding=WRONG), thresholds_set=True)
+    assert (told.verdict.level, told.attributes[0].level) == ("not assessable", "not assessable")
+    assert told.verdict.tone == "caution"
+    assert told.verdict.headline == "The input encoding check failed. The encoding is probably wrong."
+    assert told.verdict.details.startswith("Decisions depend on sex for 1 % of people")
+    assert told.verdict.thresholds == "not evaluated"
+    trusted = verdict(one, feeding=replace(WRONG, trusted=True))
+    assert trusted.level == "dependence found"
+    assert trusted.details.endswith("But: The encoding is probably wrong.")
+
+
+def test_a_doubt_about_the_encoding_does_not_change_the_level():
+    doubt = replace(WRONG, level="suspicious", text="It may be wrong.")
+    told = verdict(fair(rates=both(0)), feeding=doubt)
+    assert told.level == "no dependence found"
+    assert told.details.endswith("But: It may be wrong.")
+    unlabelled = verdict(fair(rates=both(0)), feeding=replace(doubt, accuracy=None))
+    assert "But:" not in unlabelled.text
+
+
+def test_a_model_that_decides_nothing_is_not_assessable():
+    told = verdict(fair(rates=both(0), searches=(), health=(Note("constant-decision", "", ""),)))
+    assert told.level == "not assessable"
+    assert told.headline == "The model gave the same decision to every record, so dependence cannot be assessed."
+
+
+def test_ctrl_c_before_anything_was_measured_is_not_assessable():
+    for entries in ((), (NOTHING,)):
+        told = verdict(*entries, interrupted=True)
+        assert (told.level, told.tone) == ("not assessable", "caution")
+        assert told.text.startswith("Nothing was measured. The audit was interrupted")
+    assert verdict(fair(rates=both(0)), interrupted=True).level == "no dependence found"
+    assert verdict(fair(rates=both(10)), interrupted=True).level == "dependence found"
+    half = verdict(fair(rates=both(0)), replace(NOTHING, name="race", sensitive=("race",)), interrupted=True)
+    assert half.level == "not assessable"
+
+
+def test_a_sample_of_the_data_set_is_not_called_the_data_set():
+    assert "(10 of 1,000 records drawn from 1,001)" in verdict(attribute(rates=both(10)), rows=1001).headline
+    none = verdict(attribute(rates=Rates(rate(0, 1000, "table"), rate(1, 10, "plausible"))), rows=1001).headline
+    assert none.startswith("No decision for 1,000 of 1,001 records in the data set depends on sex; ")
+
+
+def test_the_data_set_decides_which_attribute_leads():
+    def measured(name: str, table: int, drawn: int) -> AttributeReport:
+        return fair(name, rates=Rates(table=rate(table, 1000, "table"), domain=rate(drawn, 1000)))
+
+    told = verdict(measured("sex", 216, 21), measured("race", 28, 0), measured("age", 0, 97))
+    assert told.headline.startswith("Decisions depend on sex for 21.6 % of people")
+    assert (
+        "Decisions also depend on race (2.8 % of people). For synthetic records only, decisions also depend on age."
+        in (told.details)
+    )
+
+
+@pytest.mark.parametrize(
+    ("plausible", "said"),
+    [(None, ""), (0, ", none of them plausible"), (7, ", 7 of them plausible"), (80, ", all of them plausible")],
+)
+def test_how_many_of_those_found_are_plausible(plausible, said):
+    one = fair(rates=both(10), searches=(search("frontier", 80),), plausible_found=plausible)
+    assert f"The searches found 80 discriminatory inputs (synthetic){said}." in verdict(one).text
+
+
+def test_nothing_found_gives_upper_bounds_and_no_certificate():
+    told = verdict(fair(rates=both(0)), fair("marital_status", rates=both(0)))
+    assert (told.level, told.tone) == ("no dependence found", "neutral")
+    assert told.text == (
+        "No decision was found that depends on sex. Upper 95 % confidence bound: 0.368 % of records like those in the "
+        "data set (none of 1,000) and 0.368 % of synthetic records drawn uniformly from the declared input space (none "
+        "of 1,000). The searches tried 2,000 synthetic records and found none."
+    )
+
+
+def test_a_model_that_does_not_use_the_attribute_has_no_dependence_by_construction():
+    told = verdict(fair("sex", health=UNUSED), fair("race"), rows=10_000)
+    assert told.level == "no dependence found"
+    assert told.headline == "The model does not use sex, so no decision depends on it directly."
+    assert "Without a counterfactual test nothing is known about proxies." in told.details
+    still = verdict(fair("sex", health=STILL))
+    assert "does not use" not in still.text
+    assert "No score in the data set changes with sex." in still.details
+
+
+def test_the_verdict_says_what_is_certified():
+    told = verdict(attribute(proved=proved(950)), fair("race", proved=proved(900, 0, 1000, "race")))
+    assert told.text.endswith(
+        "For 90 % of all 1,000 people of the domain it is proved that race does not change the decision; for nobody "
+        "that it does; 10 % is open."
+    )
+    unprovable = Proved.nothing(10, "it shows nothing of itself")
+    assert "proof: it shows" not in verdict(fair(proved=unprovable)).text
+    whole = RateOf("domain", 0.0, 0.0, 0.0, 0, 0, 0.95, part=0.0)
+    told = verdict(fair(rates=Rates(domain=whole), proved=proved(1000)))
+    assert told.headline == "No decision depends on sex: this is certified for the whole declared input space."
+
+
+def test_where_no_effect_is_claimed_people_found_by_counterfactuals_are_no_evidence():
+    nothing = counterpart(claimed=False)
+    one = attribute(rates=Rates(domain=rate(0, 50)), health=UNUSED, counterpart=nothing, search_twins="counterpart")
+    told = verdict(one)
+    assert told.level == "no dependence found"
+    assert "discriminatory input" not in told.text
+    assert verdict(replace(one, health=(), search_twins="flip")).level == "dependence found"
+
+
+def test_flips_come_first_where_there_are_any():
+    told = verdict(attribute(counterpart=counterpart()), fair("race", health=UNUSED, counterpart=counterpart()))
+    assert told.level == "dependence found"
+    assert told.headline.startswith("Decisions depend on sex for ")
+    assert "Counterfactual test (sex): Had they been" in told.text
+    assert "Counterfactual test (race): Had they been" in told.text
+    assert told.text.count("This rests on causal assumptions that the data cannot test.") == 1
+
+
+def test_a_model_whose_decisions_never_flip_may_show_proxy_evidence():
+    """What is certified of flips says nothing of proxies."""
+    told = verdict(fair(counterpart=counterpart(), proved=proved(1000)))
+    assert told.level == "proxy evidence"
+    assert told.headline == "No decision depends on sex: this is certified for the whole declared input space."
+    assert "Counterfactual test (sex): Had they been" in told.text
+
+
+def test_the_level_is_kept_in_audit_json():
+    told = concluded(made(attribute(rates=both(10))))
+    again = Report.from_json(told.to_json())
+    assert again.verdict == told.verdict
+    assert (again.attributes[0].level, again.attributes[0].headline) == ("dependence found", told.verdict.headline)
+
+
+def test_plausible_pairs_lead_and_the_raw_rate_follows():
+    pairs = replace(rate(112, 10_866, "pairs"), left_out=550, alone=9134)
+    rates = Rates(table=rate(662, 20_000, "table"), pairs=pairs)
+    made = concluded(report(attribute(rates=rates)))
+    told = "Decisions depend on sex for 1.03 % of people with a plausible twin (112 of 10,866)."
+    assert made.verdict.headline == told
+    assert made.verdict.details.startswith(
+        "Raw flip rate, against every other value of sex, plausible or not: 3.31 % of people (662 of 20,000)."
+    )
+
+
+def test_rules_that_leave_nobody_a_twin_are_no_evidence_of_fairness():
+    """Rules that forbid every twin make a flip impossible, whatever the model does."""
+    lonely = fair(health=(Note(NO_TWIN, "Nobody has one.", "Check the rules."),), proved=proved(1000))
+    made = concluded(report(lonely))
+    assert (made.verdict.level, made.attributes[0].level) == ("not assessable", "not assessable")
+    assert made.verdict.headline.startswith("The rules leave nobody in the data set a plausible twin")
+
+
+def test_flips_against_implausible_twins_only_are_said_to_be_such():
+    pairs = replace(rate(0, 10_866, "pairs"), left_out=662, alone=9134)
+    rates = Rates(table=rate(662, 20_000, "table"), pairs=pairs)
+    (entry,) = concluded(report(attribute(rates=rates))).attributes
+    assert ", but only against twins that are not plausible." in entry.headline
+    # Where everybody has a plausible twin, pairs and people are the same and nothing more is said.
+    same = Rates(table=rate(5, 100, "table"), pairs=rate(5, 100, "pairs"))
+    (entry,) = concluded(report(attribute(rates=same))).attributes
+    assert "plausible" not in entry.headline
+    assert "5 of 100" in entry.headline

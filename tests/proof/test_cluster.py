@@ -1,0 +1,115 @@
+"""A cluster of two machines proves, a worker is killed, then a machine: the counts are those of a proof in peace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuronfair.audits.inputs import drawn_from
+from neuronfair.model.decision import Decision
+from neuronfair.model.open import open_model
+from neuronfair.proof.checker.check import check
+from neuronfair.proof.decide import distributed
+from neuronfair.proof.decide import prove as proving
+from neuronfair.proof.decide.queue import State
+from neuronfair.proof.problem import problem_of
+from neuronfair.proof.run import CERTIFICATE, SHARDS, ProofRequest, ProofRun
+from neuronfair.proof.session import Effort, answer
+from neuronfair.scale.ray_cluster import Ray
+from tests.proof.enumerable import RULES, domain_of, network_of, truth
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture
+def machines() -> Iterator[tuple[Any, Any]]:
+    """A cluster of two machines with a core each, and the second one of them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second = cluster.add_node(num_cpus=1)
+    ray.init(cluster.address, log_to_driver=False)
+    yield cluster, second
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def doomed(marks: Path, second: str, subject: Any, piece: distributed.Piece, note: Callable[..., None]) -> State:
+    """Do a piece in small steps; in the second one the second machine hangs, and the other loses its worker once."""
+    import ray
+
+    proving.BATCH, proving.SMALL, proving.KEEP = {"cpu": 16}, 2, -1.0
+    here, steps = ray.get_runtime_context().get_node_id(), 0
+
+    def tell(*line: int) -> None:
+        nonlocal steps
+        steps += 1
+        note(*line)
+        if steps == 2 and here == second:
+            (marks / "hangs").touch()
+            time.sleep(1e6)
+        if steps == 2 and not (marks / "killed").exists():
+            (marks / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return distributed.work(subject, piece, tell)
+
+
+@dataclass(frozen=True)
+class Doomed(Ray):
+    """The cluster, with work that kills."""
+
+    work: Callable[..., State]
+
+    def map(self, work: Any, shared: Any, items: Sequence[Any], **options: Any) -> Iterator[Any]:
+        return super().map(self.work if work is distributed.work else work, shared, items, **options)
+
+
+def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
+    cluster, second = machines
+    monkeypatch.setattr(distributed, "ENOUGH", 1)
+    monkeypatch.setattr(distributed, "SHORTEST", 100.0)  # so that no piece ends before its second step
+    monkeypatch.setattr(proving, "SMALL", 2)
+    decision = Decision("tolerance", 0.6)
+    domain = domain_of(*RULES)
+    data = drawn_from(domain)
+    opened = open_model(network_of(domain, 1), domain, data.rows, decision=decision)
+    subject = problem_of(opened, domain)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    events = []
+
+    def watch(*told: Any) -> None:
+        """Kill the second machine in the middle of a piece, when the worker of another is gone."""
+        if not events and {path.name for path in marks.iterdir()} == {"hangs", "killed"}:
+            assert list((tmp_path / "run" / SHARDS).rglob("*.state"))
+            events.append(told)
+            cluster.remove_node(second, allow_graceful=False)
+
+    run = ProofRun.create_or_open(tmp_path / "run", data, ProofRequest(decision), model="m", weights="w", outputs=1)
+    report = answer(
+        subject,
+        opened,
+        data,
+        Effort(600.0, 0),
+        show=watch,
+        run=run,
+        pool=Doomed(partial(doomed, marks, second.node_id)),
+    )
+    assert events
+    assert report.complete
+    true = truth(opened.model, domain, decision)
+    counts = (report.people.count, report.proved_fair.count, report.proved_discriminatory.count)
+    assert tuple(map(int, counts)) == true
+    found = check(tmp_path / "run" / CERTIFICATE, opened)
+    assert (found.people, found.fair, found.discriminatory) == true
+    assert not (tmp_path / "run" / SHARDS).exists()

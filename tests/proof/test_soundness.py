@@ -1,0 +1,107 @@
+"""Proofs about models of which everybody is asked: no box may claim more than the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.truth.claims import held
+from benchmarks.truth.everybody import everybody
+from benchmarks.truth.leaves import truth_of
+from benchmarks.truth.planted import KINDS, planted
+from neuronfair.domain.rules import Rule
+from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
+from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.problem import problem_of
+from neuronfair.proof.result import Leaves
+from neuronfair.searches.evaluate import judge
+from tests.planted import networks
+
+
+@pytest.fixture(scope="module")
+def biased():
+    """The sum of four digits decides: below 18.5, or 20.5 with the sensitive bit."""
+    domain = networks.domain()
+    network = Network(networks.one_biased_neuron().eval(), domain)
+    return network, everybody(network.double(), domain, Decision())
+
+
+def test_everybody_is_counted(biased):
+    _, truth = biased
+    sums = [sum(map(int, f"{number:04}")) for number in range(10_000)]
+    assert truth.people == 20_000
+    assert truth.families == sum(18.5 < total < 20.5 for total in sums)
+    assert truth.discriminatory == 2 * truth.families
+    first = {0: torch.arange(10) == 9}  # those whose first digit is 9
+    assert truth.total(truth.flips, first) == sum(18.5 < t < 20.5 for n, t in enumerate(sums) if n >= 9_000)
+
+
+def test_rules_leave_people_out_and_without_twins():
+    rule = Rule("nobody with a9 and the bit", {"a0": (9.0,)}, {"s": (0.0,)})
+    domain = replace(networks.domain(), rules=(rule,))
+    truth = everybody(Network(networks.one_biased_neuron().eval(), domain).double(), domain, Decision())
+    assert truth.people == domain.count == 19_000
+    assert not truth.flips[9_000:].any()
+    assert truth.members[9_000:].eq(1).all()
+
+
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_the_truth_is_what_the_judge_says(seed):
+    case = planted(seed, people=3_000)
+    truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
+    rows = networks.uniform_rows(case.domain, 500, seed=seed)
+    sure = ~truth.close[truth.place(rows)]
+    model = case.model.model if isinstance(case.model, Opened) else case.model
+    said = judge(model.double(), case.domain, rows, case.decision).discriminates
+    assert torch.equal(said[sure], truth.flips[truth.place(rows)][sure])
+
+
+def test_a_wrong_claim_is_seen(biased):
+    network, truth = biased
+    subject = problem_of(network, truth.domain)
+    proof = prove(subject, seconds=30)
+    leaves = proof.leaves
+    told = truth_of(leaves, subject.space, truth)
+    assert told.covered
+    assert len(told.wrong(leaves)) == 0
+    assert sum(told.fair) == truth.people - truth.discriminatory
+    assert sum(told.discriminatory) == truth.discriminatory
+    one = int(np.flatnonzero(told.fair)[0])
+    more = [count + (number == one) * (int(told.fair[one]) - count + 1) for number, count in enumerate(leaves.fair)]
+    assert told.wrong(replace(leaves, fair=more)).tolist() == [one]
+
+
+def test_boxes_that_overlap_or_leave_out_are_seen(biased):
+    network, truth = biased
+    space = problem_of(network, truth.domain).space
+    whole = np.array([[9, 9, 9, 9]], dtype=np.int32)
+    for low, high in (([[0, 0, 0, 1]], whole), ([[0, 0, 0, 0]] * 2, whole.repeat(2, 0))):
+        leaves = Leaves(np.array(low, dtype=np.int32), high, [0] * len(low), [0] * len(low))
+        assert not truth_of(leaves, space, truth).covered
+
+
+@pytest.mark.parametrize("seed", range(3 * len(KINDS)))
+def test_no_box_claims_more_than_the_truth(seed):
+    assert held(seed, people=4_000, steps=8).wrong == ()
+
+
+def test_a_linear_model_can_be_cut_for_long():
+    assert held(300064).wrong == ()
+
+
+def test_a_tie_goes_to_the_class_that_the_decision_says():
+    domain = networks.domain(attributes=1, high=3)
+    layer = networks.linear([[1.0, -1.0]], [-1.0])  # a0 - s - 1: 0 for (1, 0) and (2, 1)
+    network = Network(nn.Sequential(layer).eval(), domain, layers=())
+    decision = Decision("threshold", 0.0)
+    truth = everybody(network.double(), domain, decision)
+    assert truth.flips.tolist() == [False, True, False, False]  # at 1 the bit leads from 0, which is enough, to -1
+    subject = problem_of(network, domain, decision=decision)
+    leaves = prove(subject, seconds=5).leaves
+    assert len(truth_of(leaves, subject.space, truth).wrong(leaves)) == 0

@@ -1,0 +1,110 @@
+"""Findings are confirmed and written beside the search: nothing of it is torn, lost or late."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from neuronfair.errors import RunError
+from neuronfair.model.blackbox import BlackBox
+from neuronfair.searches.background_writer import beside
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.engine import Checkpoint, Record, search
+from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.method import State, World
+from tests.planted import networks
+
+WORLD = networks.world(networks.one_biased_neuron(), networks.domain())
+SEEDS = networks.uniform_rows(WORLD.domain, 30)
+
+
+class Counting:
+    """Walks along the first attribute, and counts its steps in place."""
+
+    def start(self, world: World, walkers: State) -> State:
+        return walkers | {"steps": torch.zeros_like(walkers["origin"])}
+
+    def ask(self, world: World, state: State, t: int) -> torch.Tensor:
+        rows = state["rows"].clone()
+        rows[:, 0] = t % 10
+        return rows
+
+    def tell(self, world: World, state: State, rows: torch.Tensor, judgement: Judgement, t: int) -> State:
+        state["steps"] += 1
+        return state
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_pieces_are_done_one_after_the_other(threaded):
+    done: list[int] = []
+    gate = threading.Event()
+    with beside(threaded) as later:
+        later.do(lambda: (gate.wait(5 if threaded else 0), done.append(1)))
+        assert done == ([] if threaded else [1])
+        gate.set()
+        later.do(lambda: done.append(2))
+        later.wait()
+        assert done == [1, 2]
+        later.do(lambda: done.append(3))
+    assert done == [1, 2, 3]  # also what nobody has waited for
+
+
+def test_an_error_beside_is_raised_by_the_next_piece_or_at_the_end():
+    done: list[int] = []
+    with beside(True) as later:
+        later.do(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            later.do(lambda: done.append(1))
+        later.wait()
+        later.do(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            later.wait()
+    assert done == []
+
+
+def test_walkers_are_written_as_they_were():
+    """The search goes on only when the checkpoint before last is done: by then the walkers have been overwritten."""
+    parts: list[Checkpoint] = []
+    search(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(parts.append, every=2))
+    assert [part.t for part in parts] == [2, 4, 6, 8, 9]
+    for part in parts:
+        assert (part.state["steps"] == part.t).all()
+    assert [part.seconds for part in parts] == sorted(part.seconds for part in parts)
+
+
+def test_a_checkpoint_that_fails_ends_the_search():
+    steps: list[int] = []
+
+    def full(where: Checkpoint) -> None:
+        raise RunError(f"no space left after step {where.t}")
+
+    with pytest.raises(RunError, match="after step 2"):
+        search(
+            WORLD,
+            Counting(),
+            SEEDS,
+            budget=Budget(100),
+            record=Record(full, every=2),
+            progress=lambda t, *_: steps.append(t),
+        )
+    assert steps[-1] <= 4
+
+
+def test_a_black_box_is_asked_by_one_thread_alone():
+    threads: set[int] = set()
+
+    def ask(rows: torch.Tensor) -> torch.Tensor:
+        threads.add(threading.get_ident())
+        return WORLD.network.scores(rows)
+
+    def written(_: Checkpoint) -> None:
+        threads.add(threading.get_ident())
+
+    world = World(BlackBox(ask, WORLD.domain), WORLD.domain, WORLD.decision, WORLD.draws)
+    result = search(world, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
+    assert result.found > 0
+    assert threads == {threading.get_ident()}
+    search(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
+    assert len(threads) == 2

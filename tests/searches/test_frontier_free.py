@@ -1,0 +1,252 @@
+"""frontier-free: effects learned from answers, thresholds of trees, and what a pilot is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.tree import DecisionTreeClassifier
+
+from neuronfair import BlackBox, Decision, TableDomain, find, judge, open_model
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.draws import Draws
+from neuronfair.domain.population.model import own_population
+from neuronfair.errors import ModelError
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.searches.config import Plan
+from neuronfair.searches.method import World
+from neuronfair.searches.methods.frontier_free import LEAST, EffectCells, Effects, FrontierFree, prepared, to_the_ends
+from tests.planted import networks
+
+DOMAIN = TableDomain(
+    "d",
+    (
+        Attribute("s", "flag"),
+        Attribute("a", "ordinal", low=0, high=3),
+        Attribute("b", "nominal", values=("x", "y", "z")),
+        Attribute("c", "ordinal", low=0, high=99),
+    ),
+    ("s",),
+)
+A, B = torch.tensor([0.0, 1.0, 4.0, 2.0]), torch.tensor([0.0, -3.0, 5.0])
+
+
+def sums(rows):
+    """What a and b add; the sensitive bit adds 1, and 2 more where b is z; c adds nothing."""
+    return A[rows[:, 1]] + B[rows[:, 2]] + rows[:, 0] * (1 + 2 * (rows[:, 2] == 2))
+
+
+def margins(rows):
+    """Both classes, of which the second wins where the sums exceed 4.5."""
+    total = (sums(rows) - 4.5) / 2
+    return torch.stack([-total, total], 1)
+
+
+def made(ask, decision=None, domain=DOMAIN):
+    return World(BlackBox(ask, domain), domain, decision or Decision(), Draws(0, "test"))
+
+
+def fitted(world, n=2000):
+    rows = networks.uniform_rows(world.domain, n)
+    blank = Effects.blank(world.domain, EffectCells.of(world.domain, None), world.network.outputs)
+    return blank.fitted(judge(world.network, world.domain, rows, world.decision))
+
+
+def told(method, world, rows):
+    """The state after rows were judged for the first time."""
+    state = method.start(world, {"origin": torch.arange(len(rows)), "rows": rows, "found": torch.zeros(len(rows))})
+    return method.tell(world, state, rows, judge(world.network, world.domain, rows, world.decision), 0)
+
+
+# Effects
+
+
+def test_the_effects_of_an_additive_model_are_its_own():
+    effects = fitted(made(margins))
+    rows = torch.tensor([[0, 0, 0, 7]])
+    columns, codes = torch.tensor([[1, 1, 2, 2, 3]]), torch.tensor([[1, 2, 1, 2, 90]])
+    high, low = effects.of_moves(torch.tensor([[-1.0, 1.0]]).double(), rows, columns, codes)
+    # b = z adds 5 to both ends, and 2 more to the higher one alone.
+    assert torch.allclose(high, torch.tensor([[1.0, 4.0, -3.0, 7.0, 0.0]]).double(), atol=0.05)
+    assert torch.allclose(low, torch.tensor([[1.0, 4.0, -3.0, 5.0, 0.0]]).double(), atol=0.05)
+
+
+def test_leaning_to_the_other_class_turns_the_effects_round():
+    effects = fitted(made(margins))
+    ask = (torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
+    high, low = effects.of_moves(torch.tensor([[1.0, -1.0]]).double(), *ask)
+    assert high.item() == pytest.approx(-5, abs=0.05)
+    assert low.item() == pytest.approx(-7, abs=0.05)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_probabilities_are_read_as_logits_where_these_add_up(outputs):
+    p = lambda rows: torch.sigmoid(0.3 * (sums(rows) - 4.5))  # noqa: E731
+    decision = Decision("threshold", 0.5) if outputs == 1 else Decision()
+    world = made(lambda rows: p(rows) if outputs == 1 else torch.stack([1 - p(rows), p(rows)], 1), decision)
+    effects = fitted(world)
+    assert effects.warped
+    lean = torch.ones(1, 1).double() if outputs == 1 else torch.tensor([[-1.0, 1.0]]).double()
+    high, _ = effects.of_moves(lean, torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
+    assert high.item() == pytest.approx(0.3 * 7, abs=0.05)
+    rows = networks.uniform_rows(DOMAIN, 300)
+    state = told(FrontierFree(effects, torch.ones(4)), world, rows)
+    inside = effects.decision(decision).safety(state["high"], state["low"]) > 0
+    assert torch.equal(inside, judge(world.network, DOMAIN, rows, decision).discriminates)
+
+
+def test_scores_that_are_no_probabilities_or_have_a_tolerance_stay_as_they_are():
+    assert not fitted(made(margins)).warped
+    assert not fitted(made(lambda rows: torch.sigmoid(sums(rows)), Decision("tolerance", 0.1))).warped
+    assert not fitted(made(lambda rows: sums(rows) / 20, Decision("threshold", 0.4))).warped  # they add up as they are
+
+
+def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
+    world = made(margins)
+    judged = judge(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
+    effects = Effects.blank(DOMAIN, EffectCells.of(DOMAIN, None), 2)
+    assert len(effects.table) > 39  # so 39 rows make the smaller system, and 40 of each the other one
+    few = effects.fitted(judged[:39])
+    copies = replace(judged, **{n: getattr(judged, n)[:39].repeat(2, *[1] * (getattr(judged, n).dim() - 1)) for n in
+                                ("rows", "family", "valid", "discriminates")})  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("neuronfair.searches.methods.frontier_free.RIDGE", 6.0)  # twice the people, twice the prior
+        assert torch.allclose(effects.fitted(copies).table, few.table)
+
+
+def test_whole_rows_are_ranked_by_all_their_values():
+    world = made(margins)
+    # The sums run from 0 to 1 (outside by 3.5), from 4 to 5 (inside by 0.5), and from 9 to 12 (outside by 4.5).
+    rows = torch.tensor([[0, 0, 0, 5], [0, 2, 0, 5], [0, 2, 2, 5]])
+    assert torch.allclose(
+        fitted(world).of_rows(rows, world.decision), torch.tensor([-3.5, 0.5, -4.5]).double(), atol=0.05
+    )
+    scored = made(lambda rows: sums(rows), Decision("tolerance", 2.5))
+    inside = fitted(scored).of_rows(rows, scored.decision)
+    assert torch.allclose(inside, torch.tensor([-1.5, -1.5, 0.5]).double(), atol=0.05)
+
+
+# Cells and thresholds
+
+
+def tree():
+    """Three thresholds: c at 29.5 and 69.5, and s where c lies between them."""
+    rows = networks.uniform_rows(DOMAIN, 4000)
+    middle = (rows[:, 3] >= 30) & (rows[:, 3] < 70)
+    x = TableEncoding.of(DOMAIN).encode(rows, torch.float64).numpy()
+    return DecisionTreeClassifier(random_state=0).fit(x, (middle & (rows[:, 0] == 1)).long().numpy()), rows
+
+
+def test_codes_between_two_thresholds_are_one_cell():
+    model, rows = tree()
+    box = open_model(model, DOMAIN, rows).model
+    cells = EffectCells.of(DOMAIN, box.cells)
+    assert cells.count.tolist() == [2, 1, 1, 3]
+    column = torch.tensor([3, 3, 3, 3, 2])
+    assert cells.of_codes(column, torch.tensor([29, 30, 69, 70, 2])).tolist() == [0, 1, 1, 2, 0]
+    u = torch.tensor([0.0, 0.0, 0.999, 0.5, 0.99])
+    assert cells.draw(column, torch.tensor([0, 1, 1, 2, 0]), u).tolist() == [0, 30, 69, 85, 2]
+    plain = EffectCells.of(DOMAIN, None)
+    assert plain.draw(column, torch.tensor([1, 2, 3, 4, 0]), u).tolist() == [1, 2, 3, 4, 0]
+
+
+def test_a_finding_roams_where_the_model_sees_no_difference_and_moves_cross_thresholds():
+    model, rows = tree()
+    opened = open_model(model, DOMAIN, rows)
+    world = World(opened.model, DOMAIN, opened.decision, Draws(0, "test"))
+    method = FrontierFree(Effects.blank(DOMAIN, EffectCells.of(DOMAIN, opened.model.cells), 2), torch.ones(4).double())
+    starts = torch.tensor([[0, 1, 1, 50]]).repeat(200, 1)
+    state = told(method, world, starts)
+    assert state["inside"].all()
+    asked = method.ask(world, state, 2)  # c alone has thresholds, and its middle is left for both sides
+    assert ((asked[:, 3] < 30) | (asked[:, 3] >= 70)).all()
+    assert len(asked[:, 1:3].unique(dim=0)) == 12  # a and b are free
+    # Where no move can be trusted every second walker stays, and finds someone else for sure.
+    asked = replace(method, table=torch.zeros(4 * 15 * 9).double()).ask(world, state, 2)
+    stayed = (asked[:, 3] >= 30) & (asked[:, 3] < 70)
+    assert 70 < int(stayed.sum()) < 130
+    assert judge(world.network, DOMAIN, asked[stayed]).discriminates.all()
+
+
+def test_trees_that_cannot_be_read_are_a_black_box_without_cells():
+    box = BlackBox(margins, DOMAIN)
+    assert box.cells is None
+
+    def refuse():
+        raise ModelError("too many nodes")
+
+    box = BlackBox(margins, DOMAIN)
+    box.trees = refuse
+    assert box.cells is None
+
+
+# Walks
+
+
+def test_a_walker_does_not_ask_for_a_person_twice():
+    domain = TableDomain("d", (Attribute("s", "flag"), Attribute("a", "ordinal", low=0, high=40)), ("s",))
+    world = made(lambda rows: torch.stack([torch.zeros(len(rows)), rows[:, 0] - 0.5], 1), domain=domain)
+    found = find(world.network, domain, torch.tensor([[0, 20]]), Plan("frontier-free", 1, 30, 1, controls=False))
+    assert found.total.findings == found.total.tried == 31  # everybody is discriminated: the seed, and thirty others
+
+
+def test_numbers_go_to_the_ends_and_keep_their_order():
+    u = torch.linspace(0, 1, 1001).double()[:-1]
+    v = to_the_ends(u)
+    assert (v[1:] >= v[:-1]).all()
+    assert v.min() == 0
+    assert v.max() < 1
+    assert v[250].item() == pytest.approx(1 / 16)
+    assert v[750].item() == pytest.approx(15 / 16)
+
+
+def test_a_pilot_needs_rows_and_counts_what_it_finds():
+    world = made(margins)
+    assert prepared(world, rows=LEAST - 1)[1] is None
+    method, pilot = prepared(world, rows=400)
+    assert pilot.findings.judged <= 400
+    assert pilot.findings.tried > 0
+    assert len(pilot.findings) == pilot.found > 0
+    # What adds nothing is trusted, what crosses the boundary is not.
+    state = told(method, world, torch.tensor([[0, 2, 0, 5]]))  # 4 to 5: inside by 0.5
+    columns, codes = torch.tensor([[3, 2]]), torch.tensor([[60, 2]])
+    safety = method.safety(world, state, columns, codes)
+    assert safety[0, 0].item() == pytest.approx(0.5, abs=0.1)
+    assert safety[0, 1].item() == pytest.approx(-4.5, abs=0.3)
+    chance = method.table[method.kinds(world, state["rows"], columns, codes, safety)]
+    assert chance[0, 0] > 0.9 > 0.5 > chance[0, 1]
+
+
+@pytest.mark.parametrize(
+    ("ask", "decision"),
+    [
+        (lambda rows: (margins(rows)[:, 1] > 0).double(), Decision("threshold", 0.5)),  # hard labels: nothing slopes
+        (lambda rows: torch.stack([6 - sums(rows), torch.ones(len(rows)), sums(rows) - 4], 1), Decision()),
+        (sums, Decision("tolerance", 2.5)),
+    ],
+)
+def test_it_finds_more_than_random_people_whatever_the_model_says(ask, decision):
+    world = made(ask, decision)
+    outcome = find(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 100), Plan("frontier-free", 20, 40,
+                   decision=decision))  # fmt: skip
+    assert outcome.total.gsr > 1.5 * outcome.random.gsr > 0
+
+
+def test_two_sensitive_attributes_are_no_obstacle():
+    domain = DOMAIN.with_sensitive("s", "b")
+    world = made(margins, domain=domain)
+    outcome = find(world.network, domain, networks.uniform_rows(domain, 100), Plan("frontier-free", 20, 40))
+    assert outcome.total.gsr >= outcome.random.gsr > 0
+    assert np.isin(outcome.findings.rows[:, 1].numpy(), range(4)).all()
+
+
+def test_people_of_a_sampler_have_no_number_for_each_attribute():
+    wide = replace(DOMAIN, attributes=(*DOMAIN.attributes, *(Attribute(n, "ordinal", low=0, high=9) for n in "efg")))
+    rows = networks.uniform_rows(wide, 300)
+    own = own_population(wide, rows)
+    plan = Plan("frontier-free", seeds=10, steps=40, global_steps=5, plausible=0.1, controls=False)
+    found = find(BlackBox(margins, wide), wide, rows, plan, population=own).findings
+    assert len(found) > 0
+    assert (own.plausibility(found.rows) >= 0.1).all()

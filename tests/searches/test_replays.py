@@ -1,0 +1,105 @@
+"""Steps that can be recorded on a GPU: they never ask the host, and their random numbers come from the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neuronfair.domain.draws import Draws
+from neuronfair.searches.cuda_graphs import AHEAD, Replays, _Clocked
+from neuronfair.searches.evaluate import judge
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.methods import METHODS, Setting, frontier, phases
+from neuronfair.searches.stepping import step
+from neuronfair.searches.steps import where
+from neuronfair.testing.cases import case
+
+# Their result, or the place they read from, is known to the host only: on a GPU it waits for them.
+ASKING = ("_local_scalar_dense", "nonzero", "lift_fresh", "masked_select", "equal", "_unique2", "is_nonzero")
+
+
+class Watch(TorchDispatchMode):
+    """Notes operations that would make the host wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masks = name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
+        )
+        if name in ASKING or masks:
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def local(name: str):
+    world, starts = case("plain").world, case("plain").seeds
+    rule = phases(name, Setting(world, KeySet(), 0)).local
+    numbers = torch.arange(len(starts))
+    walkers = {"origin": numbers, "place": numbers, "rows": starts, "found": torch.zeros_like(numbers)}
+    return world, rule, rule.start(world, walkers)
+
+
+RECORDED = [name for name in METHODS if hasattr(local(name)[1], "form")]
+
+
+def test_the_usual_methods_can_be_recorded():
+    assert {"neuronfair", "neuronfair-paper", "frontier", "uniform", "adf"} <= set(RECORDED)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
+    monkeypatch.setattr(frontier, "renewed", lambda marked, old, make: where(marked, make(slice(None)), old))
+    world, rule, state = local(name)
+    for t in range(12):
+        if rule.form(t) is None:
+            state, _ = step(world, rule, state, t, exact=False)
+            continue
+        with Watch() as watch:
+            rows = rule.ask(world, state, t)
+            judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
+            _ = judgement.finite, judgement.pair
+            state = rule.tell(world, state, rows, judgement, t)
+        assert watch.seen == [], t
+
+
+def test_the_watch_sees_what_asks():
+    with Watch() as watch:
+        x = torch.arange(3)
+        _ = bool(x[0] > 1), x[x > 1], x[[0, 1]]
+    assert {"_local_scalar_dense", "index", "lift_fresh"} <= set(watch.seen)
+
+
+def test_numbers_whose_addresses_lie_on_the_device_are_the_same():
+    plain, origin = Draws(3, "local"), torch.tensor([4, 0, 77])
+    clocked = _Clocked(3, "local", torch.zeros(8, dtype=torch.int64))
+    for use in ("choice", "pace"):
+        clocked.uniform(0, origin, 2, use=use)  # as when a step is recorded
+    clocked.starts[:2] = torch.tensor([plain.start(9, use) for use in clocked.uses])
+    for use in ("pace", "choice"):
+        assert torch.equal(clocked.uniform(0, origin, 5, use=use), plain.uniform(9, origin, 5, use=use))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_steps_are_the_steps_themselves(name):
+    world, rule, state = local(name)
+    from dataclasses import replace
+
+    domain = world.domain.to("cuda")
+    network = type(world.network)(world.network.module, domain)
+    world = replace(world, domain=domain, network=network)
+    state = {key: value.cuda() for key, value in state.items()}
+    replays, mine = Replays(world, rule), dict(state)
+    for t in range(AHEAD + 5):
+        mine, theirs = step(world, rule, mine, t, exact=False), replays(state, t)
+        assert all(torch.equal(mine[0][key], theirs[0][key]) for key in mine[0])
+        assert all(map(torch.equal, mine[1], theirs[1]))
+        mine, state = mine[0], theirs[0]
+    assert any(replays._recorded.values())

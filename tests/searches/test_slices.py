@@ -1,0 +1,114 @@
+"""Steps of walkers in slices: the same search, in memory that does not grow with walkers and twins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neuronfair import Decision, interpret
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.table import TableDomain
+from neuronfair.searches import evaluate as judging
+from neuronfair.searches import stepping as slicing
+from neuronfair.searches.budget import Budget
+from neuronfair.searches.engine import search
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.methods import Setting, phases
+from neuronfair.searches.stepping import joined, slices
+from neuronfair.testing.cases import COUNTERPART, case
+from neuronfair.testing.harness import LINES, STEPS, explore, kept
+from tests.planted import networks
+
+
+def hold(monkeypatch, domain: TableDomain, walkers: int) -> None:
+    """Let the families of so many walkers fill the memory."""
+    monkeypatch.setattr(slicing, "HELD", {"cpu": walkers * len(domain.sensitive_values)})
+
+
+def test_slices_hold_all_walkers_in_their_order(monkeypatch):
+    domain = networks.sex_and_race()  # families of ten
+    state = {"origin": torch.arange(7), "rows": torch.arange(14).view(7, 2)}
+    assert slices(domain, state) == [state]
+    monkeypatch.setattr(slicing, "HELD", {"cpu": 39})
+    parts = slices(domain, state)
+    assert [part["origin"].tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert parts[2]["rows"].tolist() == [[12, 13]]
+    assert all(torch.equal(joined(parts)[name], state[name]) for name in state)
+    monkeypatch.setattr(slicing, "HELD", {"cpu": 1})  # one family at least
+    assert len(slices(domain, state)) == 7
+
+
+def assert_same(found, other) -> None:
+    for line in LINES:
+        assert torch.equal(getattr(found.findings, line), getattr(other.findings, line)), line
+    for figure in ("tried", "judged", "rejected"):
+        assert getattr(found.findings, figure) == getattr(other.findings, figure)
+    assert (found.stop, found.found) == (other.stop, other.found)
+
+
+@pytest.mark.parametrize("name", ["neuronfair", "frontier-free", "expga"])
+def test_a_method_finds_the_same_in_slices(name, monkeypatch):
+    whole, _ = kept(name, "pair", "local")
+    hold(monkeypatch, case("pair").domain, 3)
+    parts, spy = explore(name, "pair", "local")
+    assert [len(rows) for _, rows in spy.asked[:3]] == [3, 3, 2]
+    assert len(whole.findings) > 0
+    assert_same(whole, parts)
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(STEPS, instances=20), Budget(STEPS, findings=9), Budget(STEPS, findings_per_seed=2)]
+)
+@pytest.mark.parametrize("where", ["people", "score", COUNTERPART])
+def test_budgets_are_kept_in_slices(budget, where, monkeypatch):
+    whole, _ = explore("aequitas", where, "local", budget)
+    hold(monkeypatch, case(where).domain, 3)
+    assert_same(whole, explore("aequitas", where, "local", budget)[0])
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor holds that is made meanwhile."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for made in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(made, torch.Tensor):
+                self.numbers = max(self.numbers, made.numel())
+        return result
+
+
+AGES = TableDomain(  # families of 500
+    "ages",
+    (
+        *(Attribute(f"a{i}", "ordinal", low=0, high=9) for i in range(3)),
+        Attribute("age", "ordinal", low=0, high=99),
+        Attribute("race", "ordinal", low=0, high=4),
+    ),
+    ("age", "race"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "decision"),
+    [("neuronfair", Decision()), ("frontier", Decision("tolerance", 5.0)), ("uniform", Decision("threshold", 1.0))],
+)
+def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch):
+    module = networks.random_module(AGES)
+    profile = interpret(networks.network(module, AGES), AGES, networks.uniform_rows(AGES, 2))
+    world = networks.world(module, AGES, decision=decision, profile=profile)
+    rule = phases(name, Setting(world, KeySet(), 0)).first
+    seeds = networks.uniform_rows(AGES, 300)
+
+    def largest() -> int:
+        with Largest() as spy:
+            assert search(world, rule, seeds, budget=Budget(2)).findings.judged == 600
+        return spy.numbers
+
+    assert largest() >= 300 * 500 * 2  # the scores of all twins of all walkers
+    monkeypatch.setattr(judging, "ROWS_PER_PASS", 5000)
+    hold(monkeypatch, AGES, 30)
+    empty = 1 << 16  # keys that a new set has room for; all else is smaller
+    assert largest() <= empty
