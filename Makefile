@@ -1,13 +1,15 @@
 # make demo   a fresh clone -> a classifier trained on the spot, and its audit: a verdict and a page
 # make images-demo   500 faces (or drawn pictures, where the archives are not there) -> pairs side by side
 # make docs   a fresh clone -> the documentation as pages, in site/
-# make test   a fresh clone -> style, types and tests
+# make test   a fresh clone -> style, types and the tests that a contributor runs
+# make test-slow   the other tests: documents, notebooks, browser, clusters, wheels, fuzzing, kills
 # make coverage   the tests, and which lines they reach
 # make test-oldest   the tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 # All make .venv and install what they need; a second call does not install again.
 
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 OUT := out
 # The larger data sets and the published weights, where they lie beside the checkout.
 ifneq ($(wildcard ../shared/data),)
@@ -15,7 +17,7 @@ export NEURONFAIR_DATA ?= $(abspath ../shared/data)
 export NEURONFAIR_MODELS ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo images-demo docs test coverage test-oldest format clean
+.PHONY: demo images-demo docs test test-slow coverage test-oldest format clean
 
 demo: .venv/installed
 	@mkdir -p $(OUT)
@@ -35,11 +37,14 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) -m "not slow"
 
-# The same tests, and which lines they reach: slower.
+test-slow: .venv/installed-dev
+	$(PYTEST) -m slow
+
+# All tests, and which lines they reach: slower.
 coverage: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 # What our requirements bring with them is the newest that fits, and may warn of them. OLDEST=torch==2.13.0 takes that
 # torch instead, where the index has the oldest with CUDA packages only.

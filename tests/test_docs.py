@@ -87,6 +87,7 @@ def shell(monkeypatch, tmp_path):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of other packages
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page, shell, monkeypatch):
@@ -203,6 +204,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_no_page_of_the_site_asks_for_anything_from_elsewhere(site):
     outside = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["\']?(?:https?:)?//[^"\'\s>]+')
     pages = [path.read_text(encoding="utf-8") for path in site.rglob("*.html")]

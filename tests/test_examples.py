@@ -13,6 +13,8 @@ import pytest
 from neuronfair.cli.audit_file import Orders
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ROOT / "examples"
 SCRIPTS = {
     "audit_own_table.py": "Decisions depend on origin for",

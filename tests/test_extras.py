@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 GERMAN, SMALL = "german --sensitive sex --model run/model.safetensors", "--seeds 10 --steps 5"
 WITHOUT = (
     f"audit german --sensitive sex --quick {SMALL} --out run",

@@ -12,6 +12,8 @@ from benchmarks.fuzzing import models, oracle, seals
 from benchmarks.fuzzing.formats import BY_NAME
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 CHEAP = [
     "csv",
     "csv.gz",

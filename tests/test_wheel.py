@@ -18,6 +18,8 @@ pytest.importorskip("hatchling", reason="hatchling is not installed: pip install
 BOTH = """
 import sys
 import neuronfair, neuronfair.cli
+
+pytestmark = pytest.mark.slow
 if __name__ == "__main__":
     print(neuronfair.__file__)
     audit = "audit german --sensitive sex --quick --seeds 10 --steps 5 --out run --json -"

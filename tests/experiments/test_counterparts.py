@@ -11,6 +11,8 @@ from neuronfair.domain.tables.dataset import Data, catalog_domain
 from neuronfair.experiments import counterparts
 from neuronfair.experiments.lab import QUICK
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"draws": 2, "placebos": 2, "people": 60}
 
 

@@ -26,6 +26,8 @@ from neuronfair.proof.session import Effort, answer
 from neuronfair.scale.ray_cluster import Ray
 from tests.proof.enumerable import RULES, domain_of, network_of, truth
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("ray")
 
 

@@ -12,7 +12,7 @@ from tests import reports
 from tests.render.chromium import BROWSER, Browser
 from tests.render.test_page import evil
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+pytestmark = [pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine"), pytest.mark.slow]
 
 ROWS = "[...document.querySelectorAll('#a0 .findings tbody tr:not([hidden])')]"
 RTL = "שלום عليكم"

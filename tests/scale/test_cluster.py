@@ -25,6 +25,8 @@ from neuronfair.store.sharding import Scattered
 from tests.conftest import ROOT
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, assert_same_run, make_manifest, planted
 
+pytestmark = pytest.mark.slow
+
 ray = pytest.importorskip("ray", reason="needs the extra [ray]")
 
 PLAN = Plan(method="neuronfair", seeds=12, steps=12, global_steps=4, controls=False)
