@@ -13,6 +13,7 @@ from torch import nn
 
 from neuronfair import AuditSettings, TableEncoding, api, audit, audit_page, load, read_domain
 from neuronfair.api import Audit
+from neuronfair.audits import inputs
 from neuronfair.audits.report.report import Report
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
@@ -150,7 +151,7 @@ def test_what_a_replay_needs_and_remarks_are_kept(monkeypatch, tmp_path):
         return SimpleNamespace(report=reports.report(), outcomes={}, failure=None)
 
     monkeypatch.setattr(api, "run", note)
-    monkeypatch.setattr(api, "open_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
+    monkeypatch.setattr(inputs, "open_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
     monkeypatch.setattr(AuditSettings, "methods_for", lambda *given: ())
     table = {
         "age": [20, 30] * 9,
@@ -173,12 +174,13 @@ def test_how_a_model_is_opened_is_passed_on(monkeypatch):
     def note(model, domain, data, **options):
         raise ToldError(data, options)
 
-    monkeypatch.setattr(api, "open_model", note)
+    monkeypatch.setattr(inputs, "open_model", note)
     model = model_of(wide(60))
     with pytest.raises(ToldError) as told:
         audit(model, wide(60), sensitive="sex", target="hired", preprocess=len, trust_pickle=True, checks=None)
     data, options = told.value.args
-    assert options == {"device": "cpu", "preprocess": len, "trust_pickle": True}
+    said = {name: value for name, value in options.items() if value is not None}
+    assert said == {"device": "cpu", "preprocess": len, "trust_pickle": True}
     assert data.inferred
     assert set(data.types) == set(wide(60))
     with pytest.raises(NeuronFairError, match="no column 'sexx'"):

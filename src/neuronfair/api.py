@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-import torch
-
 from neuronfair.atomic import write_text
 from neuronfair.audits.gate.checks import Checks
-from neuronfair.audits.inputs import drawn_from, given
-from neuronfair.audits.provenance import Apart, Origin
+from neuronfair.audits.inputs import ModelSource, drawn_from, prepare
+from neuronfair.audits.provenance import Apart
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
@@ -26,7 +24,6 @@ from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError
 from neuronfair.formatting import OF, percent, plural
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened, open_model
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import Effort, answer, asked_about
@@ -39,17 +36,7 @@ from neuronfair.scale.pool import Pool
 from neuronfair.searches.config import SearchResult
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-_NOT_OPENING = (
-    "columns",
-    "checks",
-    "favourable",
-    "prove",
-    "take_rules",
-    "population",
-    "plausible",
-    "twins",
-    "pool",
-)  # other words of `audit`
+_OPENING = {field.name for field in fields(ModelSource)} - {"model"}  # the options of `audit` that open the model
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,23 +163,20 @@ def audit(
     >>> blind.report.attributes[0].rates.table.rate
     0.0
     """
-    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name not in _NOT_OPENING}
-    speaking = None if seldom.get("preprocess") is not None else model  # else its inputs are not the table's columns
-    found = given(
+    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name in _OPENING}
+    source = ModelSource(model, **opening)
+    case = prepare(
         data,
-        model=speaking,
+        source,
         domain=domain,
         sensitive=sensitive,
         target=target,
-        decision=seldom.get("decision"),
-        opens=lambda data: open_model(model, data.domain, data, **opening),
-        trust_pickle=seldom.get("trust_pickle", False),
+        favourable=seldom.get("favourable"),
         take_rules=seldom.get("take_rules", "none"),
-        columns=seldom.get("columns"),
     )
-    found = found.with_favourable(seldom.get("favourable"))
     checks = seldom.get("checks") or Checks()
-    table, settings, ready = found.data, settings or AuditSettings(), checks.read(found.data.domain)
+    table, opened, settings = case.data, case.opened, settings or AuditSettings()
+    ready = checks.read(table.domain)
     settings = replace(
         settings,
         prove=seldom.get("prove", settings.prove),
@@ -201,22 +185,12 @@ def audit(
     )
     population = seldom.get("population")
     people = None if population is None else read_people(population, table.domain)
-    own = getattr(model, "device", None)
-    device = str(own if isinstance(own, torch.device) else table.domain.device)
-    opens = _Opens(model, {"device": device, **opening})
-    opened = opens(table)
     ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
-    weights = seldom.get("weights")
-    origin = Origin(
-        table=str(data) if isinstance(data, (str, Path)) and found.beside is None else None,
-        domain_text=found.text,
-        inferred=found.inferred,
-        reads=found.reads,
-        left_out=found.left_out,
-        weights=None if weights is None else Path(weights),
-        trust_pickle=seldom.get("trust_pickle", False),
-        preprocess=seldom.get("preprocess"),
-        apart=None if (pool := seldom.get("pool")) is None else Apart(pool, opens),
+    pool = seldom.get("pool")
+    origin = replace(
+        case.origin,
+        table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
+        apart=None if pool is None else Apart(pool, source.open),
     )
     with _shown(progress) as show:
         result = run(
@@ -225,18 +199,7 @@ def audit(
     if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
         raise result.failure  # without limits the report says that there is no verdict
     ready.extend(result.report)
-    return Audit(result.report, result.outcomes, None if folder is None else Path(folder), found.remarks)
-
-
-@dataclass(frozen=True)
-class _Opens:
-    """Opens a model, here and in the processes of a pool."""
-
-    model: Any
-    said: Mapping[str, Any]
-
-    def __call__(self, data: Data) -> Opened:
-        return open_model(self.model, data.domain, data, **self.said)
+    return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
 
 
 @contextmanager
@@ -288,22 +251,14 @@ def prove(
     >>> report.complete, report.proved_discriminatory
     (True, Part(count='40', share=0.6451612903225806))
     """
-    opens: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "pool"}
+    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "pool"}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
     alone = isinstance(data, TableDomain)
     if isinstance(data, TableDomain):
         data = drawn_from(data)
-    table = given(
-        data,
-        model=None if seldom.get("preprocess") is not None else model,  # else its inputs are not the table's columns
-        sensitive=sensitive,
-        target=target,
-        decision=seldom.get("decision"),
-        opens=lambda data: open_model(model, data.domain, data.rows, **opens),
-        trust_pickle=seldom.get("trust_pickle", False),
-    ).data
-    opened = open_model(model, table.domain, table.rows, **opens)
+    case = prepare(data, ModelSource(model, device="cpu", **opening), sensitive=sensitive, target=target)
+    table, opened = case.data, case.opened
     subject = asked_about(opened, table.domain, where, device)
     with progress_bar("Proving") as bar:
         effort = Effort(seconds, 0 if alone else rows)

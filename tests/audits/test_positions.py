@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neuronfair import AuditSettings, Checks, NeuronFairError, audit
-from neuronfair.audits.inputs import given
+from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.audits.stages.encoding_check import check_feeding
 from neuronfair.errors import DataError
 
@@ -16,6 +16,12 @@ pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 linear = pytest.importorskip("sklearn.linear_model", reason="the package scikit-learn is not installed")
 
 from neuronfair.model.open import open_model  # noqa: E402
+
+
+def read(table, *, model=None, columns=None, **how):
+    """Read a table for a model."""
+    return read_input(table, ModelSource(model, columns=columns), **how)
+
 
 TINY = AuditSettings(seeds=5, steps=5, samples=2000, repair=False, prove=0.0, twins="flip")
 NAMES = ["age", "income", "sex", "married", "job"]
@@ -59,7 +65,7 @@ def truth(people, model):
 
 def checked(model, table, **how):
     """Return the input encoding check of an audit, and the opened model."""
-    data = given(table, model=model, sensitive="sex", **how).data
+    data = read(table, model=model, sensitive="sex", **how).data
     opened = open_model(model, data.domain, data)
     return check_feeding(opened, data), opened
 
@@ -108,12 +114,12 @@ def test_columns_name_the_order(people, model, truth):
 def test_columns_are_for_models_without_names_and_tables_without_a_domain(people, model):
     named = linear.LogisticRegression(max_iter=2000).fit(people[NAMES], people.hired)
     with pytest.raises(DataError, match="the model names its inputs itself"):
-        given(people, model=named, sensitive="sex", target="hired", columns=NAMES)
+        read(people, model=named, sensitive="sex", target="hired", columns=NAMES)
     with pytest.raises(DataError, match=r"has no column 'agee'.*age"):
-        given(people, model=model, sensitive="sex", target="hired", columns=["agee", "sex"])
-    domain = given(people, sensitive="sex", target="hired").data.domain
+        read(people, model=model, sensitive="sex", target="hired", columns=["agee", "sex"])
+    domain = read(people, sensitive="sex", target="hired").data.domain
     with pytest.raises(DataError, match="the domain says the order"):
-        given(people, model=model, domain=domain, columns=NAMES)
+        read(people, model=model, domain=domain, columns=NAMES)
 
 
 def test_a_model_that_reads_columns_by_name_needs_no_labels(people, model, truth):
@@ -155,16 +161,15 @@ def test_accuracy_below_the_most_frequent_class_is_never_ok(people):
 
 
 def test_the_domain_file_of_an_audit_gives_a_model_of_arrays_the_same_numbers(people, model, tmp_path):
-    found = given(
+    found = read(
         people,
         model=model,
         sensitive="sex",
         target="hired",
-        opens=lambda data: open_model(model, data.domain, data),
     )
     first = open_model(model, found.data.domain, found.data)
-    (tmp_path / "domain.toml").write_text(found.text)
-    again = given(people, domain=tmp_path / "domain.toml").data
+    (tmp_path / "domain.toml").write_text(found.domain_text)
+    again = read(people, domain=tmp_path / "domain.toml").data
     assert again.domain == found.data.domain
     second = open_model(model, again.domain, again.rows)  # as replay and repair do
     assert np.allclose(first.model.scores(again.rows), second.model.scores(again.rows), atol=1e-6)

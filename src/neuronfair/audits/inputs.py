@@ -1,4 +1,4 @@
-"""The table that is audited, from whatever a user gives: rows and domain, with the columns that the model reads."""
+"""From a table and a model to a test: the columns that the model reads, their domain, and the opened model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 
+from neuronfair.audits.provenance import Origin
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
@@ -22,30 +23,96 @@ from neuronfair.domain.tables.sensitive_join import attached
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened
+from neuronfair.model.open import Opened, open_model
 from neuronfair.model.open.columns import feature_names, matched, source_of
 from neuronfair.model.open.functions import by_groups
 
 DRAWN = 1000  # people, where no table is given
 _RAW = 'encode = "raw"  # the model has no names for its inputs: it is given the numbers of the table'
 UNREAD = "the model does not read it"
-Matched = Callable[..., tuple[str, ...] | None]  # which columns of these the model reads
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
 
 
 @dataclass(frozen=True)
-class Given:
-    """A table with the attributes that the model reads, and the sensitive ones."""
+class ModelSource:
+    """A model, and how it is opened. It can be sent to another process if the model can."""
+
+    model: Any = None  # whatever `open_model` takes; None: there is none yet
+    weights: Path | None = None  # a safetensors file for `package.module:name`
+    trust_pickle: bool = False  # open files that can run a program
+    decision: Decision | None = None  # what counts as another decision; by default as the outputs suggest
+    device: str | None = None  # by default that of a model in memory, or else that of the table
+    preprocess: Callable[[Any], Any] | str | None = None  # from a table to the inputs of a torch or Keras model
+    columns: Sequence[Any] | None = None  # the inputs, in their order, of a model that has no names for them
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether there is a model whose inputs are columns of the table, and not what a function makes of them."""
+        return self.model is not None and self.preprocess is None
+
+    @property
+    def is_fitted_by_width(self) -> bool:
+        """Whether the number of its inputs tells which columns it reads; a function takes a whole table."""
+        return self.reads_columns and not inspect.isroutine(self.model)
+
+    def column_names(self) -> tuple[str, ...] | None:
+        """Return the columns that the model says it reads; None if it does not say."""
+        return feature_names(self.model, trust_pickle=self.trust_pickle) if self.reads_columns else None
+
+    def open(self, data: Data) -> Opened:
+        """Open the model for the people of a table."""
+        own = getattr(self.model, "device", None)
+        return open_model(
+            self.model,
+            data.domain,
+            data,
+            weights=self.weights,
+            trust_pickle=self.trust_pickle,
+            device=self.device or str(own if isinstance(own, torch.device) else data.domain.device),
+            decision=self.decision,
+            preprocess=self.preprocess,
+        )
+
+
+@dataclass(frozen=True)
+class AuditInput:
+    """A table and a model that are ready for a test: the attributes that the model reads, and the sensitive ones."""
 
     data: Data
-    text: str | None = None  # of the domain file, comments included; None: as the domain is
-    inferred: bool = False
+    domain_text: str | None = None  # of the domain file, comments included; None: as the domain is
+    inferred: bool = False  # whether the domain was read off the table
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
     left_out: tuple[LeftOut, ...] = ()
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
-    beside: JoinedColumns | None = None  # where columns come from that no model is given
+    joined: JoinedColumns | None = None  # sensitive columns from another table, which no model is given
+    source: ModelSource = ModelSource()
+    model: Opened | None = None  # None: it was not opened, or there is none yet
 
-    def with_favourable(self, favourable: str | None) -> Given:
+    @property
+    def opened(self) -> Opened:
+        """The model; one that is not there is an error of the program."""
+        assert self.model is not None, "the model was not opened"
+        return self.model
+
+    @property
+    def not_inputs(self) -> tuple[str, ...]:
+        """The attributes that are no inputs of the model."""
+        return tuple(attribute.name for attribute in self.data.domain.attributes if not attribute.given)
+
+    @property
+    def origin(self) -> Origin:
+        """Where model and table came from, as far as it is known here."""
+        return Origin(
+            weights=self.source.weights,
+            trust_pickle=self.source.trust_pickle,
+            preprocess=self.source.preprocess,
+            domain_text=self.domain_text,
+            inferred=self.inferred,
+            reads=self.reads,
+            left_out=self.left_out,
+        )
+
+    def with_favourable(self, favourable: str | None) -> AuditInput:
         """Return the table with this class of the target as the favourable outcome; None: as its domain says."""
         domain = self.data.domain
         if favourable is None or favourable == domain.favourable:
@@ -53,82 +120,86 @@ class Given:
         if domain.favourable is not None:
             raise DataError(f"--favourable {favourable}: the domain of {domain.name} says '{domain.favourable}'")
         domain = replace(domain, favourable=favourable)
-        text = None if self.text is None else with_favourable(self.text, favourable)
-        return replace(self, data=replace(self.data, domain=domain), text=text)
-
-    @property
-    def outside(self) -> tuple[str, ...]:
-        """The attributes that the model is not given."""
-        return tuple(attribute.name for attribute in self.data.domain.attributes if not attribute.given)
+        text = None if self.domain_text is None else with_favourable(self.domain_text, favourable)
+        return replace(self, data=replace(self.data, domain=domain), domain_text=text)
 
 
-class Inferring(TypedDict, total=False):
-    """What matters where a domain is inferred only."""
-
-    decision: Decision | None  # a tolerance is for quantities, so a target has no classes then
-    opens: Callable[[Data], Opened] | None  # the model, if it may read an empty cell among numbers, as trees do
-    take_rules: TakeRules  # that the table suggests
-
-
-def given(
+def prepare(
     table: Any,
+    source: ModelSource | None = None,
     *,
-    model: Any = None,
     domain: TableDomain | str | Path | None = None,
     sensitive: Any = None,
     target: Any = None,
-    columns: Sequence[Any] | None = None,
-    trust_pickle: bool = False,
-    **inferring: Unpack[Inferring],
-) -> Given:
-    """Return a table ready for an audit: `Data`, a file, a DataFrame, or a mapping of columns.
+    favourable: str | None = None,
+    take_rules: TakeRules = "none",
+) -> AuditInput:
+    """Return a table and a model ready for a test. The table is `Data`, a file, a DataFrame, or a mapping of columns.
 
-    Without a domain one is inferred, by the sensitive attributes and the target. The model, whatever `open_model`
-    takes, says which columns exist: no others are looked at, and one that is missing is reported before any work is
-    done. Without a model all columns are taken. `sensitive` are names, or the columns themselves, which
-    no model is given then. `columns` are the inputs, in their order, of a model that has no names for them.
+    Without a domain one is inferred, by the sensitive attributes and the target. The model says which columns exist: no
+    others are looked at, and one that is missing is reported before any work is done. Without a model all columns are
+    taken. `sensitive` are names, or the columns themselves, which no model is given then. `take_rules` says which of
+    the rules that the table suggests an inferred domain has.
     """
+    source = source or ModelSource()
+    found = read_input(table, source, domain=domain, sensitive=sensitive, target=target, take_rules=take_rules)
+    found = found.with_favourable(favourable)
+    return found if source.model is None else replace(found, model=source.open(found.data))
+
+
+def read_input(
+    table: Any,
+    source: ModelSource,
+    *,
+    domain: TableDomain | str | Path | None = None,
+    sensitive: Any = None,
+    target: Any = None,
+    take_rules: TakeRules = "none",
+) -> AuditInput:
+    """Return a table with the columns that a model reads, as `prepare` does; the model is opened only where it must."""
     target = None if target is None else str(target)  # a column may be called by a number
-    names = None if model is None else feature_names(model, trust_pickle=trust_pickle)
+    names = source.column_names()
     table, chosen = attached(table, sensitive)
-    if names is not None and by_groups(model):
+    if names is not None and by_groups(source.model):
         names = tuple(dict.fromkeys((*names, *chosen)))
     if isinstance(table, Data) and (domain is not None or target is not None):
         raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
     if domain is not None and target is not None:
         raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
-    order = None if columns is None else tuple(map(str, columns))
+    declared = isinstance(table, Data) or domain is not None
+    order = None if source.columns is None else tuple(map(str, source.columns))
     if order is not None:
-        _check_order(order, names, declared=isinstance(table, Data) or domain is not None)
-    fits = partial(matched, model, order or names)
-    if not isinstance(table, Data) and domain is None:
+        _check_order(order, names, declared=declared)
+    fits = partial(matched, source.model if source.reads_columns else None, order or names)
+    if not declared:
         if order is not None:
             table = _in_order(read_sheet(table), order)
-        find = partial(_inferred, table, fits, chosen, target, inferring)
+        find = partial(_inferred, table, source, fits, chosen, target, take_rules)
+    elif take_rules != "none":
+        raise DataError(
+            f"take rules '{take_rules}': for domains read off a table; this one is given. Write its rules there"
+        )
     else:
-        if (take := inferring.get("take_rules", "none")) != "none":
-            raise DataError(
-                f"take rules '{take}': for domains read off a table; this one is given. Write its rules there"
-            )
         find = partial(_declared, table, fits, *_described(table.domain if isinstance(table, Data) else domain, chosen))
     found = find(() if order is None else tuple(name for name in chosen if name not in order))
     if order is not None:
         found = replace(found, data=replace(found.data, ordered=True))
-    for name in set(found.reads or ()) & set(found.outside):
+    for name in set(found.reads or ()) & set(found.not_inputs):
         raise ModelError(
-            f"{source_of(model)}: reads '{name}', which is not given to a model: {_why(found, name)}. Put it among the "
-            "inputs, or name the model that does without it"
+            f"{source_of(source.model)}: reads '{name}', which is not given to a model: {_why(found, name)}. Put it "
+            "among the inputs, or name the model that does without it"
         )
     if found.reads is not None and target in found.reads:
-        raise ModelError(f"{source_of(model)}: reads the target '{target}' itself. Name the column that it decides")
-    opens = inferring.get("opens")
-    if opens is not None and _by_width(model) and found.reads is None and not found.outside:
-        found = _fitting(find, found, opens)
-    if opens is not None and _by_width(model) and found.inferred and names is None:
-        found = _as_cells(found, opens)
-    if found.reads is None and found.outside:
-        found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.outside))
-    return found
+        raise ModelError(
+            f"{source_of(source.model)}: reads the target '{target}' itself. Name the column that it decides"
+        )
+    if source.is_fitted_by_width and found.reads is None and not found.not_inputs:
+        found = _fitting(find, found, source)
+    if source.is_fitted_by_width and found.inferred and names is None:
+        found = _as_cells(found, source)
+    if found.reads is None and found.not_inputs:
+        found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.not_inputs))
+    return replace(found, source=source)
 
 
 def drawn_from(domain: TableDomain, seed: int = 0) -> Data:
@@ -139,37 +210,41 @@ def drawn_from(domain: TableDomain, seed: int = 0) -> Data:
 
 def _inferred(
     table: Any,
-    matched: Matched,
+    source: ModelSource,
+    matched: Callable[..., tuple[str, ...] | None],
     sensitive: Sequence[str],
     target: str | None,
-    inferring: Inferring,
-    outside: Sequence[str],
-) -> Given:
-    """Return a table with a domain that is read off it."""
+    take_rules: TakeRules,
+    not_inputs: Sequence[str],
+) -> AuditInput:
+    """Return a table with a domain that is read off it.
+
+    A tolerance is for quantities, so a target has no classes then. A model that reads an empty cell among numbers, as
+    trees do, is given empty cells and not the median.
+    """
     if not sensitive:
         raise DataError("name a domain, or the sensitive attributes (and the target) so that one can be inferred")
-    decision, opens = inferring.get("decision"), inferring.get("opens")
     sheet = read_sheet(table)
     reads = matched(tuple(sheet.columns))
 
-    def found(keep_missing: bool) -> Given:
+    def found(keep_missing: bool) -> AuditInput:
         draft = draft_domain(
             sheet,
             sensitive=sensitive,
             target=target,
             columns=reads,
-            regression=decision is not None and decision.kind == "tolerance",
+            regression=source.decision is not None and source.decision.kind == "tolerance",
             keep_missing=keep_missing,
-            take_rules=inferring.get("take_rules", "none"),
-            outside=outside,
+            take_rules=take_rules,
+            outside=not_inputs,
         )
         data = replace(read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem)), inferred=True)
-        return Given(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.beside)
+        return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.beside)
 
-    kept = found(opens is not None)
-    if opens is not None and any(a.empty is not None for a in kept.data.domain.attributes):
+    kept = found(source.model is not None)
+    if source.model is not None and any(a.empty is not None for a in kept.data.domain.attributes):
         filled = found(False)
-        return kept if _reads_empty_cells(opens, kept.data, filled.data) else filled
+        return kept if _reads_empty_cells(source, kept.data, filled.data) else filled
     return kept
 
 
@@ -190,21 +265,27 @@ def _in_order(sheet: Sheet, order: Sequence[str]) -> Sheet:
     return replace(sheet, columns={name: sheet.columns[name] for name in dict.fromkeys((*order, *sheet.columns))})
 
 
-def _declared(table: Any, matched: Matched, whole: TableDomain, text: str | None, outside: Sequence[str]) -> Given:
+def _declared(
+    table: Any,
+    matched: Callable[..., tuple[str, ...] | None],
+    whole: TableDomain,
+    text: str | None,
+    not_inputs: Sequence[str],
+) -> AuditInput:
     """Return a table whose domain is given."""
     reads = matched(whole.names, "domain")
     kept = limited(whole, whole.names if reads is None else {*reads, *whole.sensitive})
     left_out = tuple(LeftOut(name, UNREAD) for name in whole.names if name not in kept.names)
-    if outside:
+    if not_inputs:
         kept = replace(
-            kept, attributes=tuple(replace(a, encode="none") if a.name in outside else a for a in kept.attributes)
+            kept, attributes=tuple(replace(a, encode="none") if a.name in not_inputs else a for a in kept.attributes)
         )
     if left_out and text is not None:
         text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {UNREAD}.\n{format_domain(kept)}"
-    elif outside and text is not None:
+    elif not_inputs and text is not None:
         text = format_domain(kept)
     if isinstance(table, Data):
-        return Given(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
+        return AuditInput(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
     sheet = read_sheet(table)
     for name in sheet.beside.names if sheet.beside is not None else ():
         if name in kept.names and kept.attributes[kept.column(name)].given:
@@ -212,15 +293,10 @@ def _declared(table: Any, matched: Matched, whole: TableDomain, text: str | None
                 f"{kept.name}: '{name}' stands beside the table, so no model is given it. Write encode = \"none\" for "
                 "it in the domain file"
             )
-    return Given(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.beside)
+    return AuditInput(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.beside)
 
 
-def _by_width(model: Any) -> bool:
-    """Return whether it is a matter of width what a model can be given; a function is given a table, and not tried."""
-    return model is not None and not inspect.isroutine(model)
-
-
-def _fitting(find: Callable[[Sequence[str]], Given], found: Given, opens: Callable[[Data], Opened]) -> Given:
+def _fitting(find: Callable[[Sequence[str]], AuditInput], found: AuditInput, source: ModelSource) -> AuditInput:
     """Return a table as a model without names for its inputs can be given it: with the sensitive columns, or without.
 
     One that can be given neither is opened, and refused, later.
@@ -229,47 +305,47 @@ def _fitting(find: Callable[[Sequence[str]], Given], found: Given, opens: Callab
     if len(sensitive) == len(found.data.domain.attributes):
         return found
     try:
-        opens(found.data)
+        source.open(found.data)
         return found
     except ModelError:
         without = find(sensitive)
     try:
-        opens(without.data)
+        source.open(without.data)
     except ModelError:
         return found
     remark = f"{listed(sensitive)}: the inputs of the model fit the other columns only, so it is not given it"
     return replace(without, remarks=(*without.remarks, remark))
 
 
-def _as_cells(found: Given, opens: Callable[[Data], Opened]) -> Given:
+def _as_cells(found: AuditInput, source: ModelSource) -> AuditInput:
     """Return a table whose domain declares its own numbers, if a model of arrays is given these.
 
     Else the model would be given other numbers with the domain file that is written now.
     """
-    text, domain = found.text or "", found.data.domain
+    text, domain = found.domain_text or "", found.data.domain
     if any(attribute.values and attribute.values != ("0", "1") for attribute in domain.attributes):
         return found
     try:
-        opened = opens(found.data)
+        opened = source.open(found.data)
     except ModelError:  # which will be raised again
         return found
     if not opened.by_position or opened.inputs is not None or opened.kind not in _READ_CELLS:
         return found
     text = text.replace("\n[attributes]\n", f"\n{_RAW}\n[attributes]\n", 1)
-    outside = set(found.outside)
-    raw = (a if a.name in outside else replace(a, encode="raw") for a in domain.attributes)
-    return replace(found, text=text, data=replace(found.data, domain=replace(domain, attributes=tuple(raw))))
+    not_inputs = set(found.not_inputs)
+    raw = (a if a.name in not_inputs else replace(a, encode="raw") for a in domain.attributes)
+    return replace(found, domain_text=text, data=replace(found.data, domain=replace(domain, attributes=tuple(raw))))
 
 
-def _why(found: Given, name: str) -> str:
-    file = None if found.beside is None or name not in found.beside.names else found.beside.sheet.path
+def _why(found: AuditInput, name: str) -> str:
+    file = None if found.joined is None or name not in found.joined.names else found.joined.sheet.path
     return f"it stands in {file}, beside the table" if file is not None else 'the domain says encode = "none"'
 
 
-def _reads_empty_cells(opens: Callable[[Data], Opened], data: Data, filled: Data) -> bool:
+def _reads_empty_cells(source: ModelSource, data: Data, filled: Data) -> bool:
     """Return whether the model reads cells, also empty ones, and is no white box either if these are filled."""
     try:
-        return opens(data).kind in _READ_CELLS and not opens(filled).white_box
+        return source.open(data).kind in _READ_CELLS and not source.open(filled).white_box
     except ModelError:  # which will be raised again, if that was not the reason
         return False
 

@@ -14,7 +14,7 @@ from torch import nn
 from neuronfair.audits.gate.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.audits.gate.gate import check_groups, people_needed
 from neuronfair.audits.gate.regression_set import read_corpus, replay_corpus
-from neuronfair.audits.inputs import DRAWN, drawn_from, given
+from neuronfair.audits.inputs import DRAWN, ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import Origin, replay_options, score_scale
 from neuronfair.audits.report.counterfactual import CounterpartReport
 from neuronfair.audits.report.proved import Proved
@@ -42,7 +42,7 @@ from neuronfair.measure.rate import Rate, discrimination_rate, plausible_pair_ra
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.progress import silent
 from neuronfair.proof.decide.contradictions import EvaluatedPeople
@@ -233,10 +233,9 @@ class Fairness:
             raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
-        preprocess = settings.preprocess
-        speaking = None if preprocess is not None else model  # else its inputs are not the table's columns
-        data = given(_data(domain, sensitive, seed), model=speaking).data
-        opened = open_model(model, data.domain, data.rows, decision=decision, preprocess=preprocess)
+        source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
+        case = prepare(_data(domain, seed), source, sensitive=sensitive)
+        data, opened = case.data, case.opened
         past = _replay(demands.get("corpus"), data.domain, opened)
         limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
@@ -294,12 +293,12 @@ class Fairness:
         safe side of its interval. One that is not known is an error.
         """
         __tracebackhide__ = True
-        data = _data(data, sensitive, 0)
+        case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
+        data, opened = case.data, case.opened
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
             raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
-        opened = open_model(model, data.domain, data.rows, decision=decision)
         if decides_alike(opened, data, DRAWN, 0):
             raise AssertionError(ALIKE)
         records = records_of(opened, data)
@@ -344,16 +343,11 @@ class Fairness:
         return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
 
 
-def _data(given: TableDomain | Data | str | Path, sensitive: str | Sequence[str] | None, seed: int) -> Data:
+def _data(domain: TableDomain | Data | str | Path, seed: int) -> Data:
     """Return the table, or people drawn from a domain where there is none."""
-    if isinstance(given, Data):
-        data = given
-    else:
-        data = drawn_from(given if isinstance(given, TableDomain) else read_domain(given), seed)
-    if sensitive is not None:
-        names = [sensitive] if isinstance(sensitive, str) else sensitive
-        data = replace(data, domain=data.domain.with_sensitive(*names))
-    return data
+    if isinstance(domain, Data):
+        return domain
+    return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
 def _replay(corpus: str | Path | None, domain: TableDomain, opened: Opened) -> CorpusReport | None:

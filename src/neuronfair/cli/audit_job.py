@@ -105,7 +105,7 @@ def carry_out(
     source = order.source
     from neuronfair.audits.folder import WEIGHTS, check_audit_folder, check_writable, own_weights
     from neuronfair.audits.gate.checks import Checks
-    from neuronfair.audits.provenance import Apart, Origin
+    from neuronfair.audits.provenance import Apart
     from neuronfair.audits.run import run
     from neuronfair.audits.stages.playground import playground
     from neuronfair.domain.population.model import read_people
@@ -136,20 +136,15 @@ def carry_out(
     own = own_weights(out) if order.model is None and not force else None
     opened, card = _open_or_train(source, table, own, ready, settings, _training(table, order.quick), console)
     game = playground(opened, table) if order.interactive else None
-    origin = Origin(
+    again = replace(found.source, model=order.model or str(out / WEIGHTS))  # one that is trained now is kept first
+    origin = replace(
+        found.origin,
         command=command,
         card=card,
         trained_here=order.model is None,
-        weights=order.weights,
-        trust_pickle=order.trust_pickle,
-        preprocess=order.preprocess,
         table=None if order.data in DATASETS else order.data,
         beside=() if beside is None else beside.words,
-        domain_text=found.text,
-        inferred=found.inferred,
-        reads=found.reads,
-        left_out=found.left_out,
-        apart=None if pool is None else Apart(pool, _Again(source, order.model or str(out / WEIGHTS))),
+        apart=None if pool is None else Apart(pool, again.open),
     )
     if force:  # not before all that can be wrong was read
         discard(out)
@@ -220,17 +215,6 @@ class Outputs:
             sys.stdout.write(visible(report.to_json(), keep="\n"))
         elif self.json is not None and realpath(self.json) != realpath(self.folder / FIGURES):
             options.write_file(self.json, report.to_json())
-
-
-@dataclass(frozen=True)
-class _Again:
-    """Opens a model once more, in another process; one that is trained now is kept first."""
-
-    source: options.ModelOptions
-    model: str
-
-    def __call__(self, data: Data) -> Opened:
-        return replace(self.source, model=self.model).open(data)
 
 
 def _open_or_train(

@@ -19,7 +19,7 @@ from neuronfair.formatting import listed, plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuronfair.audits.inputs import Given
+    from neuronfair.audits.inputs import AuditInput
     from neuronfair.model.decision import Decision
     from neuronfair.store.sealed_json import Json
 
@@ -182,9 +182,9 @@ def _load(
     target: str | None,
     source: options.ModelOptions,
     beside: tables.JoinOptions | None,
-) -> Given:
+) -> AuditInput:
     """Return a table or, of a domain file alone, people drawn from it for the model to be tried on."""
-    from neuronfair.audits.inputs import drawn_from, given
+    from neuronfair.audits.inputs import drawn_from, read_input
     from neuronfair.domain.schema.toml import read_domain
 
     if not _is_domain(data):
@@ -193,8 +193,7 @@ def _load(
         raise NeuronFairError(
             f"{data}: is a domain file; --domain, --target and --attributes-file are for tables of your own"
         )
-    people = drawn_from(read_domain(Path(data)))
-    return given(people, model=source.speaking, sensitive=options.names(sensitive), trust_pickle=source.trust_pickle)
+    return read_input(drawn_from(read_domain(Path(data))), source.source, sensitive=options.names(sensitive))
 
 
 def _in_words(decision: Decision) -> str:
@@ -202,7 +201,7 @@ def _in_words(decision: Decision) -> str:
     return decision.kind if decision.kind == "argmax" else f"{decision.kind}={decision.value!r}"
 
 
-def _check(path: Path, source: options.ModelOptions, asked: Given | None, console: Console) -> Json:
+def _check(path: Path, source: options.ModelOptions, asked: AuditInput | None, console: Console) -> Json:
     """Check a certificate; what is wrong with it is said, and exit status 1."""
     from neuronfair.audits.inputs import drawn_from
     from neuronfair.proof.certificate import CertificateError, read

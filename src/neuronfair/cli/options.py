@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
+    from neuronfair.audits.inputs import ModelSource
     from neuronfair.domain.tables.dataset import Data
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
@@ -237,14 +238,12 @@ class ModelOptions:
     columns: str | None = None  # its inputs in their order, where it has no names for them
 
     @property
-    def speaking(self) -> str | None:
-        """The model, if its inputs are columns of the table and not what a function has made of them."""
-        return self.model if self.preprocess is None else None
+    def source(self) -> ModelSource:
+        """The model and how it is opened."""
+        from neuronfair.audits.inputs import ModelSource
 
-    @property
-    def opens(self) -> Callable[[Data], Opened] | None:
-        """What opens the model, if one is named."""
-        return None if self.model is None else self.open
+        said = (self.weights, self.trust_pickle, read_decision(self.decision), self.device, self.preprocess)
+        return ModelSource(self.model, *said, names(self.columns))
 
     def __post_init__(self) -> None:
         if self.model is not None:
@@ -256,11 +255,7 @@ class ModelOptions:
 
     def open(self, data: Data) -> Opened:
         """Open the model that is named."""
-        from neuronfair.model.open import open_model
-
-        said: dict[str, Any] = {"weights": self.weights, "trust_pickle": self.trust_pickle, "device": self.device}
-        said |= {"decision": read_decision(self.decision), "preprocess": self.preprocess}
-        return open_model(self.model or "", data.domain, data, **said)
+        return self.source.open(data)
 
     def train(
         self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None

@@ -13,7 +13,7 @@ from neuronfair.cli import options
 from neuronfair.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from neuronfair.audits.inputs import Given
+    from neuronfair.audits.inputs import AuditInput
     from neuronfair.domain.table import TableDomain
     from neuronfair.domain.tables.files import Sheet
 
@@ -92,13 +92,13 @@ def load_data(
     source: options.ModelOptions | None = None,
     take_rules: Literal["none", "free", "all"] = "none",
     beside: JoinOptions | None = None,
-) -> Given:
+) -> AuditInput:
     """Return a data set of the paper, or a user's table, with the columns that the model reads.
 
     The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
     among numbers, as trees do, is given empty cells and not the median.
     """
-    from neuronfair.audits.inputs import given
+    from neuronfair.audits.inputs import read_input
     from neuronfair.domain.tables.dataset import DATASETS, load
 
     check_described(name, encoding, domain, sensitive, target, beside)
@@ -109,17 +109,12 @@ def load_data(
     if name in DATASETS:
         if source.columns is not None:
             raise DataError(f"--columns {source.columns}: for tables of your own; the domain of {name} says the order")
-        table, trust = load(name, encoding, sensitive=chosen), source.trust_pickle
-        return given(table, model=source.speaking, trust_pickle=trust, take_rules=take_rules, opens=source.opens)
-    return given(
+        return read_input(load(name, encoding, sensitive=chosen), source.source, take_rules=take_rules)
+    return read_input(
         path if beside is None else beside.joined(path, chosen, domain),
-        model=source.speaking,
+        source.source,
         domain=domain,
         sensitive=chosen,
         target=target,
-        decision=options.read_decision(source.decision),
-        opens=source.opens,
-        trust_pickle=source.trust_pickle,
         take_rules=take_rules,
-        columns=options.names(source.columns),
     )

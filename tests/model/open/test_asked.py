@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair.audits.inputs import given
+from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.domain.tables.dataset import Data
 from neuronfair.errors import ModelError
 from neuronfair.model.open import Opened, open_model
@@ -23,6 +23,11 @@ from sklearn.ensemble import IsolationForest  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.pipeline import Pipeline, make_pipeline  # noqa: E402
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler  # noqa: E402
+
+
+def read(table, *, model=None, columns=None, **how):
+    """Read a table for a model."""
+    return read_input(table, ModelSource(model, columns=columns), **how)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def prepared():
 
 def opened(model, table, sensitive="sex", **how) -> tuple[Opened, Data]:
     """Open a model as an audit does."""
-    data = given(table, model=model, sensitive=sensitive, target=table.columns[-1], **how).data
+    data = read(table, model=model, sensitive=sensitive, target=table.columns[-1], **how).data
     return open_model(model, data.domain, data), data
 
 
@@ -127,7 +132,7 @@ def test_dates_are_dates_for_a_model_that_was_trained_with_them(people, tmp_path
     found, data = opened(model, table)
     assert measured(found, data) == flips(model.predict, inputs(table)) > 0
     table.to_csv(tmp_path / "people.csv", index=False)  # where dates are texts
-    data = given(tmp_path / "people.csv", model=model, sensitive="sex", target="hired").data
+    data = read(tmp_path / "people.csv", model=model, sensitive="sex", target="hired").data
     again = open_model(model, data.domain, data)
     assert measured(again, data) == measured(found, data)
     assert "its inside was not read" in again.note

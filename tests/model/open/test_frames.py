@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair.audits.inputs import given
+from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
@@ -15,6 +15,11 @@ from neuronfair.model.open import open_model
 from neuronfair.model.open.frames import Frames, cells
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
+
+
+def read(table, *, model=None, columns=None, **how):
+    """Read a table for a model."""
+    return read_input(table, ModelSource(model, columns=columns), **how)
 
 
 def labels(*values: str, missing: str | None = None) -> Attribute:
@@ -128,7 +133,7 @@ def typed_table():
 
 
 def test_a_model_is_given_the_names_and_dtypes_of_the_table_that_the_rows_came_from(typed_table):
-    data = given(typed_table, sensitive=["1"], target="y").data
+    data = read(typed_table, sensitive=["1"], target="y").data
     frames = Frames(data.domain, types=data.types)
     pd.testing.assert_frame_equal(frames.of_rows(data.rows), typed_table[[*range(6)]], check_column_type=False)
 
@@ -153,7 +158,7 @@ def test_an_opened_model_gives_the_scores_of_a_table_of_original_cells():
     labels = draws.integers(0, 2, 200)
     model = pipeline.make_pipeline(scale(), linear.LogisticRegression()).fit(table, labels)
     whole = table.assign(id=range(200), label=labels)[["id", "sex", "use", "label"]]
-    data = given(whole, model=model, sensitive="sex", target="label").data
+    data = read(whole, model=model, sensitive="sex", target="label").data
     for source in (model, lambda rows: model.predict_proba(rows[["use", "sex"]])):
         opened = open_model(source, data.domain, data)
         assert np.array_equal(opened.scores_of_frame(whole), model.predict_proba(table))

@@ -8,11 +8,16 @@ import pytest
 from torch import nn
 
 from neuronfair import load, parse_domain, read_domain
-from neuronfair.audits.inputs import UNREAD, given
+from neuronfair.audits.inputs import UNREAD, ModelSource, read_input
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DataError, DomainError, ModelError
-from neuronfair.model.open import open_model
+
+
+def read(table, *, model=None, columns=None, **how):
+    """Read a table for a model."""
+    return read_input(table, ModelSource(model, columns=columns), **how)
+
 
 PEOPLE = {
     "id": range(1, 31),
@@ -46,19 +51,19 @@ def reading(*names: str) -> SimpleNamespace:
 
 
 def test_an_inferred_domain_has_what_the_model_reads_and_nothing_else():
-    found = given(PEOPLE, model=reading("number", "sex", "age"), sensitive="sex", target="hired")
+    found = read(PEOPLE, model=reading("number", "sex", "age"), sensitive="sex", target="hired")
     assert found.data.domain.names == ("number", "age", "sex")
     assert (found.inferred, found.reads) == (True, ("number", "sex", "age"))
     assert found.left_out == (LeftOut("id", UNREAD), LeftOut("job", UNREAD))
-    assert parse_domain(found.text).names == found.data.domain.names
-    everything = given(PEOPLE, sensitive=["sex"], target="hired")
+    assert parse_domain(found.domain_text).names == found.data.domain.names
+    everything = read(PEOPLE, sensitive=["sex"], target="hired")
     assert everything.data.domain.names == ("age", "job", "sex")
     assert everything.reads is None
     assert [one.column for one in everything.left_out] == ["id", "number"]  # by what they are
 
 
 def test_a_sensitive_attribute_that_is_not_read_stays():
-    found = given(PEOPLE, model=reading("age"), sensitive=["sex", "job"], target="hired")
+    found = read(PEOPLE, model=reading("age"), sensitive=["sex", "job"], target="hired")
     assert found.data.domain.names == ("age", "job", "sex")
     assert found.reads == ("age",)
 
@@ -66,50 +71,50 @@ def test_a_sensitive_attribute_that_is_not_read_stays():
 def test_a_domain_file_is_limited_with_its_rules(tmp_path):
     path = tmp_path / "people.toml"
     path.write_text(DOMAIN)
-    found = given(PEOPLE, model=reading("age", "job_smith", "job_cook"), domain=path)  # the bad ids do not matter
+    found = read(PEOPLE, model=reading("age", "job_smith", "job_cook"), domain=path)  # the bad ids do not matter
     assert found.data.domain.names == ("age", "job", "sex")
     assert [rule.name for rule in found.data.domain.rules] == ["no old smiths"]
     assert found.left_out == (LeftOut("id", UNREAD),)
-    assert found.text.startswith('# Without "id": the model does not read it.\n')
-    assert parse_domain(found.text).fingerprint == found.data.domain.fingerprint
-    whole = given(PEOPLE | {"id": [7] * 30}, domain=read_domain(path), sensitive="job")
-    assert (whole.data.domain.names, whole.text) == (("id", "age", "job", "sex"), None)
+    assert found.domain_text.startswith('# Without "id": the model does not read it.\n')
+    assert parse_domain(found.domain_text).fingerprint == found.data.domain.fingerprint
+    whole = read(PEOPLE | {"id": [7] * 30}, domain=read_domain(path), sensitive="job")
+    assert (whole.data.domain.names, whole.domain_text) == (("id", "age", "job", "sex"), None)
     assert whole.data.domain.sensitive == ("job",)
-    assert given(PEOPLE | {"id": [7] * 30}, domain=str(path)).text == DOMAIN
+    assert read(PEOPLE | {"id": [7] * 30}, domain=str(path)).domain_text == DOMAIN
 
 
 def test_data_is_limited():
     data = read_table(PEOPLE | {"id": [7] * 30}, parse_domain(DOMAIN))
-    found = given(data, model=reading("job", "age"))
+    found = read(data, model=reading("job", "age"))
     assert found.data.domain.names == ("age", "job", "sex")
     assert found.data.rows.tolist() == data.rows[:, 1:].tolist()
     assert found.data.labels is data.labels
-    same = given(load("german"), model=len).data
+    same = read(load("german"), model=len).data
     assert same.domain.fingerprint == load("german").domain.fingerprint
 
 
 def test_a_missing_column_is_reported_at_once():
     with pytest.raises(ModelError, match=r"reads a column 'aeg', which the table does not have\..*Did you mean 'age'"):
-        given(PEOPLE, model=reading("aeg", "sex"), sensitive="sex", target="hired")
+        read(PEOPLE, model=reading("aeg", "sex"), sensitive="sex", target="hired")
     with pytest.raises(ModelError, match=r"reads a column 'number', which the domain does not have\. Add it"):
-        given(PEOPLE, model=reading("age", "number"), domain=parse_domain(DOMAIN))
+        read(PEOPLE, model=reading("age", "number"), domain=parse_domain(DOMAIN))
     with pytest.raises(ModelError, match="reads the target 'hired' itself"):
-        given(PEOPLE, model=reading("age", "hired"), sensitive="sex", target="hired")
+        read(PEOPLE, model=reading("age", "hired"), sensitive="sex", target="hired")
 
 
 def test_the_model_is_asked_before_the_table_is_read():
     with pytest.raises(ModelError, match="there is no such file"):
-        given("no-such.csv", model="no-such.onnx", sensitive="sex", target="hired")
+        read("no-such.csv", model="no-such.onnx", sensitive="sex", target="hired")
 
 
 def test_what_does_not_go_together_is_refused():
     domain = parse_domain(DOMAIN)
     with pytest.raises(DataError, match="name a domain, or the sensitive attributes"):
-        given(PEOPLE, target="hired")
+        read(PEOPLE, target="hired")
     with pytest.raises(DataError, match="the domain names the target"):
-        given(PEOPLE, domain=domain, target="hired")
+        read(PEOPLE, domain=domain, target="hired")
     with pytest.raises(DataError, match="german: this table has its own domain"):
-        given(load("german"), target="hired")
+        read(load("german"), target="hired")
 
 
 def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_off_it():
@@ -120,12 +125,12 @@ def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_o
         "sex": ["f", "f", "f", "f", "m", "m", "m", "m"] * 100,
         "hired": ["no", "no", "no", "yes", "no"] * 160,
     }
-    assert len(given(table, sensitive="sex", target="hired").data.domain.rules) == 4  # a copy is tied anyway
+    assert len(read(table, sensitive="sex", target="hired").data.domain.rules) == 4  # a copy is tied anyway
     table["word"][0] = "b"
-    plain = given(table, sensitive="sex", target="hired")
+    plain = read(table, sensitive="sex", target="hired")
     assert plain.data.domain.rules == ()
     assert "1 rule is suggested: see the end of the domain file; not used" in plain.remarks[-1]
-    taken = given(table, sensitive="sex", target="hired", take_rules="free")
+    taken = read(table, sensitive="sex", target="hired", take_rules="free")
     assert len(taken.data.domain.rules) == 4
     assert int((~taken.data.domain.valid(taken.data.rows)).sum()) == 1
 
@@ -133,7 +138,7 @@ def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_o
 def test_rules_are_not_taken_over_into_a_domain_that_is_given():
     for table, domain in ((load("german"), None), (PEOPLE, parse_domain(DOMAIN))):
         with pytest.raises(DataError, match="take rules 'free': for domains read off a table; this one is given"):
-            given(table, domain=domain, take_rules="free")
+            read(table, domain=domain, take_rules="free")
 
 
 # What a model is not given
@@ -147,11 +152,11 @@ SEXES = {"sex": PEOPLE["sex"]}
 
 
 def test_columns_beside_the_table_are_no_inputs():
-    found = given(blind(), sensitive=SEXES, target="hired")
-    assert (found.data.domain.names, found.outside) == (("age", "job", "sex"), ("sex",))
+    found = read(blind(), sensitive=SEXES, target="hired")
+    assert (found.data.domain.names, found.not_inputs) == (("age", "job", "sex"), ("sex",))
     assert found.reads == ("age", "job")
-    assert found.beside.names == ("sex",)
-    assert given(blind(), model=reading("age"), sensitive=SEXES, target="hired").reads == ("age",)
+    assert found.joined.names == ("sex",)
+    assert read(blind(), model=reading("age"), sensitive=SEXES, target="hired").reads == ("age",)
 
 
 def test_a_model_that_reads_what_stands_beside_the_table_is_refused(tmp_path):
@@ -159,53 +164,49 @@ def test_a_model_that_reads_what_stands_beside_the_table_is_refused(tmp_path):
         with pytest.raises(
             ModelError, match="reads 'sex', which is not given to a model: it stands in sensitive values"
         ):
-            given(blind(), model=reading("age", name), sensitive=SEXES, target="hired")
+            read(blind(), model=reading("age", name), sensitive=SEXES, target="hired")
     (tmp_path / "people.toml").write_text(DOMAIN.replace('kind = "flag"', 'kind = "flag", encode = "none"'))
     with pytest.raises(
         ModelError, match="reads 'sex', which is not given to a model: the domain says encode = \"none\""
     ):
-        given(PEOPLE | {"id": [7] * 30}, model=reading("age", "sex"), domain=tmp_path / "people.toml")
-    found = given(blind() | {"id": [7] * 30}, model=reading("age"), sensitive=SEXES, domain=tmp_path / "people.toml")
-    assert (found.data.domain.names, found.outside) == (("age", "sex"), ("sex",))
+        read(PEOPLE | {"id": [7] * 30}, model=reading("age", "sex"), domain=tmp_path / "people.toml")
+    found = read(blind() | {"id": [7] * 30}, model=reading("age"), sensitive=SEXES, domain=tmp_path / "people.toml")
+    assert (found.data.domain.names, found.not_inputs) == (("age", "sex"), ("sex",))
 
 
 def test_a_domain_must_say_that_what_stands_beside_the_table_is_no_input():
     with pytest.raises(DomainError, match="'sex' stands beside the table, so no model is given it"):
-        given(blind() | {"id": [7] * 30}, sensitive=SEXES, domain=parse_domain(DOMAIN))
+        read(blind() | {"id": [7] * 30}, sensitive=SEXES, domain=parse_domain(DOMAIN))
 
 
 def test_data_have_their_columns():
     with pytest.raises(DataError, match="german: this table has its own domain"):
-        given(load("german"), sensitive=SEXES)
+        read(load("german"), sensitive=SEXES)
 
 
-def opens_width(width: int):
-    """What opens a model of so many inputs."""
-
-    def opens(data):
-        return open_model(nn.Sequential(nn.Linear(width, 3), nn.ReLU(), nn.Linear(3, 2)), data.domain, data.rows)
-
-    return opens
+def of_width(width: int):
+    """A model of so many inputs."""
+    return nn.Sequential(nn.Linear(width, 3), nn.ReLU(), nn.Linear(3, 2))
 
 
 def test_a_model_without_names_whose_width_fits_the_others_only_is_not_given_the_sensitive_ones(tmp_path):
-    how = {"model": nn.Identity(), "sensitive": "sex", "target": "hired"}
-    found = given(PEOPLE, opens=opens_width(2), **how)  # age and job
-    assert (found.outside, found.reads) == (("sex",), ("age", "job"))
+    how = {"sensitive": "sex", "target": "hired"}
+    found = read(PEOPLE, model=of_width(2), **how)  # age and job
+    assert (found.not_inputs, found.reads) == (("sex",), ("age", "job"))
     assert found.remarks[-1] == "sex: the inputs of the model fit the other columns only, so it is not given it"
-    assert [a.name for a in parse_domain(found.text).attributes if not a.given] == ["sex"]
-    assert given(PEOPLE, opens=opens_width(3), **how).outside == ()
-    assert given(PEOPLE, opens=opens_width(7), **how).outside == ()  # and is refused when it is opened
+    assert [a.name for a in parse_domain(found.domain_text).attributes if not a.given] == ["sex"]
+    assert read(PEOPLE, model=of_width(3), **how).not_inputs == ()
+    assert read(PEOPLE, model=of_width(7), **how).not_inputs == ()  # and is refused when it is opened
     path = tmp_path / "people.toml"
     path.write_text(DOMAIN)
     table = PEOPLE | {"id": [7] * 30}
-    found = given(table, model=nn.Identity(), domain=path, opens=opens_width(4))  # id, age, two jobs
-    assert (found.outside, found.data.domain.names) == (("sex",), ("id", "age", "job", "sex"))
-    assert parse_domain(found.text).fingerprint == found.data.domain.fingerprint
-    every = given(PEOPLE, model=nn.Identity(), opens=opens_width(1), sensitive=["sex", "age", "job"], target="hired")
-    assert every.outside == ()  # nothing would be left
+    found = read(table, domain=path, model=of_width(4))  # id, age, two jobs
+    assert (found.not_inputs, found.data.domain.names) == (("sex",), ("id", "age", "job", "sex"))
+    assert parse_domain(found.domain_text).fingerprint == found.data.domain.fingerprint
+    every = read(PEOPLE, model=of_width(1), sensitive=["sex", "age", "job"], target="hired")
+    assert every.not_inputs == ()  # nothing would be left
 
 
-def test_a_model_that_names_its_columns_is_not_tried():
-    found = given(PEOPLE, model=reading("age"), sensitive="sex", target="hired", opens=lambda data: 1 / 0)
-    assert found.outside == ()
+def test_a_model_that_names_its_columns_is_not_opened():
+    found = read(PEOPLE, model=reading("age"), sensitive="sex", target="hired")
+    assert found.not_inputs == ()
