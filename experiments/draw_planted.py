@@ -1,4 +1,4 @@
-"""The four pictures of docs/images.md, from planted cases: a cast that one detector reads and another does not; a mark.
+"""The three pictures of docs/images.md, from a planted case: a cast that one detector reads and another does not.
 
     python experiments/draw_planted.py docs/img
 
@@ -11,11 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuronfair.experiments.planted import cast_classifier, cast_detector, mark, mark_classifier, marked_faces
+from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.latent_shift import fit_latent
-from neuronfair.images.measures import walk_report
-from neuronfair.images.page import ENLARGED, enlarged, panels, twins_beside
+from neuronfair.images.page import ENLARGED, enlarged, panels
+from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSettings
 from neuronfair.images.subject import ImageSplit, compare, subject
 from neuronfair.searches.methods import picture_methods
@@ -48,7 +47,6 @@ def main() -> None:
             late = found["halving"].findings
             late = late[late.step > 0]
             write_sheet(folder / "planted_pairs.png", panels(under_test.domain, late[::12][:4], ("no face", "face")))
-    shifts(folder / "planted_shifts.png")
     bars(shares, folder / "planted_controls.png")
 
 
@@ -66,18 +64,6 @@ def examples(path: Path) -> None:
         ]
         lines.append(np.concatenate([drawn.pixels[i].numpy().transpose(1, 2, 0) for i in chosen], 1))
     Image.fromarray(np.concatenate(lines)).save(path, optimize=True)
-
-
-def shifts(path: Path) -> None:
-    """Draw what a latent shift, its control and FGSM make of faces with and without a mark."""
-    faces, wears = marked_faces(100, SIDE)
-    space, nobody = fit_latent(faces, wears), torch.zeros(len(faces), dtype=torch.bool)
-    split = ImageSplit(faces, ~nobody, wears, held=nobody)
-    detector, classifier = cast_detector(reads_cast=True), mark_classifier(SIDE)
-    under_test = subject(detector, classifier, split, name="marked", sensitive="mark", latent=space)
-    way = torch.tensordot(space.groups[1] - space.groups[0], space.decoder, 1).flatten()
-    print(f"cosine with the mark: {torch.cosine_similarity(way, mark(SIDE).flatten(), dim=0):.3f}")
-    write_sheet(path, twins_beside(under_test, ("none", "band"), 4))
 
 
 def write_sheet(path: Path, shown: Sequence[Sequence[tuple[Tensor, str]]]) -> None:

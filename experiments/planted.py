@@ -1,42 +1,16 @@
 """Detectors for drawn pictures whose bias is known, because their weights are written by hand.
 
-Detectors see the mean colour only: green, and red minus blue, the cast, to which a red mark adds too.
+Detectors see the mean colour only: green, and red minus blue, the cast.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from neuronfair.images.drawn import drawn_pictures
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 BOUNDARY = 0.40  # mean brightness above which a picture counts as a face
-MARK = 60  # grey levels by which a mark is redder than the picture, and less blue
-
-
-def marked_faces(count: int, side: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Draw grey faces, each without and with a red band over its brow, and say which: 8-bit pixels, and 0 or 1."""
-    grey = drawn_pictures(count, 0, side=side, seed=seed).pixels[:, 1:2].expand(-1, 3, -1, -1).to(torch.int16)
-    grey, wears = grey.repeat_interleave(2, 0), torch.arange(2 * count) % 2
-    pixels = grey + wears.view(-1, 1, 1, 1) * MARK * mark(side).to(torch.int16)
-    return pixels.clamp(0, 255).to(torch.uint8), wears
-
-
-def mark(side: int) -> Tensor:
-    """Return the direction of the mark: 1 in red and -1 in blue, in its place: (3, side, side)."""
-    way = torch.zeros(3, side, side)
-    way[0, side // 8 : side // 4, side // 4 : -side // 4] = 1
-    way[2] = -way[0]
-    return way
-
-
-def mark_classifier(side: int) -> nn.Sequential:
-    """Build the classifier of the mark: class 1 wears it, if red minus blue is above half of what the mark adds."""
-    place = mark(side).flatten()
-    read = _linear([[0.0] * len(place), (place / place.clamp(min=0).sum()).tolist()], [0.0, -MARK / 255])
-    return nn.Sequential(nn.Flatten(), read).eval()
 
 
 def cast_detector(*, reads_cast: bool) -> nn.Sequential:

@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.images.archive import SETS, Pictures, load_pictures
-from neuronfair.images.detector import accuracies, fit_attribute, fit_detector
-from neuronfair.images.latent_shift import fit_latent
-from neuronfair.images.measures import walk_report
-from neuronfair.images.networks import BODIES, Detector
+from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
 from neuronfair.images.repair import retrain, state
+from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSearch, PictureSettings
 from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
 from neuronfair.searches.methods import picture_methods
@@ -61,7 +59,6 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder for decoded pictures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=1, help="run seeds, from --seed on; each trains a detector")
-    parser.add_argument("--latent", action="store_true", help="also shift the attribute in the faces' latent space")
     parser.add_argument("--out", type=Path, default=Path("out/images"))
     options = parser.parse_args()
     options.walkers = options.walkers or (1024 if options.device.startswith("cuda") else 128)
@@ -146,11 +143,6 @@ def one_attribute(
     )  # fmt: skip
     found = compare(under_test, options.methods, settings)
     figures = searched(under_test, found)
-    latent: dict[str, Any] | None = None
-    if options.latent:
-        space = fit_latent(*split.faces(held=False), seed=options.seed)
-        visible = subject(detector, classifier, split, name=case, sensitive=attribute, latent=space, seed=options.seed)
-        latent = searched(visible, compare(visible, ["halving"], settings))
     improvement: dict[str, Any] = {}
     if not options.no_repair:
         states = {
@@ -173,7 +165,6 @@ def one_attribute(
         "worst_layer": worst.name,
         "auc": worst.auc,
         "auc_by_layer": {layer.name: layer.auc for layer in under_test.profile.layers},
-        "latent": latent,
         "improvement": improvement,
         "improvement_paper": PAPER["image_improvement"].get(case),
         "seconds": time.perf_counter() - clock,
@@ -183,7 +174,7 @@ def one_attribute(
 def searched(under_test: DetectorSubject, found: Mapping[str, PictureSearch]) -> dict[str, Any]:
     """Print and return how large the shift is and what each search found: by faces, then by pictures."""
     shift, (name, _, attribute) = under_test.report(), under_test.domain.name.partition("-")
-    print(f"  {shift.kind}: {shift.detected:,} of {shift.faces:,} faces detected, {shift.attribute_flips:,} flip; "
+    print(f"  {shift.detected:,} of {shift.faces:,} faces detected, {shift.attribute_flips:,} flip; "
           f"ε {shift.epsilon_mean:.4f}, L2 {shift.l2:.2f}; score gap {shift.score_gap:.2f}, random "
           f"{shift.score_gap_random_shift:.2f}", flush=True)  # fmt: skip
     print(f"  {'':28} {'of faces':>8} {'interval':>13} {'IDIs':>7} {'GSR':>8} {'at once':>7} {'L2 bias':>7} "

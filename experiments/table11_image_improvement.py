@@ -41,7 +41,6 @@ def main() -> None:
     claims(first, every)
     by_picture(first)
     repeats(every)
-    latent([one for one in every if one[2].get("latent")])
     _table("|".join(AFTER), [(name, *_after(t)) for name, _, t in first if t["improvement"]])
 
 
@@ -109,24 +108,6 @@ def repeats(tested: Sequence[Tested]) -> None:
     if lines:
         _table("run seeds|paper: NeuronFair, of all faces|NeuronFair, of all faces|NeuronFair|EIDIG|ADF|halving|"
                "its random direction|its random shift", lines)  # fmt: skip
-
-
-def latent(tested: Sequence[Tested]) -> None:
-    """Print the shift in the latent space of the faces beside FGSM's: means over the run seeds that there are."""
-    lines = []
-    for name, group in groupby(sorted(tested, key=lambda one: one[0]), lambda one: one[0]):
-        runs = [t["latent"] for _, _, t in group]
-        shifts, walks = [run["shift"] for run in runs], [run["methods"] for run in runs]
-        gaps = ("score_gap", "score_gap_random_shift", "score_gap_fgsm_shift")
-        names = ("halving", *(f"halving, {control}" for control in (*CONTROLS, "fgsm shift")))
-        lines.append((
-            name, f"{len(runs)}", f"{_mean([s['attribute_flips'] / s['detected'] for s in shifts]):.0%}",
-            f"{_mean([s['l2'] for s in shifts]):.1f}", *(f"{_mean([s[gap] for s in shifts]):.2f}" for gap in gaps),
-            *(_spread([walk[one]["share_of_faces"] for walk in walks]) for one in names),
-        ))  # fmt: skip
-    if lines:
-        _table("run seeds|flips|L2|score gap|random latent shift|FGSM|halving|its random direction|its random latent "
-               "shift|with FGSM", lines)  # fmt: skip
 
 
 def _name(result: dict[str, Any], attribute: str) -> str:

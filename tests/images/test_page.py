@@ -46,9 +46,7 @@ def test_a_pair_is_shown_with_both_differences_and_both_decisions():
 def audited(findings: Findings, domain: ImageDomain) -> PictureAudit:
     report = replace(REPORT, methods=dict.fromkeys(NAMES, replace(WALK, findings=len(findings))))
     found = {"halving": PictureSearch(domain, findings, 1, 3.0)}
-    subject = SimpleNamespace(
-        domain=domain, attribute=cast_classifier(), kind="fgsm", controls={"random shift": domain}
-    )
+    subject = SimpleNamespace(domain=domain, attribute=cast_classifier(), random=domain)
     return PictureAudit(report, subject, found, CLASSES, ("x.png",))
 
 
@@ -62,7 +60,7 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
         "a&lt;b, AUC",
         'data-label="Of faces"><div>25\N{NARROW NO-BREAK SPACE}% (0.6–80.6)<',
         'data-label="GSR"><div>50\N{NARROW NO-BREAK SPACE}%<',
-        "fgsm shift: f<",
+        "attribute shift: f<",
         "twin: no face",
     ):
         assert words in page

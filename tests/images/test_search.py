@@ -9,10 +9,10 @@ from torch import Tensor
 from neuronfair import Decision, Network, NeuronFairError, interpret
 from neuronfair.domain.draws import Draws
 from neuronfair.experiments.planted import cast_classifier, cast_detector
-from neuronfair.images.attribute_shift import flip
 from neuronfair.images.domain import FLAG, SEED, ImageDomain, PictureEncoding
 from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.search import search_pictures
+from neuronfair.images.subject import flip
 from neuronfair.searches.budget import Budget
 from neuronfair.searches.engine import PhaseResult, search
 from neuronfair.searches.findings import Findings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +11,6 @@ from neuronfair.cli.app import app
 from neuronfair.cli.options import DeviceOption, ForceOption, QuietOption, SeedOption, check_device
 
 INTERRUPTED = 130
-
-
-class ShiftKind(StrEnum):
-    """How Δ_senatt is made."""
-
-    fgsm = "fgsm"
-    latent = "latent"
 
 
 @app.command("audit-images")
@@ -40,9 +32,6 @@ def audit_images(
     own_body: Annotated[
         bool, typer.Option(help="Train a body of its own for the attribute classifier, not the detector's, frozen.")
     ] = False,
-    shift: Annotated[
-        ShiftKind, typer.Option(help="How the attribute is changed: as FGSM does, or in the faces' latent space.")
-    ] = ShiftKind.fgsm,
     faces: Annotated[int | None, typer.Option(min=20, help="Use so many faces only.")] = None,
     steps: Annotated[int, typer.Option(min=0, help="Steps of each walk.")] = 40,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 12,
@@ -75,9 +64,7 @@ def audit_images(
     check_device(device)
     console = make_console(quiet=quiet)
     pictures = open_pictures(source, labels, faces=faces, seed=seed)
-    settings = PictureSettings(
-        body, weights, own_body, epochs, None if repair else 0, steps, shift=shift.value, seed=seed
-    )
+    settings = PictureSettings(body, weights, own_body, epochs, None if repair else 0, steps, seed=seed)
     try:
         with progress_bar("Reading", quiet=quiet) as show:
             audit = audit_pictures(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-from neuronfair.audits.folder import check_audit_folder, check_same, claim, kept
-from neuronfair.errors import DataError, did_you_mean
+from neuronfair.atomic import replacing
+from neuronfair.audits.folder import check_audit_folder, check_same, claim, enter, kept
+from neuronfair.errors import DataError
 from neuronfair.images.archive import Pictures
 from neuronfair.images.detector import (
+    Detector,
     DetectorCard,
     accuracies,
     fit_attribute,
@@ -20,19 +24,22 @@ from neuronfair.images.detector import (
     save_detector,
 )
 from neuronfair.images.domain import ImageDomain
-from neuronfair.images.folder import ATTRIBUTE, WEIGHTS, keep, latent_once, once, search_once
-from neuronfair.images.latent_shift import fit_latent
-from neuronfair.images.measures import walk_report
-from neuronfair.images.networks import Detector
 from neuronfair.images.repair import retrain, state
-from neuronfair.images.report import Improvement, PictureReport
+from neuronfair.images.report import Improvement, PictureReport, walk_report
 from neuronfair.images.search import PictureSearch, PictureSettings
-from neuronfair.images.subject import LATENT, SHIFTS, DetectorSubject, ImageSplit, compare, subject
+from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
 from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
+from neuronfair.searches.findings import Findings
 from neuronfair.searches.methods import HALVING, picture_methods
 from neuronfair.store.discard import discard
+from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.store.manifest import rows_digest, versions
+
+WEIGHTS, ATTRIBUTE = "detector.safetensors", "attribute.safetensors"
+_COUNTS = [field.name for field in fields(Findings) if field.type == "int"]
+_TENSORS = [field.name for field in fields(Findings) if field.name not in _COUNTS]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +70,6 @@ def audit_pictures(
     and so is what each search finds: after a kill the same audit goes on from there, or with `force` begins anew.
     """
     settings, show = settings or PictureSettings(), progress or silent
-    if settings.shift not in SHIFTS:
-        raise DataError(f"no shift '{settings.shift}'. {did_you_mean(settings.shift, SHIFTS)}")
     split, (classes, _) = ImageSplit.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
     given = None if detector is None else _loaded(detector, split)
     manifest = {
@@ -89,14 +94,7 @@ def audit_pictures(
     if folder is not None and there is None:
         keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))
     classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
-    latent = None
-    if settings.shift == LATENT:
-        latent = latent_once(
-            folder, split.pixels.device, lambda: fit_latent(*split.faces(held=False), seed=settings.seed)
-        )
-    under_test = subject(
-        module, classifier, split, name=pictures.name, sensitive=sensitive, latent=latent, seed=settings.seed
-    )
+    under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive, seed=settings.seed)
 
     def look(name: str, where: ImageDomain, search: Callable[[], PictureSearch]) -> PictureSearch:
         show(f"Searching: {name}", 0, None)
@@ -170,3 +168,49 @@ def _classifier(
         return module if settings.own_body else Detector(detector.body, module.head).eval()
 
     return once(folder, ATTRIBUTE, make, lambda path, module: save_detector(path, module, card), load)
+
+
+def once(
+    folder: Path | None, name: str, make: Callable[[], T], save: Callable[[Path, T], None], load: Callable[[Path], T]
+) -> T:
+    """Return what the file of this name keeps; where there is none yet, make it and keep it."""
+    there = None if folder is None else kept(folder, name)
+    if there is not None:
+        return load(there)
+    made = make()
+    if folder is not None:
+        keep(folder, name, lambda path: save(path, made))
+    return made
+
+
+def keep(folder: Path, name: str, save: Callable[[Path], None]) -> None:
+    """Write a file, and enter it into the manifest: from then on it is known."""
+    with writing(folder):
+        save(folder / name)
+        enter(folder, name)
+
+
+def search_once(
+    folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], PictureSearch]
+) -> PictureSearch:
+    """Return what a search has found, from the folder or now."""
+    name = re.sub(r"\W+", "-", name)
+    file = f"found-{name}.safetensors"
+    return once(folder, file, make, _save, lambda path: _load(path, domain))
+
+
+def _save(path: Path, search: PictureSearch) -> None:
+    found = search.findings
+    lines = {name: getattr(found, name) for name in _TENSORS}
+    lines["counts"] = torch.tensor([*(getattr(found, name) for name in _COUNTS), search.seeds])
+    lines["seconds"] = torch.tensor(search.seconds, dtype=torch.float64)
+    with replacing(path) as temporary:
+        save_state(lines, temporary)
+
+
+def _load(path: Path, domain: ImageDomain) -> PictureSearch:
+    lines = load_state(path, domain.device)
+    *counts, seeds = lines["counts"].tolist()
+    held = {name: lines[name] for name in _TENSORS} | dict(zip(_COUNTS, counts, strict=True))
+    found = replace(Findings.empty(domain, lines["scores"].shape[1]), **held)
+    return PictureSearch(domain, found, seeds, float(lines["seconds"]))

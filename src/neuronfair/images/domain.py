@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -126,10 +125,6 @@ class ImageDomain:
         """Return the seed pictures with these numbers as rows: (n, d)."""
         head = torch.stack([numbers, torch.zeros_like(numbers)], 1).to(self.compact)
         return torch.cat([head, self.pictures[numbers].flatten(1).to(self.compact)], 1)
-
-    def with_shift(self, shift: Tensor) -> ImageDomain:
-        """Return the same pictures with another shift."""
-        return dataclasses.replace(self, shift=shift)
 
     # Which rows exist
 

@@ -20,7 +20,7 @@ from neuronfair.images.detector import predictions
 from neuronfair.images.domain import FLAG, SEED, ImageDomain
 from neuronfair.images.repair import finding_pictures
 from neuronfair.images.report import sentences
-from neuronfair.images.subject import DetectorSubject
+from neuronfair.images.subject import RANDOM_SHIFT, DetectorSubject
 from neuronfair.render.page.template import rendered
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.methods import HALVING
@@ -63,11 +63,11 @@ def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> l
 
 
 def twins_beside(subject: DetectorSubject, classes: Sequence[str], shown: int) -> list[list[tuple[Tensor, str]]]:
-    """Return for some faces the picture, its twin and what other shifts make of it, with the attribute of each.
+    """Return for some faces the seed, its twin and the same face with a random shift, with the attribute of each.
 
     The attribute is the classifier's answer: people may see another one.
     """
-    domains = {f"{subject.kind} shift": subject.domain, **subject.controls}
+    domains = {"attribute shift": subject.domain, RANDOM_SHIFT: subject.random}
     rows = subject.domain.rows(torch.arange(min(shown, len(subject.domain.pictures)), device=subject.domain.device))
     seen = {"seed": subject.domain.levels(rows)}
     seen |= {name: domain.levels(domain.twins(rows).rows[:, 0]) for name, domain in domains.items()}

@@ -9,9 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from neuronfair.images.detector import FACE, accuracies, learn, predictions
+from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
 from neuronfair.images.domain import PASS, ImageDomain, PictureEncoding
-from neuronfair.images.networks import Detector
 from neuronfair.images.report import StateReport
 from neuronfair.images.search import PictureSettings, search_pictures
 from neuronfair.images.subject import PROFILE_ROWS, DetectorSubject

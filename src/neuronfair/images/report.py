@@ -1,11 +1,20 @@
-"""What the audit of a detector came to: plain values, and sentences."""
+"""What the audit of a detector came to: metrics as plain values, and sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
 from neuronfair.formatting import percent, plain, spanned
+from neuronfair.images.detector import predictions
+from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, PictureEncoding
+from neuronfair.images.search import PictureSearch
+from neuronfair.measure.rate import Rate
+from neuronfair.model.network import Network
+from neuronfair.searches.evaluate import judge
 
 SCHEMA = 3  # as of audit.json
 
@@ -14,7 +23,6 @@ SCHEMA = 3  # as of audit.json
 class ShiftReport:
     """Δ_senatt: the faces it was looked for, how large it is, and how far it moves the scores."""
 
-    kind: str  # "fgsm" or "latent"
     faces: int  # whose attribute is known
     detected: int
     attribute_flips: int  # detected faces for which a shift flips the attribute classifier: the seeds
@@ -23,8 +31,7 @@ class ShiftReport:
     epsilon_mean: float
     l2: float  # in the mean
     score_gap: float  # how far the shift moves the scores, in the mean
-    score_gap_random_shift: float  # how far one of equal size does: random signs, or a random latent direction
-    score_gap_fgsm_shift: float | None = None  # beside a latent shift: how far that of FGSM does
+    score_gap_random_shift: float  # how far one of equal size with random signs does
 
 
 @dataclass(frozen=True)
@@ -113,12 +120,11 @@ ENOUGH = 0.6  # of the way from guessing to certainty: below, an attribute class
 def sentences(report: PictureReport) -> list[str]:
     """Return what was found, a paragraph each."""
     shift, walks, sensitive = report.shift, report.methods, plain(report.sensitive)
-    by_step = "" if shift.kind == "fgsm" else "along the groups of the faces' latent space "
     lines = [
         f"Detector ({report.body}): {percent(report.detection_rate)} of held-out pictures decided rightly. Classifier "
         f"of {sensitive}: {percent(report.classifier_accuracy)} held out, "
         f"{percent(report.classifier_balanced_accuracy)} balanced over {len(report.classes)} classes.",
-        f"{shift.detected:,} of {shift.faces:,} faces are detected; a shift {by_step}of {shift.epsilon_mean * 255:.1f} "
+        f"{shift.detected:,} of {shift.faces:,} faces are detected; a shift of {shift.epsilon_mean * 255:.1f} "
         f"grey levels in the mean flips the {sensitive} of {shift.attribute_flips:,} of them, "
         f"{shift.attribute_never_flips:,} never flip and are left out.",
         f"NeuronFair finds a pair whose decision flips for {_found(walks, 'neuronfair')}.",
@@ -143,11 +149,74 @@ def sentences(report: PictureReport) -> list[str]:
 def _found(walks: Mapping[str, WalkReport], method: str) -> str:
     """Return for how many faces a method and its controls found a pair, and then how many pictures that took."""
     own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
-    fgsm = walks.get(f"{method}, fgsm shift")
     return (
         f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces; the same walk in random "
         f"directions for {percent(blind.share_of_faces)}, with a random shift of equal size instead of the attribute "
         f"for {percent(random.share_of_faces)}"
-        + ("" if fgsm is None else f", with the FGSM shift for {percent(fgsm.share_of_faces)}")
-        + f". Of {own.tried:,} pictures on its way, {own.findings:,} flip (GSR {percent(own.gsr)})"
+        f". Of {own.tried:,} pictures on its way, {own.findings:,} flip (GSR {percent(own.gsr)})"
     )
+
+
+def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
+    """Return the figures of one search; the classifier says what the attribute is."""
+    found, domain = search.findings, search.domain
+    rows, some = found.rows, len(found) > 0
+    share = Rate(len(set(found.origin.tolist())), max(1, search.seeds), "table")
+    return WalkReport(
+        seeds=search.seeds,
+        faces_found=share.found,
+        share_of_faces=share.rate,
+        share_low=share.interval[0],
+        share_high=share.interval[1],
+        findings=len(found),
+        gsr=found.gsr,
+        tried=found.tried,
+        rejected=found.rejected,
+        found_at_once=int((found.step == 0).sum()),
+        bias_l2=float(walk_norms(domain, rows).mean()) if some else None,
+        shift_l2=float(shift_norms(domain, rows).mean()) if some else None,
+        attribute_still_flips=still_flips(classifier, domain, rows) if some else None,
+        median_step=float(found.step.double().median()) if some else None,
+        seconds=search.seconds,
+        seconds_per_1000=1000 * search.seconds / len(found) if some else None,
+    )
+
+
+def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+    """Return the L2 norm of Δ_senatt as it is in the pictures, pixels in [0, 1]: float64, (n,)."""
+    return _norms(domain, rows, domain.twins(rows).rows[:, 0])
+
+
+def walk_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+    """Return the L2 norm of Δ_bias, from the seed picture to the finding, pixels in [0, 1]: float64, (n,)."""
+    start = domain.rows(rows[:, SEED].long()).to(rows.dtype)
+    return _norms(domain, torch.cat([rows[:, :FLAG], rows[:, FLAG:PIXELS] * 0, rows[:, PIXELS:]], 1), start)
+
+
+def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
+    view = PictureEncoding(domain)
+    norms = [torch.empty(0, dtype=torch.float64, device=rows.device)]
+    for a, b in zip(torch.split(rows, PASS), torch.split(others, PASS), strict=True):
+        difference = view.encode(a, torch.float64) - view.encode(b, torch.float64)
+        norms.append(difference.flatten(1).norm(dim=1))
+    return torch.cat(norms)
+
+
+def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
+    """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
+    network = network.reading(PictureEncoding(domain))
+    gaps = [judge(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
+    return float(torch.cat(gaps).mean())
+
+
+def still_flips(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> float:
+    """Return the share of findings whose two pictures the attribute classifier still tells apart.
+
+    The shift was made for the seed picture; after a long walk it may no longer flip the attribute.
+    """
+    apart = 0
+    for part in torch.split(rows, PASS):
+        own, other = part, domain.twins(part).rows[:, 0]
+        classes = [predictions(classifier, domain.levels(r)) for r in (own, other)]
+        apart += int((classes[0] != classes[1]).sum())
+    return apart / len(rows)

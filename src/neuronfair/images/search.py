@@ -41,7 +41,6 @@ class PictureSettings:
     control_seeds: int = 200  # that each control starts from: enough to tell 5 % from 15 %
     walkers: int | None = None  # None: 128 on a CPU, 512 elsewhere
     seconds: float | None = None
-    shift: str = "fgsm"  # or "latent": a change that people can see
     seed: int = 0
 
     @property

@@ -1,34 +1,87 @@
-"""A detector under test: what it learned from, what is held out, its seeds with their shifts, and its searches."""
+"""A detector under test: its training and held-out images, its seeds with their attribute shifts, its searches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from neuronfair.errors import DataError
 from neuronfair.images.archive import Pictures
-from neuronfair.images.attribute_shift import AttributeShift, flip, random_like
-from neuronfair.images.detector import FACE, predictions
+from neuronfair.images.detector import FACE, Detector, as_input, predictions
 from neuronfair.images.domain import ImageDomain, PictureEncoding
-from neuronfair.images.latent_shift import LatentSpace, flip_latent, random_latent
-from neuronfair.images.measures import score_gap, shift_norms
-from neuronfair.images.networks import Detector
-from neuronfair.images.report import ShiftReport
+from neuronfair.images.report import ShiftReport, score_gap, shift_norms
 from neuronfair.images.search import PictureSearch, PictureSettings, search_pictures
 from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.model.layers import evaluating
 from neuronfair.model.network import Network
 from neuronfair.searches.methods import HALVING
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
 CONTROLLED = ("neuronfair", HALVING)
-FGSM, LATENT = SHIFTS = ("fgsm", "latent")
-RANDOM_SHIFT, FGSM_SHIFT = "random shift", "fgsm shift"
+RANDOM_SHIFT = "random shift"
 Look = Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch]
 FEW = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
+SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
+BATCH = 256
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeShift:
+    """The shift of every picture, and the largest change of a pixel in it, 0 for a picture that nothing flips."""
+
+    levels: Tensor  # (n, c, h, w), int8
+    size: Tensor  # (n,), int64
+
+    @property
+    def flips(self) -> Tensor:
+        """Whether the attribute of each picture flips: bool, (n,)."""
+        return self.size > 0
+
+
+def flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> AttributeShift:
+    """Return the smallest change of each 8-bit picture that flips its attribute, as the attribute classifier sees it.
+
+    FGSM (Goodfellow, Shlens and Szegedy 2015): Δ = ε · sign(∇_x J(x, y)), with y the predicted class.
+    The paper takes the true class; on a picture that the classifier gets wrong, that would push it further away from
+    flipping. ε is the smallest of a schedule of whole grey levels with f(x) ≠ f(x + Δ), so that x + Δ is an 8-bit
+    picture too. With more than two classes any other class will do.
+    """
+    parts = [_flip(classifier, part, sorted(schedule)) for part in torch.split(pictures, BATCH)]
+    return AttributeShift(torch.cat([part.levels for part in parts]), torch.cat([part.size for part in parts]))
+
+
+def _flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> AttributeShift:
+    before = predictions(classifier, pictures)
+    x = as_input(pictures).requires_grad_()
+    with evaluating(classifier.modules()):
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
+    direction = gradient.sign().to(torch.int8)
+    levels = torch.zeros(pictures.shape, dtype=torch.int8, device=pictures.device)
+    left = torch.arange(len(pictures), device=pictures.device)
+    for epsilon in schedule:
+        tried = epsilon * direction[left]
+        after = predictions(classifier, (pictures[left].to(torch.int16) + tried).clamp(0, 255))
+        flips = after != before[left]
+        levels[left[flips]] = tried[flips]
+        left = left[~flips]
+        if len(left) == 0:
+            break
+    return AttributeShift(levels, levels.to(torch.int64).abs().amax((1, 2, 3)))
+
+
+def random_like(shift: AttributeShift, *, seed: int = 0) -> Tensor:
+    """Return shifts of the same size in random directions: the control. int8, (n, c, h, w).
+
+    Every pixel goes up or down by ε at random where the shift changes it, so that the norms are the same.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    up = torch.randint(0, 2, shift.levels.shape, generator=generator, dtype=torch.int8)
+    return shift.levels.abs() * (2 * up - 1).to(shift.levels.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +132,10 @@ class DetectorSubject:
     network: Network
     domain: ImageDomain  # faces that are detected and whose attribute flips
     shift: AttributeShift
-    controls: Mapping[str, ImageDomain]  # the same faces with other shifts, by name: RANDOM_SHIFT, perhaps FGSM_SHIFT
+    random: ImageDomain  # the same faces with a random shift of equal size: the control
     numbers: Tensor  # of these faces among all pictures
     detected: int
     profile: BiasProfile
-
-    @property
-    def kind(self) -> str:
-        """How the shift was made."""
-        return LATENT if FGSM_SHIFT in self.controls else FGSM
 
     @property
     def held(self) -> Tensor:
@@ -103,9 +151,7 @@ class DetectorSubject:
         """Return how many faces there are, and how large their shifts."""
         sizes, flips = self.shift.size.double(), len(self.domain.pictures)
         look = self.domain.rows(torch.arange(min(flips, PROFILE_ROWS), device=self.domain.device))
-        gaps = {name: score_gap(self.network, other, look) for name, other in self.controls.items()}
         return ShiftReport(
-            kind=self.kind,
             faces=int(self.split.known.sum()),
             detected=self.detected,
             attribute_flips=flips,
@@ -114,8 +160,7 @@ class DetectorSubject:
             epsilon_mean=float(sizes.mean()) / 255,
             l2=float(shift_norms(self.domain, self.domain.seeds).mean()),
             score_gap=score_gap(self.network, self.domain, look),
-            score_gap_random_shift=gaps[RANDOM_SHIFT],
-            score_gap_fgsm_shift=gaps.get(FGSM_SHIFT),
+            score_gap_random_shift=score_gap(self.network, self.random, look),
         )
 
 
@@ -126,33 +171,26 @@ def subject(
     *,
     name: str,
     sensitive: str,
-    latent: LatentSpace | None = None,
     seed: int = 0,
 ) -> DetectorSubject:
     """Find the shift of every detected face and where the detector reacts to it; leave out faces that never flip.
 
-    With a latent space the shift is a step in it, otherwise that of FGSM. The seed is that of the random shifts.
+    The seed is that of the random shifts.
     """
     faces = split.known.nonzero()[:, 0]
     seen = faces[predictions(detector, split.pixels[faces]) == FACE]
     if len(seen) == 0:
         raise DataError(f"{name}: the detector finds no face in any of {len(faces):,} pictures, so there is no seed")
-    given = (classifier, split.pixels[seen])
-    shift = flip(*given) if latent is None else flip_latent(latent, *given)
+    shift = flip(classifier, split.pixels[seen])
     numbers = seen[shift.flips]
     if len(numbers) == 0:
         raise DataError(f"{name}: no shift flips '{sensitive}' in any of {len(seen):,} faces, so nobody has a twin")
     shift = AttributeShift(shift.levels[shift.flips], shift.size[shift.flips])
     domain = ImageDomain(name, split.pixels[numbers], shift.levels, (sensitive,))
-    if latent is None:
-        others = {RANDOM_SHIFT: random_like(shift, seed=seed)}
-    else:
-        plain = flip(classifier, domain.pictures).levels
-        others = {RANDOM_SHIFT: random_latent(latent, shift, seed=seed), FGSM_SHIFT: plain}
-    controls = {what: domain.with_shift(levels) for what, levels in others.items()}
+    random = replace(domain, shift=random_like(shift, seed=seed))
     network = Network(detector, PictureEncoding(domain))
     profile = interpret(network, domain, domain.rows(_measured(split.held[numbers])[:PROFILE_ROWS]))
-    return DetectorSubject(detector, classifier, split, network, domain, shift, controls, numbers, len(seen), profile)
+    return DetectorSubject(detector, classifier, split, network, domain, shift, random, numbers, len(seen), profile)
 
 
 def _measured(held: Tensor) -> Tensor:
@@ -168,9 +206,8 @@ def compare(
     """Search with each method from all seeds, and with controls from some.
 
     `…, random direction` is the same walk with noise in the place of gradients; `…, random shift` is the same walk
-    with a shift of equal size in a random direction, so that what flips there is not the attribute; beside a latent
-    shift, `…, fgsm shift` is the same walk with that of FGSM. `look` is given each search with its name and domain; it
-    may know already what the search finds.
+    with a shift of equal size in a random direction, so that what flips there is not the attribute.
+    `look` gets each search with its name and domain, and may return what an earlier run kept.
     """
     domain = subject.domain
     order = torch.randperm(len(domain.pictures), generator=torch.Generator().manual_seed(settings.seed))
@@ -179,7 +216,7 @@ def compare(
     jobs = [(method, method, domain, numbers, False) for method in methods]
     for method in (method for method in CONTROLLED if method in methods):
         jobs.append((f"{method}, random direction", method, domain, some, True))
-        jobs += [(f"{method}, {what}", method, other, some, False) for what, other in subject.controls.items()]
+        jobs.append((f"{method}, {RANDOM_SHIFT}", method, subject.random, some, False))
     found: dict[str, PictureSearch] = {}
     for name, method, where, seeds, blind in jobs:
         given = (subject.network, where, method, seeds, settings)

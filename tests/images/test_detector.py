@@ -8,8 +8,11 @@ import torch
 from neuronfair import Network
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.images.detector import (
+    HEAD,
+    Detector,
     DetectorCard,
     accuracies,
+    build,
     features,
     fit_attribute,
     fit_detector,
@@ -17,10 +20,12 @@ from neuronfair.images.detector import (
     load_body,
     load_detector,
     predictions,
+    resnet50,
     save_detector,
+    small,
+    vgg16,
 )
 from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.networks import HEAD, Detector, build, resnet50, small, vgg16
 from tests.planted.networks import Given
 
 
