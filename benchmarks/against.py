@@ -29,7 +29,7 @@ def child(options: argparse.Namespace) -> None:
 
     # isort: split
     from neuronfair.domain.population.model import fit_population
-    from neuronfair.domain.tables.dataset import load
+    from neuronfair.domain.tables.dataset import load_dataset
     from neuronfair.model import weights
     from neuronfair.model.network import Network
     from neuronfair.searches.campaign import find
@@ -40,7 +40,7 @@ def child(options: argparse.Namespace) -> None:
     import torch
 
     method, seeds, steps = options.method[0], options.seeds, options.steps
-    data = load("adult", "paper", sensitive=["sex"]).to(torch.device(options.device))
+    data = load_dataset("adult", "paper", sensitive=["sex"]).to(torch.device(options.device))
     path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
     network = Network(weights.load(path)[0], data.domain)
     usual = fit_population(data.domain, data.rows) if options.store else None

@@ -33,7 +33,7 @@ from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli.trust import own_model
 from neuronfair.domain.schema.toml import format_domain, parse_domain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
@@ -99,7 +99,7 @@ def gone_on(run: Run) -> Any:
     return [kept, run.summary, run.control("random"), run.seeds.tolist()]
 
 
-def make_run(folder: Path, opened: Opened, card: Card, data: Data, plan: Plan) -> list[Way]:
+def make_run(folder: Path, opened: Opened, card: Card, data: Dataset, plan: Plan) -> list[Way]:
     manifest = make_manifest(plan, data, model=WEIGHTS, weights=opened.fingerprint, outputs=2)
     assert isinstance(opened.model, Network)
     assert opened.module is not None
@@ -116,7 +116,7 @@ def make_run(folder: Path, opened: Opened, card: Card, data: Data, plan: Plan) -
     ]
 
 
-def make_audit(folder: Path, opened: Opened, card: Card, data: Data) -> list[Way]:
+def make_audit(folder: Path, opened: Opened, card: Card, data: Dataset) -> list[Way]:
     origin = Origin(trained_here=True, card=card)
     audit.run(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
     text = format_domain(data.domain)
@@ -136,12 +136,12 @@ def looking(run: Path) -> Way:
     return Way("looking", lambda: looked_at(run), lambda path: path.parent == run or path.name in (NEARER, WEIGHTS))
 
 
-def loans() -> Data:
+def loans() -> Dataset:
     """Return people who get a loan by income, debt and sex."""
     domain = parse_domain(DOMAIN)
     rows = domain.sample(600, torch.Generator().manual_seed(0))
     labels = (rows[:, 1] - rows[:, 2] + 6 * rows[:, 4] > 10).long()
-    return Data("loans", domain, rows, labels)
+    return Dataset("loans", domain, rows, labels)
 
 
 def stamps(folder: Path) -> dict[Path, tuple[int, ...]]:

@@ -67,7 +67,7 @@ class Seen(NamedTuple):
 @cache
 def world(name: str) -> World:
     """Return a world by its name."""
-    data = neuronfair.load(name)
+    data = neuronfair.load_dataset(name)
     domain, rows = data.domain, data.domain.clip(data.rows)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))
     labels = data.labels[order].numpy()

@@ -9,7 +9,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
 from neuronfair.model.train import read_model
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["frontier", "neuronfair"])
     parser.add_argument("--most", type=int, default=100_000, help="leave out larger numbers of seeds")
     options = parser.parse_args()
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     module = read_model(options.model, data.domain)
     print("| method | seeds | device | rows judged | findings | success rate | rows a second | s per 1,000 |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |")

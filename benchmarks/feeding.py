@@ -25,7 +25,7 @@ from neuronfair.audits.report.report import FeedingReport
 from neuronfair.audits.stages.encoding_check import check_feeding
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain, Target
-from neuronfair.domain.tables.dataset import Data, load
+from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import open_model
 from neuronfair.model.train import fit, read_model
@@ -48,36 +48,36 @@ class Subject:
     """A model with rows that it is right for."""
 
     name: str
-    data: Data
+    data: Dataset
     model: Any
 
 
 def published(file: str, table: str) -> Subject:
-    data = load(table, "paper")
+    data = load_dataset(table, "paper")
     return Subject(f"published {file}, {table}", data, read_model(PUBLISHED / f"{file}.npz", data.domain))
 
 
-def audited(data: Data, few: int = FEW) -> Data:
+def audited(data: Dataset, few: int = FEW) -> Dataset:
     """Return rows that a model has not seen or, if they are too few, all."""
     test = data.split(0).test
     return test if len(test) >= few else data
 
 
 def network(table: str, encoding: str, hidden: tuple[int, ...] = (32, 16)) -> Subject:
-    data = synthetic() if table == "synthetic" else load(table, encoding)
+    data = synthetic() if table == "synthetic" else load_dataset(table, encoding)
     settings = TrainingSettings(restarts=1, batch=512, lr=0.003, patience=3, epochs=20)
     module, _ = fit(data, hidden=hidden, settings=settings)
     return Subject(f"network on {table} ({encoding})", audited(data), module)
 
 
 def estimator(table: str, encoding: str, made: Any, few: int = FEW) -> Subject:
-    data = synthetic() if table == "synthetic" else load(table, encoding)
+    data = synthetic() if table == "synthetic" else load_dataset(table, encoding)
     train = data.split(0).train
     made.fit(TableEncoding.of(data.domain).encode(train.rows).numpy(), train.labels.numpy())
     return Subject(f"{type(made).__name__} on {table} ({encoding})", audited(data, few), made)
 
 
-def synthetic() -> Data:
+def synthetic() -> Dataset:
     """Return a table of small codes, half of them labels, whose class hangs on some of them, two of them together."""
     draw = np.random.default_rng(5)
     sizes = np.array([9, 5, 4, 12, 2, 6, 3, 20, 7, 3])
@@ -90,27 +90,27 @@ def synthetic() -> Data:
     lean = 4 * share[:, 0] + 12 * share[:, 1] * share[:, 3] - 3 * share[:, 5] + 2 * (share[:, 7] > 0.2) - 1.5
     labels = draw.random(len(codes)) < 1 / (1 + np.exp(-2 * lean))
     domain = TableDomain("synthetic", attributes, (attributes[9].name,), target=Target("y", ("no", "yes")))
-    return Data("synthetic", domain, torch.tensor(codes), torch.tensor(labels).long())
+    return Dataset("synthetic", domain, torch.tensor(codes), torch.tensor(labels).long())
 
 
 # Wrong feedings: another domain for the same rows, as a wrong domain file would be.
 
 
-def reordered(data: Data, order: list[int]) -> Data:
+def reordered(data: Dataset, order: list[int]) -> Dataset:
     attributes = tuple(data.domain.attributes[place] for place in order)
     return replace(data, domain=replace(data.domain, attributes=attributes, rules=()), rows=data.rows[:, order])
 
 
-def permuted(data: Data, seed: int) -> Data:
+def permuted(data: Dataset, seed: int) -> Dataset:
     return reordered(data, np.random.default_rng(seed).permutation(len(data.domain.attributes)).tolist())
 
 
-def by_name(data: Data) -> Data:
+def by_name(data: Dataset) -> Dataset:
     names = data.domain.names
     return reordered(data, sorted(range(len(names)), key=lambda place: names[place]))
 
 
-def with_attributes(data: Data, change: Callable[[Attribute, np.ndarray], tuple[Attribute, np.ndarray]]) -> Data:
+def with_attributes(data: Dataset, change: Callable[[Attribute, np.ndarray], tuple[Attribute, np.ndarray]]) -> Dataset:
     pairs = [change(a, data.rows[:, i].numpy()) for i, a in enumerate(data.domain.attributes)]
     domain = replace(data.domain, attributes=tuple(a for a, _ in pairs), rules=())
     return replace(data, domain=domain, rows=torch.tensor(np.stack([codes for _, codes in pairs], 1)))
@@ -158,14 +158,14 @@ def relabelled(attribute: Attribute, codes: np.ndarray) -> tuple[Attribute, np.n
     return attribute, codes
 
 
-def swapped(data: Data) -> Data:
+def swapped(data: Dataset) -> Dataset:
     target = data.domain.target
     assert target is not None
     turned = replace(data.domain, target=Target(target.column, target.classes[::-1]), favourable=None)
     return replace(data, domain=turned, labels=1 - data.labels)
 
 
-WRONG: dict[str, Callable[[Data], Data]] = {
+WRONG: dict[str, Callable[[Dataset], Dataset]] = {
     **{f"columns permuted ({seed})": partial(permuted, seed=seed) for seed in range(1, 5)},
     "columns by name": by_name,
     "raw for scaled": partial(with_attributes, change=scaled_by_table),
@@ -206,7 +206,7 @@ WEAK: tuple[Callable[[], Subject], ...] = tuple(
 )
 
 
-def checked(subject: Subject, data: Data) -> FeedingReport:
+def checked(subject: Subject, data: Dataset) -> FeedingReport:
     opened = open_model(subject.model, data.domain, data.rows)
     begun = time.process_time()
     report = check_feeding(opened, data)

@@ -23,7 +23,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 
 # isort: split
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding, families
@@ -52,7 +52,7 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def speed(repeats: int) -> None:
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     domain, rows = data.domain, data.rows
     network, which = make_network(domain)
     batches = []
@@ -92,7 +92,7 @@ def memory() -> None:
 
 
 def child(n: int) -> None:
-    domain = load("adult", "paper", sensitive=["sex"]).domain
+    domain = load_dataset("adult", "paper", sensitive=["sex"]).domain
     network, _ = make_network(domain)
     rows = domain.sample(n, torch.Generator().manual_seed(0))
     interpret(network, domain, rows[:100])  # what torch allocates once is not counted

@@ -105,7 +105,7 @@ def attempt(work: Work, trial: Trial) -> list[Kill]:
 
 def small_table(path: Path) -> None:
     """Write some rows and columns of German credit."""
-    data = neuronfair.load("german")
+    data = neuronfair.load_dataset("german")
     target = data.domain.target
     assert target is not None
     cells = data.domain.to_table(data.rows[:ROWS])

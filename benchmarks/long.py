@@ -22,7 +22,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 
 # isort: split
 from neuronfair.domain.population.model import fit_population
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.scale.pool import Serial
@@ -75,7 +75,7 @@ def main() -> None:
     path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
     if not path.is_file():
         sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     network = Network(weights.load(path)[0], data.domain)
     plan = Plan(
         method=options.method, seeds=int(options.rows / STEPS / GO_ON[options.method]), steps=STEPS, controls=False

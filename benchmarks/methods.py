@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model.network import Network
 from neuronfair.model.train import read_model
 from neuronfair.searches.campaign import find
@@ -31,7 +31,7 @@ def main() -> None:
     path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
     if not path.is_file():
         sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     network = Network(read_model(path, data.domain), data.domain)
     find(network, data.domain, data.rows, Plan("uniform", seeds=100, steps=50, controls=False))  # warm up
     print("| method | seconds | people judged | findings | rows per second | of uniform's | load |")

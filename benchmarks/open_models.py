@@ -17,7 +17,7 @@ from typing import Any
 from neuronfair import TableEncoding, open_model
 from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.schema.toml import parse_domain
-from neuronfair.domain.tables.dataset import Data, read_table
+from neuronfair.domain.tables.dataset import Dataset, read_table
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ class Embedding(nn.Module):
         return self.last(self.act(self.hidden(torch.cat([numbers, self.job(job)], 1))))
 
 
-def table() -> tuple[pd.DataFrame, Data]:
+def table() -> tuple[pd.DataFrame, Dataset]:
     """Return people with numbers, a flag and a label."""
     random = np.random.default_rng(0)
     people = pd.DataFrame(
@@ -63,7 +63,7 @@ def table() -> tuple[pd.DataFrame, Data]:
     return people, read_table(people, domain)
 
 
-def models(people: pd.DataFrame, data: Data, folder: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+def models(people: pd.DataFrame, data: Dataset, folder: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield each kind of model, what is given for it, and how it is opened."""
     import catboost
     import joblib

@@ -18,7 +18,7 @@ from dataclasses import replace
 import neuronfair
 from neuronfair.domain.population.model import TablePopulation, fit_people, fit_population, told_apart
 from neuronfair.domain.population.trees import ChanceForest, filled, information
-from neuronfair.domain.tables.dataset import DATASETS, Data
+from neuronfair.domain.tables.dataset import DATASETS, Dataset
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ def seconds(work: Callable[[], object], times: int = 1) -> float:
     return min(found)
 
 
-def measured(data: Data, splits: int) -> dict[str, list[float]]:
+def measured(data: Dataset, splits: int) -> dict[str, list[float]]:
     """Return for each population AUC, log-likelihood and the share that keeps the rules, the means of some splits."""
     domain, people = data.domain, data.domain.clip(data.rows)
     found: dict[str, list[list[float]]] = {}
@@ -84,7 +84,7 @@ def main() -> None:
     print("| table | population | AUC | log-likelihood | keep the rules | fit, s | 1,000 likelihoods, ms |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for name in args.data:
-        data = neuronfair.load(name)
+        data = neuronfair.load_dataset(name)
         for kind, (auc, likely, valid) in measured(data, args.splits).items():
             times = "| |"
             if kind == "ours":

@@ -25,7 +25,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 
 # isort: split
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.tables.dataset import Data, load
+from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.searches.budget import Budget
@@ -62,7 +62,7 @@ def published() -> Path:
     return path
 
 
-def measure(method: str, seeds: int, steps: int, network: Network, data: Data) -> Speed:
+def measure(method: str, seeds: int, steps: int, network: Network, data: Dataset) -> Speed:
     plan = Plan(method=method, seeds=seeds, steps=steps, global_steps=min(40, steps), controls=False)
     start = time.perf_counter()
     outcome = find(network, data.domain, data.rows, plan)
@@ -70,7 +70,7 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Data) -
     return Speed(outcome, whole - outcome.first.seconds - outcome.local.seconds, single(outcome, network, data))
 
 
-def single(outcome: SearchResult, network: Network, data: Data) -> float:
+def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
     """Return the judged rows per second of one walker that starts from a finding."""
     world = World(network, data.domain, outcome.plan.decision, Draws(0, "local"), outcome.profile)
     rule = phases(outcome.plan.method, Setting(world, KeySet(), outcome.plan.seeds * outcome.plan.steps)).local
@@ -81,7 +81,7 @@ def single(outcome: SearchResult, network: Network, data: Data) -> float:
 
 
 def speed(methods: list[str]) -> None:
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     module, _ = weights.load(published())
     network = Network(module, data.domain)
     find(network, data.domain, data.rows, Plan(seeds=100, steps=50, controls=False))  # warm up

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    domain = neuronfair.load(args.data).domain if args.data else neuronfair.read_domain(args.domain)
+    domain = neuronfair.load_dataset(args.data).domain if args.data else neuronfair.read_domain(args.domain)
     domain = domain.with_sensitive(*args.sensitive)
     rows = domain.sample(1000, torch.Generator().manual_seed(0))
     opened = neuronfair.open_model(args.model, domain, rows, device=args.device)

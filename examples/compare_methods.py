@@ -10,7 +10,7 @@ METHODS = ("frontier", "neuronfair", "eidig5", "adf", "aequitas", "uniform")
 
 def main() -> None:
     """Train a small network on Adult and search it with each method."""
-    data = nf.load("adult", sensitive=["sex"])
+    data = nf.load_dataset("adult", sensitive=["sex"])
     quick = TrainingSettings(restarts=1, batch=512, lr=0.003, epochs=5)
     module, card = nf.fit(data, hidden=[32, 16], settings=quick)
     print(f"A network of 32 and 16 neurons, {card.accuracy['test']:.1%} right on people it has not seen")

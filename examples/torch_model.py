@@ -22,7 +22,7 @@ class Credit(nn.Module):
         return self.output(torch.cat([self.second(self.first(x)), x], 1))
 
 
-def train(data: nf.Data) -> Credit:
+def train(data: nf.Dataset) -> Credit:
     """Train on everybody; how well does not matter here."""
     torch.manual_seed(0)
     x = nf.TableEncoding.of(data.domain).encode(data.rows)
@@ -37,7 +37,7 @@ def train(data: nf.Data) -> Credit:
 
 def main() -> None:
     """Interpret, measure, search, shrink."""
-    data = nf.load("german", sensitive=["sex"])
+    data = nf.load_dataset("german", sensitive=["sex"])
     domain = data.domain
     network = nf.Network(train(data), domain)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.experiments.cases import CASES
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.network import Network
@@ -135,7 +135,7 @@ def main() -> None:
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for case in options.cases:
         name, sensitive, weights, _ = CASES[case]
-        data = load(name, "paper", sensitive=[sensitive])
+        data = load_dataset(name, "paper", sensitive=[sensitive])
         module = read_model(options.models / "neuronfair" / str(weights), data.domain)
         network = Network(module, data.domain)
         for label, method in VARIANTS.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.experiments.cases import SHORT, data, once
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
@@ -148,7 +148,7 @@ def subject(name: str, quick: bool) -> tuple[Network, BiasProfile, Decision]:
     return network, profile, decision
 
 
-def _perceptron(table: Data, quick: bool) -> MLPClassifier:
+def _perceptron(table: Dataset, quick: bool) -> MLPClassifier:
     """Return what people train in scikit-learn, on one-hot labels and scaled numbers: the default encoding."""
     inputs = TableEncoding.of(table.domain).encode(table.rows).numpy()
     perceptron = MLPClassifier((32, 16), max_iter=3 if quick else 15, random_state=0)

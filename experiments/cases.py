@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from neuronfair.atomic import replacing
 from neuronfair.audits.comparison import figures
-from neuronfair.domain.tables.dataset import Data, load
+from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.experiments.lab import FOLDER, Job, Scale, code_digest
@@ -83,12 +83,12 @@ CLASSIFIERS = "Published classifiers" + (f" (our own: {', '.join(_OWN)})" if _OW
 
 
 @cache
-def data(name: str, encoding: str = "paper", sensitive: str | None = None) -> Data:
+def data(name: str, encoding: str = "paper", sensitive: str | None = None) -> Dataset:
     """Return a data set, read once."""
-    return load(name, encoding, sensitive=[sensitive] if sensitive else None)
+    return load_dataset(name, encoding, sensitive=[sensitive] if sensitive else None)
 
 
-def case_data(case: str) -> Data:
+def case_data(case: str) -> Dataset:
     """Return the rows of a case, with its sensitive attribute."""
     name, sensitive, *_ = CASES[case]
     return data(name, "paper", sensitive)

@@ -14,7 +14,7 @@ from typing import Any
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.experiments.cases import SHORT, data
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
@@ -45,7 +45,7 @@ FIRST = {
 }
 
 
-def unread(name: str, sensitive: str) -> Data:
+def unread(name: str, sensitive: str) -> Dataset:
     """Return a table whose sensitive attribute no model is given."""
     table = data(name, "default")
     if (name, sensitive) == ("bank", "age"):
@@ -57,7 +57,7 @@ def unread(name: str, sensitive: str) -> Data:
     return replace(table, domain=replace(domain, attributes=attributes, favourable=domain.favourable or classes[-1]))
 
 
-def in_groups(table: Data) -> Data:
+def in_groups(table: Dataset) -> Dataset:
     """Return Bank with three groups of age in the place of 78 ages; the rules of a single age go."""
     column, rows = table.domain.names.index("age"), table.rows.clone()
     low = table.domain.attributes[column].low
@@ -69,7 +69,7 @@ def in_groups(table: Data) -> Data:
     return replace(table, domain=replace(table.domain, attributes=tuple(attributes), rules=rules), rows=rows)
 
 
-def trained(table: Data, kind: str, seed: int, quick: bool) -> Model:
+def trained(table: Dataset, kind: str, seed: int, quick: bool) -> Model:
     """Return a model of 70 % of the rows."""
     if kind == "network":
         module, _ = fit(table, settings=SHORT if quick else None, seed=seed)

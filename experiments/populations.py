@@ -12,7 +12,7 @@ from typing import Any
 
 from neuronfair.domain.population.model import PopulationModel, fit_people, fit_population, told_apart
 from neuronfair.domain.population.plausible import PLAUSIBLE
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.experiments.cases import CASES, data, once, train, weights_of
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import KINDS, tree_model
@@ -56,13 +56,13 @@ def quality(name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _independent(table: Data, rows: Tensor, generator: torch.Generator) -> Tensor:
+def _independent(table: Dataset, rows: Tensor, generator: torch.Generator) -> Tensor:
     """Return people whose attributes come from different people of the table."""
     drawn = [table.rows[torch.randint(len(table), (len(rows),), generator=generator), i] for i in range(rows.shape[1])]
     return torch.stack(drawn, 1)
 
 
-def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Data]:
+def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Dataset]:
     """Return a model of a table: a network of ours, the one of Table 3 if it is there, or trees."""
     if kind in KINDS:
         return tree_model(name, kind, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import needs
 from neuronfair.experiments.cases import data, once
 from neuronfair.model.encoding import TableEncoding
@@ -18,13 +18,13 @@ KINDS = ("xgboost", "forest")
 LEAVES = 600  # of a tree of the forest, at most: Bank's then stay within what `model/forest.py` takes apart
 
 
-def fitted_trees(data_name: str, kind: str, seed: int) -> tuple[Any, Data]:
+def fitted_trees(data_name: str, kind: str, seed: int) -> tuple[Any, Dataset]:
     """Return an estimator fitted to 70 % of the rows of a table, and the whole table."""
     table = data(data_name, "default")
     return once(f"{data_name}-{kind}-{seed}", lambda: fit_trees(table, kind, seed)), table
 
 
-def fit_trees(table: Data, kind: str, seed: int) -> Any:
+def fit_trees(table: Dataset, kind: str, seed: int) -> Any:
     """Return an estimator fitted to 70 % of the rows of a table.
 
     It is given the numbers of the domain's encoding, so that no pandas is needed; thresholds on them are thresholds on
@@ -34,12 +34,12 @@ def fit_trees(table: Data, kind: str, seed: int) -> Any:
     return _estimator(kind, seed).fit(encoded(train), train.labels.numpy())
 
 
-def encoded(table: Data) -> npt.NDArray[np.float32]:
+def encoded(table: Dataset) -> npt.NDArray[np.float32]:
     """Return the numbers that trees are given."""
     return TableEncoding.of(table.domain).encode(table.rows).numpy()
 
 
-def tree_model(data_name: str, kind: str, seed: int) -> tuple[Opened, Data]:
+def tree_model(data_name: str, kind: str, seed: int) -> tuple[Opened, Dataset]:
     """Return fitted trees, opened as a user's would be, and the whole table."""
     fitted, table = fitted_trees(data_name, kind, seed)
     return open_model(fitted, table.domain, table.rows), table

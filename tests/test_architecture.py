@@ -108,6 +108,12 @@ def test_public_names_resolve_and_are_documented():
         neuronfair.serach  # noqa: B018
 
 
+@pytest.mark.parametrize(("old", "new"), neuronfair._RENAMED.items())
+def test_old_public_names_still_work_with_a_warning(old, new):
+    with pytest.warns(DeprecationWarning, match=f"neuronfair.{old} is now neuronfair.{new}"):
+        assert getattr(neuronfair, old) is getattr(neuronfair, new)
+
+
 def fresh(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 

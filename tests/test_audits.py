@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import AuditSettings, TableEncoding, api, audit, audit_page, load, read_domain
+from neuronfair import AuditSettings, TableEncoding, api, audit, audit_page, load_dataset, read_domain
 from neuronfair.api import Audit
 from neuronfair.audits import inputs
 from neuronfair.audits.report.report import Report
@@ -132,7 +132,7 @@ def test_a_model_that_does_not_read_the_attribute_says_so():
 
 
 def test_a_table_of_our_own_and_a_module(tmp_path):
-    data = load("german", sensitive=["sex"])
+    data = load_dataset("german", sensitive=["sex"])
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(TableEncoding.of(data.domain).width, 4), nn.ReLU(), nn.Linear(4, 2))
     seen = []

@@ -28,7 +28,7 @@ import pytest
 from dataclasses import replace
 import torch
 from torch import nn
-from neuronfair import BlackBox, Data, Decision, TableDomain
+from neuronfair import BlackBox, Dataset, Decision, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
@@ -163,7 +163,7 @@ def test_a_table_is_judged_as_well(outcome):
             """
             rows = networks.uniform_rows(domain, 400)
             hit = rows[torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20]))]
-            data = Data("people", domain, torch.cat([hit] * 9), torch.zeros(9 * len(hit)).long())
+            data = Dataset("people", domain, torch.cat([hit] * 9), torch.zeros(9 * len(hit)).long())
             fairness.check(biased, data, max_rate=0.15, settings=CheckSettings(seeds=9, steps=9))
             """
         )
@@ -177,11 +177,11 @@ def test_groups_are_checked(outcome):
             """
             rows = networks.uniform_rows(domain, 400)
             decided = (rows[:, :4].sum(1) < 18.5 + 2 * rows[:, 4]).long()
-            nameless = Data("people", domain, rows, decided)
+            nameless = Dataset("people", domain, rows, decided)
             with pytest.raises(NeuronFairError, match="needs the favourable outcome"):
                 fairness.check_groups(biased, nameless, "disparate_impact < 0.5")
             named = replace(domain, target=Target("hired", ("no", "yes")), favourable="yes")
-            data = Data("people", named, rows, decided)
+            data = Dataset("people", named, rows, decided)
             passed = fairness.check_groups(biased, data, "disparate_impact < 0.5", "selection_rate.difference > 40%")
             assert [check.fired for check in passed] == [False, False]
             with pytest.raises(NeuronFairError, match="expected limits on disparate_impact"):
@@ -209,7 +209,7 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             both = networks.sex_and_race()
             pathlib.Path("both.toml").write_text(format_domain(both))
             model = networks.one_biased_pair()
-            data = Data("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
+            data = Dataset("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
             # For 12.93 % of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
             checked = fairness.check(model, data, sensitive="sex", max_rate=0.25)
             assert [rate.population for rate in checked.rates] == ["pairs", "table", "plausible", "domain"]

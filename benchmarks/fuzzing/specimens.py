@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.model.weights import Card, fingerprint, fully_connected
 
 import numpy as np
@@ -58,10 +58,10 @@ def domain() -> TableDomain:
     return parse_domain(DOMAIN)
 
 
-def people(n: int = 40) -> Data:
+def people(n: int = 40) -> Dataset:
     """Some of them, with labels that depend on their age."""
     rows = domain().sample(n, torch.Generator().manual_seed(0))
-    return Data("people", domain(), rows, (rows[:, 0] > 30).long())
+    return Dataset("people", domain(), rows, (rows[:, 0] > 30).long())
 
 
 def network() -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data, load
+from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
@@ -31,7 +31,7 @@ Grid = tuple[float, float, float]  # the lowest and the highest number, and the 
 class Case:
     """A model, the people it is asked about, and rows of a table to start searches from."""
 
-    data: Data
+    data: Dataset
     opened: Opened
     asked: Asked  # the same model in float64
     what: str
@@ -47,7 +47,7 @@ class Case:
         return self.opened.decision
 
 
-def coarser(data: Data, names: Sequence[str], grids: dict[str, Grid]) -> Data:
+def coarser(data: Dataset, names: Sequence[str], grids: dict[str, Grid]) -> Dataset:
     """Return some columns of a table, numbers on coarser grids; what lies beyond an end counts as that end."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     data = data.take(order[:MOST_ROWS]).only(names)
@@ -61,7 +61,7 @@ def coarser(data: Data, names: Sequence[str], grids: dict[str, Grid]) -> Data:
     return replace(data, domain=replace(data.domain, attributes=tuple(attributes)), rows=rows)
 
 
-def trained(data: Data, hidden: Sequence[int], *, seed: int = 0) -> Case:
+def trained(data: Dataset, hidden: Sequence[int], *, seed: int = 0) -> Case:
     """Return a network that the project's own trainer has made."""
     module, card = fit(data, hidden=hidden, settings=TrainingSettings(restarts=1), seed=seed)
     opened = open_model(module, data.domain, data.rows)
@@ -70,7 +70,7 @@ def trained(data: Data, hidden: Sequence[int], *, seed: int = 0) -> Case:
     return Case(data, opened, opened.model.double(), what)
 
 
-def boosted(data: Data, estimator: Any, what: str) -> Case:
+def boosted(data: Dataset, estimator: Any, what: str) -> Case:
     """Return boosted trees, fitted to the numbers that the domain's encoding makes of rows."""
     part = data.split(0)
     encode = TableEncoding.of(data.domain).encode
@@ -85,7 +85,7 @@ def adult(quick: bool) -> Case:
     names = ["age", "education", "marital_status", "occupation", "relationship", "race", "sex", "hours_per_week"]
     grids: dict[str, Grid] = {"age": (17, 87, 10), "hours_per_week": (10, 90, 20)}
     names = [name for name in names if not quick or name not in ("race", "occupation")]
-    return trained(coarser(load("adult"), names, grids), (16, 8))
+    return trained(coarser(load_dataset("adult"), names, grids), (16, 8))
 
 
 def adult_couples(quick: bool) -> Case:
@@ -93,7 +93,7 @@ def adult_couples(quick: bool) -> Case:
     names = ["age", "education", "marital_status", "relationship", "race", "sex", "capital_gain", "hours_per_week"]
     grids: dict[str, Grid] = {"age": (17, 87, 5), "capital_gain": (0, 20000, 5000), "hours_per_week": (10, 90, 10)}
     names = [name for name in names if not quick or name not in ("capital_gain", "hours_per_week")]
-    data = coarser(load("adult"), names, {name: grid for name, grid in grids.items() if name in names})
+    data = coarser(load_dataset("adult"), names, {name: grid for name, grid in grids.items() if name in names})
     rules = (
         Rule("a husband is a man", {"relationship": ("Husband",)}, {"sex": ("Male",)}),
         Rule("a wife is a woman", {"relationship": ("Wife",)}, {"sex": ("Female",)}),
@@ -106,7 +106,7 @@ def german(quick: bool) -> Case:
     names = ["checking_status", "duration", "credit_history", "purpose", "credit_amount", "savings_status"]
     names = [name for name in names if not quick or name != "purpose"]
     grids: dict[str, Grid] = {"duration": (4, 72, 6), "credit_amount": (250, 18250, 2000), "age": (19, 75, 8)}
-    return trained(coarser(load("german"), [*names, "employment", "sex", "age"], grids), (64, 32, 16, 8, 4))
+    return trained(coarser(load_dataset("german"), [*names, "employment", "sex", "age"], grids), (64, 32, 16, 8, 4))
 
 
 def compas(quick: bool) -> Case:
@@ -114,7 +114,7 @@ def compas(quick: bool) -> Case:
     grids: dict[str, Grid] = {"age": (18, 96, 6), "juv_misd_count": (0, 4, 1), "juv_other_count": (0, 4, 1)}
     grids["priors_count"] = (0, 38, 2)
     names += [] if quick else ["c_charge_desc"]
-    return trained(coarser(load("compas"), names, grids), (24, 12))
+    return trained(coarser(load_dataset("compas"), names, grids), (24, 12))
 
 
 def bank(quick: bool) -> Case:
@@ -122,7 +122,7 @@ def bank(quick: bool) -> Case:
     names = ["age", "job", "marital", "education", "balance", "housing", "loan", "duration", "poutcome"]
     grids: dict[str, Grid] = {"age": (18, 90, 8), "balance": (-8000, 32000, 8000), "duration": (0, 4500, 500)}
     names = [name for name in names if not quick or name != "job"]
-    return trained(coarser(load("bank"), names, grids), (32, 16))
+    return trained(coarser(load_dataset("bank"), names, grids), (32, 16))
 
 
 def german_trees(quick: bool) -> Case:
@@ -131,7 +131,7 @@ def german_trees(quick: bool) -> Case:
 
     names = ["checking_status", "duration", "credit_history", "credit_amount", "savings_status", "employment", "sex"]
     grids: dict[str, Grid] = {"credit_amount": (250, 18350, 100)}
-    data = coarser(load("german"), [*names, "age"], grids)
+    data = coarser(load_dataset("german"), [*names, "age"], grids)
     trees, depth = (20, 3) if quick else (50, 3)
     model = XGBClassifier(n_estimators=trees, max_depth=depth, learning_rate=0.1, n_jobs=1, random_state=0)
     return boosted(data, model, f"XGBoost, {trees} trees of depth {depth}")
@@ -141,7 +141,7 @@ def adult_trees(quick: bool) -> Case:
     from lightgbm import LGBMClassifier
 
     names = ["age", "workclass", "education", "marital_status", "relationship", "race", "sex", "hours_per_week"]
-    data = coarser(load("adult"), names, {})
+    data = coarser(load_dataset("adult"), names, {})
     domain = replace(data.domain, sensitive=("race",))
     trees = 10 if quick else 30
     model = LGBMClassifier(n_estimators=trees, num_leaves=6, n_jobs=1, random_state=0, verbose=-1)
@@ -161,7 +161,7 @@ def drawn_score(quick: bool) -> Case:
 def _random(quick: bool, outputs: int, decision: Decision, sensitive: tuple[str, ...], seed: int) -> Case:
     people = parse_domain(PEOPLE)
     rows = uniform_rows(people, 2000)
-    data = Data("people", people, rows, torch.full((len(rows),), -1))
+    data = Dataset("people", people, rows, torch.full((len(rows),), -1))
     if quick:
         data = coarser(data, people.names, {"age": (17, 89, 4), "gain": (0, 50, 2.5), "loss": (0, 20, 2)})
     domain = data.domain.with_sensitive(*sensitive)

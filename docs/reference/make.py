@@ -59,7 +59,7 @@ def api() -> str:
     more = {f"neuronfair.{module}.{name}" for module, names in FURTHER.items() for name in names} - places
     lines = [
         "# Python\n",
-        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load`, `nf.find`, …",
+        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load_dataset`, `nf.find`, …",
         'Names under "Also" are what they take and return; import those from the module that is shown.\n',
     ]
     for stage, title in STAGES.items():

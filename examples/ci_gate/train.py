@@ -16,7 +16,7 @@ SWAPPED = {"male": "female", "female": "male"}
 
 def main() -> None:
     """Train on every person twice, once with each sex, so that sex says nothing about the risk."""
-    data = neuronfair.load("german")
+    data = neuronfair.load_dataset("german")
     people = pd.DataFrame(data.domain.to_table(data.rows))
     risk = pd.Series([data.domain.target.classes[i] for i in data.labels], name="risk")
     people.assign(risk=risk).to_csv("loans.csv", index=False)

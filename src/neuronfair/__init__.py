@@ -14,6 +14,7 @@ if (
 ):
     del sys.path[0]
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from neuronfair.domain.schema.infer import infer_domain
     from neuronfair.domain.schema.toml import parse_domain, read_domain
     from neuronfair.domain.table import TableDomain
-    from neuronfair.domain.tables.dataset import Data, load, read_table
+    from neuronfair.domain.tables.dataset import Dataset, load_dataset, read_table
     from neuronfair.errors import NeuronFairError
     from neuronfair.interpretation.profile import interpret
     from neuronfair.measure.rate import discrimination_rate
@@ -55,7 +56,7 @@ _HOME = {
     "AuditSettings": "audits.settings",
     "BlackBox": "model.blackbox",
     "Checks": "audits.gate.checks",
-    "Data": "domain.tables.dataset",
+    "Dataset": "domain.tables.dataset",
     "Decision": "model.decision",
     "Network": "model.network",
     "NeuronFairError": "errors",
@@ -73,7 +74,7 @@ _HOME = {
     "infer_domain": "domain.schema.infer",
     "interpret": "interpretation.profile",
     "judge": "searches.evaluate",
-    "load": "domain.tables.dataset",
+    "load_dataset": "domain.tables.dataset",
     "open_model": "model.open",
     "parse_domain": "domain.schema.toml",
     "prove": "api",
@@ -81,13 +82,14 @@ _HOME = {
     "read_table": "domain.tables.dataset",
     "shrink": "searches.shrink",
 }
+_RENAMED = {"Data": "Dataset", "load": "load_dataset"}  # the old name still works, with a warning
 
 __all__ = [
     "Audit",
     "AuditSettings",
     "BlackBox",
     "Checks",
-    "Data",
+    "Dataset",
     "Decision",
     "Network",
     "NeuronFairError",
@@ -105,7 +107,7 @@ __all__ = [
     "infer_domain",
     "interpret",
     "judge",
-    "load",
+    "load_dataset",
     "open_model",
     "parse_domain",
     "prove",
@@ -116,6 +118,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"neuronfair.{name} is now neuronfair.{new}", DeprecationWarning, stacklevel=2)
+        name = new
     if name not in _HOME:
         raise AttributeError(f"module 'neuronfair' has no attribute '{name}'")
     return getattr(import_module(f"neuronfair.{_HOME[name]}"), name)

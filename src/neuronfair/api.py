@@ -19,7 +19,7 @@ from neuronfair.domain.population.model import read_people
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError
 from neuronfair.formatting import OF, percent, plural
@@ -125,7 +125,7 @@ class AuditOptions(TypedDict, total=False):
 
 def audit(
     model: Any,
-    data: Data | Any,
+    data: Dataset | Any,
     *,
     sensitive: Any = None,
     target: Any = None,
@@ -138,7 +138,7 @@ def audit(
     """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
 
     The model is whatever `open_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
-    DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Data`. What a person may be is read
+    DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Dataset`. What a person may be is read
     off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
     model does not read are left out. Without a target, nothing is said about accuracy and error rates, and the input
     encoding cannot be checked. Where the model is not given the sensitive attributes and the table does not have them,
@@ -226,7 +226,7 @@ class ProofOptions(TypedDict, total=False):
 
 def prove(
     model: Any,
-    data: Data | TableDomain | Any,
+    data: Dataset | TableDomain | Any,
     *,
     sensitive: str | Sequence[str] | Any | None = None,
     where: str = "",

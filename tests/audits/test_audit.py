@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import BlackBox, Data, Decision, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair import BlackBox, Dataset, Decision, NeuronFairError, TableDomain, find, interpret, judge
 from neuronfair.api import Audit, audit
 from neuronfair.audits.folder import check_audit_folder
 from neuronfair.audits.report.attribute import Condition
@@ -31,8 +31,8 @@ from tests.scale.pools import Pickled
 SMALL = AuditSettings(seeds=20, steps=20, samples=5_000, repair=False, **FLIPS)
 
 
-def table(domain: TableDomain, n: int = 300) -> Data:
-    return Data("planted", domain, networks.uniform_rows(domain, n), torch.full((n,), -1))
+def table(domain: TableDomain, n: int = 300) -> Dataset:
+    return Dataset("planted", domain, networks.uniform_rows(domain, n), torch.full((n,), -1))
 
 
 def classed(domain: TableDomain) -> TableDomain:
@@ -229,7 +229,7 @@ def test_a_tolerance():
 def test_a_threshold_has_classes_and_an_accuracy():
     domain = classed(networks.domain())
     rows = networks.uniform_rows(domain, 300)
-    data = Data("planted", domain, rows, (rows[:, :4].sum(1) >= 21).long())
+    data = Dataset("planted", domain, rows, (rows[:, :4].sum(1) >= 21).long())
     report = audit(networks.biased_score(), data, decision=Decision("threshold", 2.05), settings=SMALL).report
     assert report.decision == DecisionReport("threshold", 2.05)
     assert {f.decision for f in report.attributes[0].findings} <= {"no", "yes"}
@@ -356,7 +356,7 @@ def test_another_audit_does_not_go_on_here(tmp_path):
     folder, data = tmp_path / "a", table(networks.domain())
     audit(networks.one_biased_neuron(), data, settings=TINY, folder=folder)
     before = sorted(folder.rglob("*"))
-    other = Data("planted", data.domain, data.rows[:200], data.labels[:200])
+    other = Dataset("planted", data.domain, data.rows[:200], data.labels[:200])
     for module, rows, settings, what in (
         (networks.one_biased_neuron(weight=3.0), data, TINY, "another model"),
         (networks.one_biased_neuron(), other, TINY, "another table"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from neuronfair import Data
+from neuronfair import Dataset
 from neuronfair.audits.stages.counterfactual import beside_counterparts
 from neuronfair.audits.stages.inquiry import AttributeCase
 from neuronfair.measure.counterfactual_effect import CounterpartEffect, Estimate, counterpart_effect
@@ -22,7 +22,7 @@ def effect(column: int, least: int) -> CounterpartEffect:
 
 def beside(column: int, least: int, decision: Decision = YES, **other):
     rows = table()
-    data = Data("people", DOMAIN, rows, rows[:, 0])
+    data = Dataset("people", DOMAIN, rows, rows[:, 0])
     case = AttributeCase(reads(column, least), data, decision, rows[:1], (), 10, 0.95, 0, [])
     return beside_counterparts(case, replace(effect(column, least), **other))
 

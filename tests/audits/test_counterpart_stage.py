@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, TableDomain
+from neuronfair import Dataset, TableDomain
 from neuronfair.api import Audit, audit
 from neuronfair.audits import pytest_check
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
@@ -35,13 +35,13 @@ DOMAIN = TableDomain(
 GROUP, COPY, SCORE, NOISE = range(4)
 
 
-def people(small: int = 200, n: int = 400, domain: TableDomain = DOMAIN) -> Data:
+def people(small: int = 200, n: int = 400, domain: TableDomain = DOMAIN) -> Dataset:
     """People of a and of b, `small` of them: a copy of the group, a score that is higher in b, and noise."""
     generator = torch.Generator().manual_seed(0)
     group = (torch.arange(n) < small).long()
     score, noise = (torch.randint(size, (n,), generator=generator) for size in (6, 10))
     rows = torch.stack([group, group, score + 4 * group, noise], 1)
-    return Data("people", domain, rows, torch.full((n,), -1))
+    return Dataset("people", domain, rows, torch.full((n,), -1))
 
 
 def reads(column: int, least: float = 0.5) -> nn.Module:

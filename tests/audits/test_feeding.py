@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import AuditSettings, BlackBox, Checks, Data, Decision, NeuronFairError, TableDomain, audit
+from neuronfair import AuditSettings, BlackBox, Checks, Dataset, Decision, NeuronFairError, TableDomain, audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.report.report import FeedingReport, Report
 from neuronfair.audits.stages import encoding_check
@@ -42,12 +42,12 @@ def domain(**change) -> TableDomain:
 
 
 @pytest.fixture(scope="module")
-def people() -> Data:
+def people() -> Dataset:
     """People whose class is drawn with the probability that the planted model says."""
     draw = np.random.default_rng(1)
     rows = np.stack([draw.integers(0, high + 1, N) for high in HIGHS], 1)
     chance = 1 / (1 + np.exp(-(rows @ WEIGHTS + BIAS)))
-    return Data("planted", domain(), torch.tensor(rows), torch.tensor(draw.random(N) < chance).long())
+    return Dataset("planted", domain(), torch.tensor(rows), torch.tensor(draw.random(N) < chance).long())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -142,7 +142,7 @@ def test_codes_that_begin_with_1_tell_people_apart_as_well_but_promise_too_much(
     assert "the encoding may be wrong" in found.text
 
 
-def by_last_column(data: Data) -> nn.Module:
+def by_last_column(data: Dataset) -> nn.Module:
     """A model that reads the last column only, and says the share of the class for each of its values."""
     shares = np.array([data.labels[data.rows[:, 4] == s].double().mean().item() for s in (0, 1)])
     logits = np.log(shares) - np.log1p(-shares)

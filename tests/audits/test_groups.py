@@ -10,7 +10,7 @@ import torch
 from neuronfair.audits.report.attribute import Gap, GroupReport
 from neuronfair.audits.stages.groups import FEWEST, group_figures
 from neuronfair.domain.table import Target
-from neuronfair.domain.tables.dataset import UNKNOWN, Data
+from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
 from tests.planted import networks
@@ -19,11 +19,11 @@ DOMAIN = replace(networks.domain(), target=Target("hired", ("no", "yes")), favou
 NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)  # yes to sums below 18.5, or 20.5 where s is 1
 
 
-def people(*parts: tuple[int, int, int, int], domain=DOMAIN) -> Data:
+def people(*parts: tuple[int, int, int, int], domain=DOMAIN) -> Dataset:
     """So many rows with this s, this label and this decision."""
     rows = [[0 if decided else 9] * 4 + [s] for s, label, decided, n in parts for _ in range(n)]
     labels = [label for s, label, decided, n in parts for _ in range(n)]
-    return Data("people", domain, torch.tensor(rows), torch.tensor(labels))
+    return Dataset("people", domain, torch.tensor(rows), torch.tensor(labels))
 
 
 # s = 0: of 40 labelled yes 20 get it, of 60 others 6. s = 1: of 50 labelled yes 40 get it, of 50 others 25.
@@ -110,7 +110,7 @@ def test_a_group_that_is_too_small_is_left_out_and_named():
     domain = replace(networks.sex_and_race(), target=DOMAIN.target, favourable="yes")
     rows = torch.tensor([[0, 0, 0, 0, 0, r] for r, n in ((0, 40), (1, 30), (2, 9)) for _ in range(n)])
     network = networks.network(networks.one_biased_pair(), domain)
-    data = Data("people", domain.with_sensitive("race"), rows, torch.zeros(79).long())
+    data = Dataset("people", domain.with_sensitive("race"), rows, torch.zeros(79).long())
     _, disparity = group_figures(network, data, Decision())
     (name,) = disparity.selection_rate_difference.left_out
     assert name.endswith("(9 rows)")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from neuronfair import load, parse_domain, read_domain
+from neuronfair import load_dataset, parse_domain, read_domain
 from neuronfair.audits.inputs import UNREAD, ModelSource, read_input
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import read_table
@@ -89,8 +89,8 @@ def test_data_is_limited():
     assert found.data.domain.names == ("age", "job", "sex")
     assert found.data.rows.tolist() == data.rows[:, 1:].tolist()
     assert found.data.labels is data.labels
-    same = read(load("german"), model=len).data
-    assert same.domain.fingerprint == load("german").domain.fingerprint
+    same = read(load_dataset("german"), model=len).data
+    assert same.domain.fingerprint == load_dataset("german").domain.fingerprint
 
 
 def test_a_missing_column_is_reported_at_once():
@@ -114,7 +114,7 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(DataError, match="the domain names the target"):
         read(PEOPLE, domain=domain, target="hired")
     with pytest.raises(DataError, match="german: this table has its own domain"):
-        read(load("german"), target="hired")
+        read(load_dataset("german"), target="hired")
 
 
 def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_off_it():
@@ -136,7 +136,7 @@ def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_o
 
 
 def test_rules_are_not_taken_over_into_a_domain_that_is_given():
-    for table, domain in ((load("german"), None), (PEOPLE, parse_domain(DOMAIN))):
+    for table, domain in ((load_dataset("german"), None), (PEOPLE, parse_domain(DOMAIN))):
         with pytest.raises(DataError, match="take rules 'free': for domains read off a table; this one is given"):
             read(table, domain=domain, take_rules="free")
 
@@ -181,7 +181,7 @@ def test_a_domain_must_say_that_what_stands_beside_the_table_is_no_input():
 
 def test_data_have_their_columns():
     with pytest.raises(DataError, match="german: this table has its own domain"):
-        read(load("german"), sensitive=SEXES)
+        read(load_dataset("german"), sensitive=SEXES)
 
 
 def of_width(width: int):

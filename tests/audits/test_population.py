@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair import BlackBox, Data, Decision, TableDomain
+from neuronfair import BlackBox, Dataset, Decision, TableDomain
 from neuronfair.api import Audit, audit
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
@@ -31,12 +31,12 @@ def domain() -> TableDomain:
     )
 
 
-def people(n: int = 400) -> Data:
+def people(n: int = 400) -> Dataset:
     """Nine of ten have no gain, the others one of three, and nobody one above 3,000."""
     dice = np.random.default_rng(0)
     gain = np.where(dice.random(n) < 0.9, 0, dice.choice([10, 20, MOST // 100], n))
     columns = (dice.integers(0, 50, n), gain, dice.integers(0, 60, n), dice.integers(0, 2, n))
-    return Data("people", domain(), torch.from_numpy(np.stack(columns, 1)), torch.full((n,), -1))
+    return Dataset("people", domain(), torch.from_numpy(np.stack(columns, 1)), torch.full((n,), -1))
 
 
 def model(old: bool = True) -> BlackBox:

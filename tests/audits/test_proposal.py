@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, Decision, TableDomain, fit
+from neuronfair import Dataset, Decision, TableDomain, fit
 from neuronfair.api import audit
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.run import run
@@ -26,13 +26,13 @@ from tests.planted import networks
 SETTINGS = AuditSettings(seeds=20, steps=20, samples=2_000, **FLIPS)
 
 
-def loans(n: int = 1500) -> Data:
+def loans(n: int = 1500) -> Dataset:
     """Three numbers, the flag and chance decide who gets a loan."""
     columns = [Attribute(f"a{i}", "ordinal", low=0, high=9, encode="scaled", center=4.5, scale=3) for i in range(3)]
     domain = TableDomain("loans", (*columns, Attribute("s", "flag")), ("s",), target=Target("loan", ("no", "yes")))
     rows = networks.uniform_rows(domain, n)
     chance = torch.randn(n, generator=torch.Generator().manual_seed(0))
-    return Data("loans", domain, rows, (rows[:, :3].sum(1) + 2 * rows[:, 3] + 4 * chance > 15).long())
+    return Dataset("loans", domain, rows, (rows[:, :3].sum(1) + 2 * rows[:, 3] + 4 * chance > 15).long())
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_network_that_reads_a_proxy_only_is_trained_with_counterparts(tmp_path
     domain = replace(data.domain, attributes=(*data.domain.attributes[:3], copy, flag))
     rows = torch.cat([data.rows, data.rows[:, 3:]], 1)
     labels = (rows[:, :3].sum(1) + 6 * rows[:, 3] > 15).long()
-    data = Data("loans", domain, rows, labels)
+    data = Dataset("loans", domain, rows, labels)
     module, card = fit(data, hidden=(8,), settings=TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01))
     save(tmp_path / "loans.safetensors", module, card)
     opened = open_model(tmp_path / "loans.safetensors", domain, rows)
@@ -172,7 +172,7 @@ def test_why_there_is_none(trained):
     module, _ = trained
     data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
 
-    def why(model: nn.Module, data: Data, decision: Decision | None = None) -> str:
+    def why(model: nn.Module, data: Dataset, decision: Decision | None = None) -> str:
         repair = audit(model, data, settings=quick, decision=decision).report.repair
         assert repair.kind == "none"
         return repair.text

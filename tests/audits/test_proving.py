@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair import BlackBox, Data, NeuronFairError
+from neuronfair import BlackBox, Dataset, NeuronFairError
 from neuronfair.api import audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.report.proved import Part
@@ -25,8 +25,8 @@ DOMAIN = networks.domain()
 BIASED, FAIR = networks.one_biased_neuron(), networks.one_biased_neuron(weight=0.0)
 
 
-def table() -> Data:
-    return Data("planted", DOMAIN, networks.uniform_rows(DOMAIN, 100), torch.full((100,), -1))
+def table() -> Dataset:
+    return Dataset("planted", DOMAIN, networks.uniform_rows(DOMAIN, 100), torch.full((100,), -1))
 
 
 def part_of_it(subject, interrupted: bool = False) -> Proof:
@@ -83,7 +83,7 @@ def test_the_seconds_are_shared_and_0_is_none(monkeypatch):
 
     monkeypatch.setattr(proof, "prove", prove)
     domain = networks.sex_and_race()
-    data = Data("planted", domain, networks.uniform_rows(domain, 60), torch.full((60,), -1))
+    data = Dataset("planted", domain, networks.uniform_rows(domain, 60), torch.full((60,), -1))
     few = replace(TINY, seeds=2, steps=0, samples=100)
     for seconds, shared in ((9.0, [3.0, 3.0, 3.0]), (0, [])):  # of sex, of race, of both
         given.clear()

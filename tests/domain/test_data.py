@@ -17,7 +17,7 @@ from neuronfair.domain.rules import Condition, Span
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import sources
-from neuronfair.domain.tables.dataset import DATASETS, Data, catalog_domain, load, read_table
+from neuronfair.domain.tables.dataset import DATASETS, Dataset, catalog_domain, load_dataset, read_table
 from neuronfair.errors import DataError, DomainError
 from neuronfair.model.encoding import TableEncoding
 
@@ -42,17 +42,17 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEURONFAIR_DATA", str(DATA))
 
 
-def load_or_skip(name: str, encoding: str = "default") -> Data:
+def load_or_skip(name: str, encoding: str = "default") -> Dataset:
     if sources.where(name) is None:
         pytest.skip(f"the raw file of {name} is not on this machine")
-    return load(name, encoding)
+    return load_dataset(name, encoding)
 
 
 def test_sizes_and_classes():
-    adult = load("adult")
+    adult = load_dataset("adult")
     assert (len(adult), len(adult.domain.names), int(adult.labels.sum())) == (48_842, 12, 11_687)
     assert adult.rows.dtype == adult.labels.dtype == torch.int64
-    german = load("german", sensitive=["age", "sex"])
+    german = load_dataset("german", sensitive=["age", "sex"])
     assert german.domain.sensitive == ("age", "sex")
     assert german.labels.bincount().tolist() == [300, 700]
 
@@ -145,8 +145,8 @@ def test_published_models_reach_their_accuracy(name, model, percent):
 
 
 def test_split_is_fixed_by_the_seed_and_loses_nobody():
-    data = load("german")
-    marked = Data(data.name, data.domain, torch.arange(1000)[:, None], data.labels)
+    data = load_dataset("german")
+    marked = Dataset(data.name, data.domain, torch.arange(1000)[:, None], data.labels)
     train, validation, test = marked.split(seed=3)
     assert (len(train), len(validation), len(test)) == (700, 100, 200)
     everyone = torch.cat([train.rows, validation.rows, test.rows])
@@ -158,11 +158,11 @@ def test_split_is_fixed_by_the_seed_and_loses_nobody():
 
 def test_unknown_names():
     with pytest.raises(DataError, match=r"no data set 'adlt'.*Did you mean 'adult'"):
-        load("adlt")
+        load_dataset("adlt")
     with pytest.raises(DataError, match=r"no encoding 'papr'.*Did you mean 'paper'"):
-        load("adult", "papr")
+        load_dataset("adult", "papr")
     with pytest.raises(DomainError, match="'gender' is not a column"):
-        load("german", sensitive=["gender"])
+        load_dataset("german", sensitive=["gender"])
 
 
 def write(folder: Path, text: str, name: str = "people.csv") -> Path:

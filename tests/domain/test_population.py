@@ -15,7 +15,7 @@ from neuronfair.domain.population import trees
 from neuronfair.domain.population.model import EQUAL, fit_people, fit_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.errors import DomainError
 
 
@@ -153,7 +153,7 @@ def test_plausibility_is_uniform_for_people_it_has_not_seen():
 
 
 def test_plausibility_of_real_people_of_a_real_table():
-    data = load("german")
+    data = load_dataset("german")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1))
     rows = data.domain.clip(data.rows)[order]
     model = fit_population(data.domain, rows[:700])

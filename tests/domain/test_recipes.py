@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neuronfair.domain.tables import recipes, sources
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model.encoding import TableEncoding
 
 DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "structured"
@@ -61,7 +61,7 @@ def test_adult_education_num_only_repeats_education():
     pairs = set(zip(table["education"], table["education_num"], strict=True))
     assert len(pairs) == len({e for e, _ in pairs}) == len({n for _, n in pairs}) == 16
     ranks = [education for education, _ in sorted(pairs, key=lambda pair: int(pair[1]))]
-    assert list(load("adult").domain.attributes[2].values) == ranks
+    assert list(load_dataset("adult").domain.attributes[2].values) == ranks
 
 
 def test_german_in_words():
@@ -134,7 +134,7 @@ def test_paper_encoding_equals_the_published_table(name, file):
     header, cells = published(file)
     if header[0] == "id":
         header, cells = header[1:], cells[:, 1:]
-    data = load(name, "paper")
+    data = load_dataset(name, "paper")
     assert list(data.domain.names) == header[:-1]
     assert np.array_equal(TableEncoding.of(data.domain).encode(data.rows).numpy(), cells[:, :-1])
     assert np.array_equal(data.labels.numpy(), cells[:, -1])
@@ -144,7 +144,7 @@ def test_paper_encoding_equals_the_published_table(name, file):
 def test_meps_paper_encoding_is_the_one_hot_matrix_of_the_code_book_values():
     header, cells = published("meps_panel21_codes.csv.gz")
     column = dict(zip(header, cells.T, strict=True))
-    data = load("meps", "paper")
+    data = load_dataset("meps", "paper")
     matrix = TableEncoding.of(data.domain).encode(data.rows).numpy()
     assert matrix.shape == (15_675, 134)
     for place, name in enumerate(data.domain.names):
@@ -156,7 +156,7 @@ def test_meps_paper_encoding_is_the_one_hot_matrix_of_the_code_book_values():
 
 
 def test_published_cells_outside_the_bounds_survive():
-    data = load("adult", "paper")
+    data = load_dataset("adult", "paper")
     column = {name: data.rows[:, i] for i, name in enumerate(data.domain.names)}
     beyond = {name: int((codes >= data.domain.sizes[i]).sum()) for i, (name, codes) in enumerate(column.items())}
     outside = {name: n for name, n in beyond.items() if n}

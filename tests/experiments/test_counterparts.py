@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair.domain.tables.dataset import Data, catalog_domain
+from neuronfair.domain.tables.dataset import Dataset, catalog_domain
 from neuronfair.experiments import counterparts
 from neuronfair.experiments.lab import QUICK
 
@@ -21,7 +21,7 @@ def test_ages_become_three_groups_and_no_rule_speaks_of_a_single_age():
     rows = torch.zeros(5, len(domain.attributes), dtype=torch.int64)
     rows[:, 0] = torch.tensor([18, 24, 25, 60, 61]) - 18
     rows[:, 5] = 7
-    grouped = counterparts.in_groups(Data("bank", domain, rows, torch.zeros(5, dtype=torch.int64)))
+    grouped = counterparts.in_groups(Dataset("bank", domain, rows, torch.zeros(5, dtype=torch.int64)))
     words = ["below 25", "below 25", "25 to 60", "25 to 60", "above 60"]
     assert grouped.domain.to_table(grouped.rows)["age"] == words
     assert torch.equal(grouped.rows[:, 1:], rows[:, 1:])
@@ -49,7 +49,7 @@ def test_the_class_that_is_lost_is_the_favourable_one_or_else_the_last():
     assert counterparts.unread("german", "sex").domain.favourable == "good"
     assert catalog_domain("german").favourable == "good"
     domain = replace(catalog_domain("meps"), favourable=None)
-    table = Data("meps", domain, torch.zeros(0, 0), torch.zeros(0))
+    table = Dataset("meps", domain, torch.zeros(0, 0), torch.zeros(0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counterparts, "data", lambda *_: table)
         domain = counterparts.unread("meps", "race").domain

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, Decision, Network, TableDomain, interpret, load
+from neuronfair import Dataset, Decision, Network, TableDomain, interpret, load_dataset
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
@@ -152,7 +152,7 @@ def test_ablation_of_the_planted_neuron_ends_the_discrimination():
     network = networks.network(networks.one_biased_neuron(biased=3), domain)
     rows = domain.sample(4000, torch.Generator().manual_seed(0))
     labels = network.scores(rows).argmax(1)
-    result = ablate(network, Data("planted", domain, rows, labels), "0", (3,), draws=40)
+    result = ablate(network, Dataset("planted", domain, rows, labels), "0", (3,), draws=40)
     # By hand: a row discriminates when its four digits add up to 19 or 20.
     by_hand = float(((rows[:, :4].sum(1) == 19) | (rows[:, :4].sum(1) == 20)).double().mean())
     assert result.before.rate == pytest.approx(by_hand)
@@ -174,17 +174,17 @@ def test_ablation_of_a_network_with_one_output():
     rows = domain.sample(1000, torch.Generator().manual_seed(0))
     sums, threshold = rows[:, :4].sum(1), Decision("threshold", 0.0)
     labels = (18.5 + 2 * rows[:, 4] - sums >= 0).long()
-    result = ablate(network, Data("planted", domain, rows, labels), "0", (3,), decision=threshold)
+    result = ablate(network, Dataset("planted", domain, rows, labels), "0", (3,), decision=threshold)
     assert result.before.rate == pytest.approx(float(((sums == 19) | (sums == 20)).double().mean()))
     assert (result.before.accuracy, result.after.rate) == (1.0, 0.0)
     assert result.after.accuracy == pytest.approx(float(((sums <= 18) == labels.bool()).double().mean()))
     # A tolerance decides nobody's class, so there is nothing to be right about; twins lie 2 apart.
-    result = ablate(network, Data("planted", domain, rows, labels), "0", (3,), decision=Decision("tolerance", 1.9))
+    result = ablate(network, Dataset("planted", domain, rows, labels), "0", (3,), decision=Decision("tolerance", 1.9))
     assert (result.before.rate, result.before.accuracy, result.random_mean.accuracy) == (1.0, None, None)
 
 
 def test_the_published_adult_classifier_gives_the_figures_of_the_paper(shared_models):
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     module, _ = load_weights(shared_models / "neuronfair" / "census.npz")
     profile = interpret(Network(module, data.domain), data.domain, data.rows)
     first, second = profile.layers[:2]

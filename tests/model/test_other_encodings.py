@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.tables.dataset import load
+from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.other_encodings import CODES, ORDERS, SCALES, Feeder, OtherEncoding
 
@@ -28,7 +28,7 @@ def numbers(**feed) -> np.ndarray:
 
 @pytest.mark.parametrize("encoding", ["default", "paper"])
 def test_what_is_not_said_is_as_declared(encoding):
-    data = load("german", encoding)
+    data = load_dataset("german", encoding)
     feeder = Feeder(data.domain.attributes, data.rows)
     declared = TableEncoding.of(data.domain).encode(data.rows).numpy()
     np.testing.assert_allclose(feeder.numbers(OtherEncoding(), ALL), declared, rtol=1e-6, atol=1e-6)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neuronfair.domain.schema.toml import parse_domain
-from neuronfair.domain.tables.dataset import Data, read_table
+from neuronfair.domain.tables.dataset import Dataset, read_table
 from neuronfair.measure.groups import groups
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import BlackBox
@@ -38,7 +38,7 @@ CELLS = {
 }
 
 
-def people(**other) -> Data:
+def people(**other) -> Dataset:
     return read_table(pd.DataFrame({**CELLS, **other}), DOMAIN)
 
 

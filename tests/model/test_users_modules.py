@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import BlackBox, Data, Decision, Network, TableEncoding, discrimination_rate, find, interpret
+from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, discrimination_rate, find, interpret
 from neuronfair.errors import ModelError
 from neuronfair.measure.ablation import ablate
 from neuronfair.model.open import open_model
@@ -91,7 +91,7 @@ def test_a_module_that_writes_is_opened_interpreted_measured_and_searched(step):
     assert (writes.note, writes.decision, writes.fingerprint) == (plain.note, plain.decision, plain.fingerprint)
     profiles = [interpret(one.model, DOMAIN, ROWS) for one in (writes, plain)]
     assert torch.equal(profiles[0].worst.act_diff, profiles[1].worst.act_diff)
-    data = Data("written", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
+    data = Dataset("written", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
     worst = profiles[1].worst
     off = [ablate(one.model, data, worst.name, worst.biased) for one in (writes, plain)]
     assert off[0] == off[1]

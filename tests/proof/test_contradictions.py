@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import neuronfair as nf
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Contradiction
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
@@ -102,7 +102,7 @@ def loans():
     domain = domain_of()
     rows = everybody(domain)
     labels = torch.zeros(len(rows), dtype=torch.int64)
-    return Data("loans", domain, rows, labels)
+    return Dataset("loans", domain, rows, labels)
 
 
 def test_an_audit_whose_findings_contradict_its_proof_ends_in_an_error(monkeypatch, tmp_path):

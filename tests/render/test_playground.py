@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, Decision, TableEncoding, load, open_model, parse_domain
+from neuronfair import Dataset, Decision, TableEncoding, load_dataset, open_model, parse_domain
 from neuronfair.audits.stages import playground as playgrounds
 from neuronfair.audits.stages.playground import playground
 from neuronfair.errors import ModelError
@@ -22,7 +22,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this 
 
 @pytest.fixture(scope="module")
 def german():
-    return load("german")
+    return load_dataset("german")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ then = { sex = ["male"] }
 def test_twins_that_do_not_exist_do_not_count_and_dates_and_empty_cells_are_words(browser, tmp_path):
     domain = parse_domain(RULED)
     rows = torch.tensor([[1, 0, 3, 73], [1, 1, 3, 5]])  # a husband without an age, another man
-    data = Data("people", domain, rows.repeat(20, 1), torch.full((40,), -1))
+    data = Dataset("people", domain, rows.repeat(20, 1), torch.full((40,), -1))
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(TableEncoding.of(domain).width, 4), nn.Tanh(), nn.Linear(4, 2))
     opened = open_model(module, domain, data.rows)

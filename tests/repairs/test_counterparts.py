@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from neuronfair import BlackBox, Data, TableDomain
+from neuronfair import BlackBox, Dataset, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterparts
 from neuronfair.domain.table import Target
@@ -35,16 +35,16 @@ DOMAIN = TableDomain(
 GROUP, PROXY, MERIT = range(3)
 
 
-def hiring(n: int = 1000) -> Data:
+def hiring(n: int = 1000) -> Dataset:
     """Merit decides, and people of b, whom the proxy names, were hired with three points less."""
     generator = torch.Generator().manual_seed(0)
     group = torch.arange(n) % 2
     merit = torch.randint(10, (n,), generator=generator)
     rows = torch.stack([group, group, merit], 1)
-    return Data("hiring", DOMAIN, rows, (merit + 3 * group >= 6).long())
+    return Dataset("hiring", DOMAIN, rows, (merit + 3 * group >= 6).long())
 
 
-def opened(data: Data) -> Opened:
+def opened(data: Dataset) -> Opened:
     """A logistic regression of proxy and merit, which can be fitted again."""
 
     def fit(rows: torch.Tensor, labels: torch.Tensor, seed: int) -> Opened:
@@ -91,7 +91,7 @@ def test_an_accuracy_that_may_not_be_lost_refuses_the_repair():
 
 def test_rows_without_labels():
     data = hiring(100)
-    bare = Data("bare", DOMAIN, data.rows, torch.full_like(data.labels, -1))
+    bare = Dataset("bare", DOMAIN, data.rows, torch.full_like(data.labels, -1))
     with pytest.raises(NeuronFairError, match="no labels"):
         retrain_alike(opened(data), bare.split(0))
 
@@ -128,7 +128,7 @@ def test_groups_are_drawn_by_their_size_and_a_small_one_keeps_its_people():
     domain = TableDomain("people", (groups, *DOMAIN.attributes[1:]), ("group",))
     group = torch.tensor([0] * 100 + [1] * 300 + [2] * 20 + [3] * 600)
     merit = torch.arange(len(group)) % 10
-    data = Data("people", domain, torch.stack([group, group.clamp(max=1), merit], 1), group * 0)
+    data = Dataset("people", domain, torch.stack([group, group.clamp(max=1), merit], 1), group * 0)
     drawn = drawn_counterparts(data, fit_counterparts(domain, data.rows), torch.Generator().manual_seed(0))
     small = group == 2
     assert torch.equal(drawn[small], data.rows[small])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from neuronfair import Data, interpret
+from neuronfair import Dataset, interpret
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.model.open import Opened, open_model
@@ -25,10 +25,10 @@ def short(monkeypatch) -> None:
     monkeypatch.setattr(evaluate, "STEPS", 10)
 
 
-def people(rows: int = 500) -> Data:
+def people(rows: int = 500) -> Dataset:
     space = replace(domain(), target=Target("y", ("no", "yes")))
     codes = uniform_rows(space, rows)
-    return Data("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
+    return Dataset("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
 
 
 def opened(module: nn.Module, parts: Split) -> Opened:

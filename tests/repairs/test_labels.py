@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data
+from neuronfair import Dataset
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.repairs.labels import UNLABELLED, Ensemble, check_rule, seed_labels, twin_labels
@@ -16,11 +16,11 @@ from neuronfair.searches.findings import Findings
 from tests.planted.networks import domain, linear, network, one_biased_neuron, uniform_rows
 
 
-def labelled(rows: int = 600) -> Data:
+def labelled(rows: int = 600) -> Dataset:
     """People whose label follows from their own values: the sum of a0 … a3 against 18; s plays no part."""
     space = replace(domain(), target=Target("y", ("low", "high")))
     codes = uniform_rows(space, rows)
-    return Data("planted", space, codes, (codes[:, :4].sum(1) > 18).long())
+    return Dataset("planted", space, codes, (codes[:, :4].sum(1) > 18).long())
 
 
 def findings(space, rows: list[list[int]], origin: list[int]) -> Findings:
@@ -44,7 +44,7 @@ def test_the_ensemble_learns_the_table_and_does_not_see_the_sensitive_attribute(
 def test_a_finding_has_the_label_of_the_row_it_was_reached_from() -> None:
     space = domain()
     rows = torch.tensor([[1, 1, 1, 1, 0], [2, 2, 2, 2, 1], [2, 2, 2, 2, 1], [2, 2, 2, 2, 1], [3, 3, 3, 3, 0]])
-    data = Data("planted", space, rows, torch.tensor([1, 0, 1, 1, 0]))
+    data = Dataset("planted", space, rows, torch.tensor([1, 0, 1, 1, 0]))
     seeds = torch.tensor([[3, 3, 3, 3, 0], [2, 2, 2, 2, 1], [9, 9, 9, 9, 1], [1, 1, 1, 1, 0]])
     found = findings(space, [[0, 0, 0, 0, 0]] * 5, [0, 1, 2, 3, -1])
     # The most frequent label of equal rows counts; a seed that is no row of the table, or a pilot, has none.

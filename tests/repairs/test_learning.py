@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import BlackBox, Data
+from neuronfair import BlackBox, Dataset
 from neuronfair.domain.table import Target
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
@@ -22,9 +22,9 @@ from tests.planted.networks import domain, network, one_biased_neuron, three_cla
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))
 
 
-def people(rows: int = 200) -> Data:
+def people(rows: int = 200) -> Dataset:
     codes = uniform_rows(SPACE, rows)
-    return Data("planted", SPACE, codes, (codes[:, :4].sum(1) < 18.5).long())
+    return Dataset("planted", SPACE, codes, (codes[:, :4].sum(1) < 18.5).long())
 
 
 @pytest.mark.parametrize(

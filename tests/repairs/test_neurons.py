@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair import Data, interpret
+from neuronfair import Dataset, interpret
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import TableEncoding
@@ -16,11 +16,11 @@ from neuronfair.repairs.neurons import Turn, repair_neurons
 from tests.planted.networks import domain, network, one_biased_neuron, random_module, uniform_rows
 
 
-def people(rows: int = 1000) -> Data:
+def people(rows: int = 1000) -> Dataset:
     """Labelled by the sum of a0 … a3 below 18.5, which is what the planted network decides for s = 0."""
     space = replace(domain(), target=Target("y", ("no", "yes")))
     codes = uniform_rows(space, rows)
-    return Data("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
+    return Dataset("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
 
 
 def test_outcomes_count_people_and_hits() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Data, Plan, find
+from neuronfair import Dataset, Plan, find
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import open_model
@@ -24,15 +24,15 @@ from tests.planted.networks import domain, network, one_biased_neuron, uniform_r
 QUICK = TrainingSettings(epochs=40, batch=64, lr=0.01)
 
 
-def people(rows: int = 800) -> Data:
+def people(rows: int = 800) -> Dataset:
     """Labelled by the sum of a0 … a3 below 18.5, whatever s is."""
     space = replace(domain(), target=Target("y", ("no", "yes")))
     codes = uniform_rows(space, rows)
-    return Data("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
+    return Dataset("planted", space, codes, (codes[:, :4].sum(1) < 18.5).long())
 
 
 @pytest.fixture(scope="module")
-def case() -> tuple[nn.Sequential, Data, Search]:
+def case() -> tuple[nn.Sequential, Dataset, Search]:
     """A network that shifts its boundary by 4 for s = 1, and people it discriminates."""
     data = people()
     module = one_biased_neuron(weight=4.0)
@@ -40,7 +40,7 @@ def case() -> tuple[nn.Sequential, Data, Search]:
     return module, data, find(network(module, data.domain), data.domain, data.rows, plan)
 
 
-def mend(case: tuple[nn.Sequential, Data, Search], **options: object) -> Retraining:
+def mend(case: tuple[nn.Sequential, Dataset, Search], **options: object) -> Retraining:
     module, data, search = case
     options = {"share": 1.0, "repeats": 2, "max_loss": 0.2, "training": QUICK, **options}
     opened = open_model(module, data.domain, data.rows)
@@ -99,7 +99,7 @@ def test_nothing_is_learned_from_findings_that_were_reached_from_held_out_rows(c
     module, data, search = case
     parts = data.split(0)
 
-    def only(part: Data) -> torch.Tensor:
+    def only(part: Dataset) -> torch.Tensor:
         """The rows of one part that no other part has."""
         others = [one.rows for one in parts if one is not part]
         return torch.stack([row for row in part.rows if not any((row == rows).all(1).any() for rows in others)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, Network, NeuronFairError, interpret, judge, load
+from neuronfair import Decision, Network, NeuronFairError, interpret, judge, load_dataset
 from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
@@ -294,7 +294,7 @@ def test_the_blind_control_uses_no_gradient():
 
 
 def test_the_printed_algorithm_on_the_published_classifier(shared_models):
-    data = load("adult", "paper", sensitive=["sex"])
+    data = load_dataset("adult", "paper", sensitive=["sex"])
     weights, _ = load_weights(shared_models / "neuronfair" / "census.npz")
     network = Network(weights, data.domain)
     bias = interpret(network, data.domain, data.rows[:2000])

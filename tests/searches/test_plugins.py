@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair import NeuronFairError, Plan, fit, load
+from neuronfair import NeuronFairError, Plan, fit, load_dataset
 from neuronfair.methods import Uniform
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
@@ -63,7 +63,7 @@ def installed(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def search(tmp_path_factory) -> tuple[str, ...]:
     """A small search of a network that is hardly trained."""
-    data, path = load("german", sensitive=["sex"]), tmp_path_factory.mktemp("model") / "model.safetensors"
+    data, path = load_dataset("german", sensitive=["sex"]), tmp_path_factory.mktemp("model") / "model.safetensors"
     save(path, *fit(data, settings=TrainingSettings(epochs=1, restarts=1)))
     small = ("--seeds", "10", "--steps", "10", "--no-controls", "--quiet")
     return ("search", "german", "--sensitive", "sex", "--model", str(path), *small)

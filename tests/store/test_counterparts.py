@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import RunError
 from neuronfair.searches import campaign
 from neuronfair.searches.config import Plan
@@ -31,7 +31,7 @@ def beside() -> Counterparts:
 
 
 def manifest(plan: Plan) -> dict:
-    data = Data("moved", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
+    data = Dataset("moved", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
     return make_manifest(plan, data, model="m.safetensors", weights="w", outputs=2)
 
 

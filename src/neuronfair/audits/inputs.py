@@ -17,7 +17,7 @@ from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import format_domain, parse_domain, quoted, read_domain, with_favourable
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import UNKNOWN, Data, limited, read_table
+from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
 from neuronfair.domain.tables.files import JoinedColumns, Sheet, read_sheet
 from neuronfair.domain.tables.sensitive_join import attached
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
@@ -59,7 +59,7 @@ class ModelSource:
         """Return the columns that the model says it reads; None if it does not say."""
         return feature_names(self.model, trust_pickle=self.trust_pickle) if self.reads_columns else None
 
-    def open(self, data: Data) -> Opened:
+    def open(self, data: Dataset) -> Opened:
         """Open the model for the people of a table."""
         own = getattr(self.model, "device", None)
         return open_model(
@@ -78,7 +78,7 @@ class ModelSource:
 class AuditInput:
     """A table and a model that are ready for a test: the attributes that the model reads, and the sensitive ones."""
 
-    data: Data
+    data: Dataset
     domain_text: str | None = None  # of the domain file, comments included; None: as the domain is
     inferred: bool = False  # whether the domain was read off the table
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
@@ -134,7 +134,7 @@ def prepare(
     favourable: str | None = None,
     take_rules: TakeRules = "none",
 ) -> AuditInput:
-    """Return a table and a model ready for a test. The table is `Data`, a file, a DataFrame, or a mapping of columns.
+    """Return a table and a model ready for a test. The table is a `Dataset`, a file, a DataFrame or a mapping.
 
     Without a domain one is inferred, by the sensitive attributes and the target. The model says which columns exist: no
     others are looked at, and one that is missing is reported before any work is done. Without a model all columns are
@@ -162,11 +162,11 @@ def read_input(
     table, chosen = attached(table, sensitive)
     if names is not None and by_groups(source.model):
         names = tuple(dict.fromkeys((*names, *chosen)))
-    if isinstance(table, Data) and (domain is not None or target is not None):
+    if isinstance(table, Dataset) and (domain is not None or target is not None):
         raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
     if domain is not None and target is not None:
         raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
-    declared = isinstance(table, Data) or domain is not None
+    declared = isinstance(table, Dataset) or domain is not None
     order = None if source.columns is None else tuple(map(str, source.columns))
     if order is not None:
         _check_order(order, names, declared=declared)
@@ -180,7 +180,9 @@ def read_input(
             f"take rules '{take_rules}': for domains read off a table; this one is given. Write its rules there"
         )
     else:
-        find = partial(_declared, table, fits, *_described(table.domain if isinstance(table, Data) else domain, chosen))
+        find = partial(
+            _declared, table, fits, *_described(table.domain if isinstance(table, Dataset) else domain, chosen)
+        )
     found = find(() if order is None else tuple(name for name in chosen if name not in order))
     if order is not None:
         found = replace(found, data=replace(found.data, ordered=True))
@@ -202,10 +204,10 @@ def read_input(
     return replace(found, source=source)
 
 
-def drawn_from(domain: TableDomain, seed: int = 0) -> Data:
+def drawn_from(domain: TableDomain, seed: int = 0) -> Dataset:
     """Return people drawn from a domain, without labels, where there is no table."""
     rows = domain.sample(DRAWN, torch.Generator().manual_seed(seed))
-    return Data(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
+    return Dataset(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
 
 
 def _inferred(
@@ -284,7 +286,7 @@ def _declared(
         text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {UNREAD}.\n{format_domain(kept)}"
     elif not_inputs and text is not None:
         text = format_domain(kept)
-    if isinstance(table, Data):
+    if isinstance(table, Dataset):
         return AuditInput(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
     sheet = read_sheet(table)
     for name in sheet.beside.names if sheet.beside is not None else ():
@@ -342,7 +344,7 @@ def _why(found: AuditInput, name: str) -> str:
     return f"it stands in {file}, beside the table" if file is not None else 'the domain says encode = "none"'
 
 
-def _reads_empty_cells(source: ModelSource, data: Data, filled: Data) -> bool:
+def _reads_empty_cells(source: ModelSource, data: Dataset, filled: Dataset) -> bool:
     """Return whether the model reads cells, also empty ones, and is no white box either if these are filled."""
     try:
         return source.open(data).kind in _READ_CELLS and not source.open(filled).white_box

@@ -13,7 +13,7 @@ import torch
 
 from neuronfair.audits.report.report import DataReport, DecisionReport, ModelReport, Reproduction
 from neuronfair.domain.schema.column_types import LeftOut
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.model.decision import Scale, scale_of
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
@@ -31,7 +31,7 @@ class Apart:
     """Who audits by several choices of sensitive attributes side by side, and how the model is opened there."""
 
     pool: Pool
-    opens: Callable[[Data], Opened]
+    opens: Callable[[Dataset], Opened]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Origin:
     apart: Apart | None = None  # None: this process does all, one after the other
 
 
-def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataReport:
+def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:
     """Return what an audit says of the table."""
     target = data.domain.target
     return DataReport(
@@ -70,7 +70,7 @@ def about_data(data: Data, sensitive: Sequence[str], origin: Origin) -> DataRepo
     )
 
 
-def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
+def about_model(opened: Opened, data: Dataset, origin: Origin) -> ModelReport:
     """Return what an audit says of the model; accuracy is by parts only where it is known what it was trained on."""
     parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
     shares = {name: _accuracy(opened, part) for name, part in parts.items()}
@@ -88,12 +88,12 @@ def about_model(opened: Opened, data: Data, origin: Origin) -> ModelReport:
     )
 
 
-def about_decision(opened: Opened, data: Data) -> DecisionReport:
+def about_decision(opened: Opened, data: Dataset) -> DecisionReport:
     """Return what an audit says of the decision."""
     return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
 
 
-def score_scale(opened: Opened, data: Data) -> Scale:
+def score_scale(opened: Opened, data: Dataset) -> Scale:
     """Return what the scores of a model are; where its kind does not tell, judged by those of some people."""
     if opened.scale is not None:
         return opened.scale
@@ -103,7 +103,7 @@ def score_scale(opened: Opened, data: Data) -> Scale:
     return scale_of(opened.decision, scores)
 
 
-def _accuracy(opened: Opened, data: Data) -> float | None:
+def _accuracy(opened: Opened, data: Dataset) -> float | None:
     """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
     target, decision = data.domain.target, opened.decision
     if target is None or not len(data) or not data.labelled:
@@ -137,7 +137,7 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
 
 
 def reproduction(
-    opened: Opened, data: Data, seed: int, origin: Origin, interrupted: bool, folder: Path | None
+    opened: Opened, data: Dataset, seed: int, origin: Origin, interrupted: bool, folder: Path | None
 ) -> Reproduction:
     """Return how to do an audit again, and how to take along what is in its folder."""
     used = versions()

@@ -33,7 +33,7 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, exact, listed, percent, plain, visible
@@ -53,18 +53,18 @@ from neuronfair.store.manifest import MANIFEST
 
 def sampled_rates(
     opened: Opened,
-    data: Data,
+    data: Dataset,
     samples: int,
     confidence: float,
     seed: int,
-    table: Data | None = None,
+    table: Dataset | None = None,
     usual: PopulationModel | None = None,
 ) -> tuple[Rate, ...]:
     """Return how often the decision flips in each population that there is, and in the whole domain.
 
     `table` is the data set, and `usual` says who is plausible: then plausible pairs come first.
     """
-    populations: tuple[Population | Data | PopulationModel | None, ...] = (table, usual, "domain")
+    populations: tuple[Population | Dataset | PopulationModel | None, ...] = (table, usual, "domain")
     pairs = None
     if table is not None and usual is not None:
         pairs = plausible_pair_rate(
@@ -91,7 +91,7 @@ def sampled_rates(
     )
 
 
-def decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
+def decides_alike(opened: Opened, data: Dataset, samples: int, seed: int) -> bool:
     """Return whether all these rows, and as many drawn from the domain as were judged, get one decision."""
     model = opened.model
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
@@ -99,7 +99,7 @@ def decides_alike(opened: Opened, data: Data, samples: int, seed: int) -> bool:
     return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
 
 
-def too_many(rate: Rate, limit: Limit, data: Data) -> list[str]:
+def too_many(rate: Rate, limit: Limit, data: Dataset) -> list[str]:
     """Return that too many decisions flip; nothing where the people who were sampled exclude it."""
     low, high = rate.interval
     if not limit.met_by(high):
@@ -121,8 +121,8 @@ def too_many(rate: Rate, limit: Limit, data: Data) -> list[str]:
 
 
 def compared(
-    opened: Opened, data: Data, samples: int | None, confidence: float, seed: int
-) -> tuple[CounterpartReport, Data]:
+    opened: Opened, data: Dataset, samples: int | None, confidence: float, seed: int
+) -> tuple[CounterpartReport, Dataset]:
     """Return what the counterparts of a table's people came to, and the table whose people are compared with them."""
     effect = counterpart_effect(
         opened.model,
@@ -198,7 +198,7 @@ class Fairness:
     def check(
         self,
         model: Models,
-        domain: TableDomain | Data | str | Path,
+        domain: TableDomain | Dataset | str | Path,
         *,
         max_rate: float = 0.01,
         sensitive: str | Sequence[str] | None = None,
@@ -229,7 +229,7 @@ class Fairness:
         if least is not None and not 0 < least <= 1:
             raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
         twins = Plan(twins=demands.get("twins", "flip")).twins  # which refuses others
-        if twins == "counterpart" and not isinstance(domain, Data):
+        if twins == "counterpart" and not isinstance(domain, Dataset):
             raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
         settings = settings or CheckSettings()
         confidence, seed = settings.confidence, settings.seed
@@ -239,9 +239,9 @@ class Fairness:
         past = _replay(demands.get("corpus"), data.domain, opened)
         limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
         samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
-        usual = usual_if_known(data, seed) if isinstance(domain, Data) else None
+        usual = usual_if_known(data, seed) if isinstance(domain, Dataset) else None
         rates = sampled_rates(
-            opened, data, samples, confidence, seed, data if isinstance(domain, Data) else None, usual
+            opened, data, samples, confidence, seed, data if isinstance(domain, Dataset) else None, usual
         )
         rate = max(rates, key=lambda one: one.interval[1])
         feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
@@ -281,7 +281,7 @@ class Fairness:
     def check_groups(
         self,
         model: Models,
-        data: Data,
+        data: Dataset,
         *fail_if: str,
         sensitive: str | Sequence[str] | None = None,
         decision: Decision | None = None,
@@ -309,7 +309,7 @@ class Fairness:
         return checks
 
     def _shown(
-        self, opened: Opened, data: Data, plan: Plan, settings: CheckSettings, usual: PopulationModel | None
+        self, opened: Opened, data: Dataset, plan: Plan, settings: CheckSettings, usual: PopulationModel | None
     ) -> list[str]:
         """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
         folder = self._folder / str(self._checks)
@@ -343,9 +343,9 @@ class Fairness:
         return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
 
 
-def _data(domain: TableDomain | Data | str | Path, seed: int) -> Data:
+def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
     """Return the table, or people drawn from a domain where there is none."""
-    if isinstance(domain, Data):
+    if isinstance(domain, Dataset):
         return domain
     return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 

@@ -25,7 +25,7 @@ from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, concluded
 from neuronfair.domain.population.counterfactuals import fit_counterparts
 from neuronfair.domain.schema.toml import format_domain
-from neuronfair.domain.tables.dataset import DATASETS, UNKNOWN, Data
+from neuronfair.domain.tables.dataset import DATASETS, UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.formats import returned_as
 from neuronfair.model.open import Opened
@@ -47,7 +47,7 @@ class Result:
 
 def run(
     opened: Opened,
-    data: Data,
+    data: Dataset,
     *,
     settings: AuditSettings,
     ready: Ready | None = None,
@@ -127,7 +127,7 @@ def run(
     return Result(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)
 
 
-def _manifest(opened: Opened, data: Data, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
+def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
     budget = json.loads(json.dumps(asdict(settings)))
     for name in ("prove", "placebos"):  # and so may a proof, or more of counterparts

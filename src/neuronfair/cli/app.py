@@ -19,7 +19,7 @@ from neuronfair.formatting import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
 
 INTERNAL = 3  # the exit status of an error that nobody expected
@@ -95,7 +95,7 @@ def complain(message: str) -> None:
     print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
 
 
-def warn_of_feeding(opened: Opened, data: Data, console: Console) -> None:
+def warn_of_feeding(opened: Opened, data: Dataset, console: Console) -> None:
     """Say so if a model seems to be fed otherwise than it was trained."""
     from neuronfair.audits.stages.encoding_check import check_feeding
 

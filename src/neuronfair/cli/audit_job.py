@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neuronfair.audits.run import Result
     from neuronfair.audits.settings import AuditSettings
     from neuronfair.audits.stages.playground import Playground
-    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
@@ -219,7 +219,7 @@ class Outputs:
 
 def _open_or_train(
     source: options.ModelOptions,
-    table: Data,
+    table: Dataset,
     own: Path | None,
     ready: Ready,
     settings: AuditSettings,
@@ -243,7 +243,7 @@ def _open_or_train(
     return opened, load(path)[1] if opened.kind == "neuronfair" else None
 
 
-def _training(table: Data, quick: bool) -> TrainingSettings:
+def _training(table: Dataset, quick: bool) -> TrainingSettings:
     """Return how to train a classifier on the spot: in seconds rather than minutes on a large table."""
     from neuronfair.model.training_loop import TrainingSettings
 

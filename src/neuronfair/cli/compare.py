@@ -17,7 +17,7 @@ from neuronfair.cli.options import RayOption, TwinsKind, TwinsOption, pool_of
 from neuronfair.formatting import listed
 
 if TYPE_CHECKING:
-    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.blackbox import Model
 
 
@@ -26,7 +26,7 @@ class _Opens:
     """Opens the model in a worker, as it was opened here."""
 
     source: options.ModelOptions
-    data: Data
+    data: Dataset
     folder: Path  # to which paths are relative
 
     def __call__(self) -> Model:

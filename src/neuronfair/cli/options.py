@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.audits.inputs import ModelSource
-    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
     from neuronfair.model.training_loop import TrainingSettings
@@ -200,7 +200,7 @@ def read_decision(text: str | None) -> Decision | None:
 
 
 def fit_classifier(
-    data: Data,
+    data: Dataset,
     console: Console,
     seed: int,
     hidden: list[int] | None = None,
@@ -253,12 +253,12 @@ class ModelOptions:
         elif self.preprocess is not None:
             raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
 
-    def open(self, data: Data) -> Opened:
+    def open(self, data: Dataset) -> Opened:
         """Open the model that is named."""
         return self.source.open(data)
 
     def train(
-        self, data: Data, console: Console, seed: int, settings: TrainingSettings | None = None
+        self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[Opened, Card]:
         """Train a classifier and open it."""
         from neuronfair.model.open.request import Request
@@ -268,7 +268,7 @@ class ModelOptions:
         request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
         return request.white_box("neuronfair", module), card
 
-    def open_or_train(self, data: Data, console: Console, seed: int) -> tuple[Opened, Data, Card | None]:
+    def open_or_train(self, data: Dataset, console: Console, seed: int) -> tuple[Opened, Dataset, Card | None]:
         """Return the model, the table on its device, and the card of one trained just now."""
         opened, card = (self.open(data), None) if self.model is not None else self.train(data, console, seed)
         if outside := [attribute.name for attribute in data.domain.attributes if not attribute.given]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from neuronfair.audits.report.counterfactual import CounterpartReport
     from neuronfair.audits.report.rates import RateOf
-    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
 
 
@@ -145,7 +145,7 @@ def rate(
         options.write_json(json_file, result | ({} if alone is None else _alone(alone, errors[alone.population])))
 
 
-def _counterparts(opened: Opened, table: Data, confidence: float, seed: int, console: Console) -> CounterpartReport:
+def _counterparts(opened: Opened, table: Dataset, confidence: float, seed: int, console: Console) -> CounterpartReport:
     """Compare the people of the table with their counterparts, and say what came of it."""
     from neuronfair.audits.wording.counterfactual import counterpart_report
     from neuronfair.measure.counterfactual_effect import counterpart_effect
@@ -167,7 +167,7 @@ def _counterparts(opened: Opened, table: Data, confidence: float, seed: int, con
     return report
 
 
-def _say(console: Console, table: Data, rate: RateOf, error: float, allowed: float) -> None:
+def _say(console: Console, table: Dataset, rate: RateOf, error: float, allowed: float) -> None:
     console.print(
         f"The decision flips with {listed(table.domain.sensitive)} for {rate.discriminated:,} of {rate.of:,} "
         f"{POPULATIONS[rate.population]}: {percent(rate.rate)}, between {percent(rate.low)} and "

@@ -19,7 +19,7 @@ from neuronfair.searches.plugins import registered
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from neuronfair.domain.tables.dataset import Data
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.searches.config import Plan
 
 # Once: typer reads the options of every command four times a call.
@@ -265,7 +265,7 @@ def _trained(out: Path) -> str | None:
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
-def _starts(start: str, table: Data, plan: Plan) -> Tensor | None:
+def _starts(start: str, table: Dataset, plan: Plan) -> Tensor | None:
     """Return the rows to start from; None for those that the search itself takes from the clusters of the table."""
     from neuronfair.domain.tables.dataset import read_table
     from neuronfair.errors import DataError

@@ -99,7 +99,7 @@ def load_data(
     among numbers, as trees do, is given empty cells and not the median.
     """
     from neuronfair.audits.inputs import read_input
-    from neuronfair.domain.tables.dataset import DATASETS, load
+    from neuronfair.domain.tables.dataset import DATASETS, load_dataset
 
     check_described(name, encoding, domain, sensitive, target, beside)
     chosen, path = options.names(sensitive), Path(name)
@@ -109,7 +109,7 @@ def load_data(
     if name in DATASETS:
         if source.columns is not None:
             raise DataError(f"--columns {source.columns}: for tables of your own; the domain of {name} says the order")
-        return read_input(load(name, encoding, sensitive=chosen), source.source, take_rules=take_rules)
+        return read_input(load_dataset(name, encoding, sensitive=chosen), source.source, take_rules=take_rules)
     return read_input(
         path if beside is None else beside.joined(path, chosen, domain),
         source.source,

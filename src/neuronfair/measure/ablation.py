@@ -8,7 +8,7 @@ from statistics import fmean
 
 import torch
 
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
@@ -43,7 +43,7 @@ class Ablation:
 
 def ablate(
     network: Network,
-    data: Data,
+    data: Dataset,
     layer: str,
     neurons: Sequence[int],
     *,
@@ -69,7 +69,7 @@ def ablate(
     return Ablation(layer, tuple(neurons), without(()), without(neurons), tuple(map(without, drawn)))
 
 
-def _outcome(network: Network, data: Data, decision: Decision) -> AblationOutcome:
+def _outcome(network: Network, data: Dataset, decision: Decision) -> AblationOutcome:
     found = right = 0
     for part, truth in zip(*families(network.encoding, data.domain, data.rows, data.labels), strict=True):
         judgement = judge(network, data.domain, part, decision)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
@@ -94,7 +94,7 @@ def discrimination_rate(
     network: Model | Opened,
     domain: TableDomain,
     *,
-    population: Population | Tensor | PopulationModel | Data | Records = "domain",
+    population: Population | Tensor | PopulationModel | Dataset | Records = "domain",
     samples: int | Until = 10_000,
     confidence: float = 0.95,
     decision: Decision | None = None,
@@ -123,7 +123,7 @@ def discrimination_rate(
     most, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
     if most < 1:
         raise NeuronFairError(f"samples must be 1 or more, got {most}")
-    if isinstance(population, Data):
+    if isinstance(population, Dataset):
         population = records_of(network, replace(population, domain=domain))
     if isinstance(population, Records):
         network, domain, population = population.model, population.data.domain, population.data.rows
@@ -162,7 +162,7 @@ class PairRate:
 def plausible_pair_rate(
     network: Model | Opened,
     pairs: TableDomain,
-    population: Tensor | Data | Records,
+    population: Tensor | Dataset | Records,
     *,
     samples: int = 10_000,
     confidence: float = 0.95,
@@ -178,7 +178,7 @@ def plausible_pair_rate(
     set or its records the model is asked with the original cells where it can be.
     """
     domain = replace(pairs, twinning=FLIPS)
-    if isinstance(population, Data):
+    if isinstance(population, Dataset):
         population = records_of(network, replace(population, domain=domain))
     if isinstance(population, Records):
         network, domain, population = population.model, population.data.domain, population.data.rows

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.original_cells import Original
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import ModelError, needs, one_line
@@ -45,12 +45,12 @@ class Records:
     """
 
     model: Model
-    data: Data
+    data: Dataset
     given: Given
     why: str = ""
 
 
-def records_of(asked: Opened | Model, data: Data) -> Records:
+def records_of(asked: Opened | Model, data: Dataset) -> Records:
     """Return a data set ready for its own metrics.
 
     A model that can be given a DataFrame is given the original cells. Another that reads numbers by an encoding of the
@@ -81,7 +81,7 @@ def records_of(asked: Opened | Model, data: Data) -> Records:
     return Records(model, data, "codes", (why or "the model reads values of the domain only") if off_grid.any() else "")
 
 
-def _records(model: RecordModel, data: Data, given: Given) -> Records:
+def _records(model: RecordModel, data: Dataset, given: Given) -> Records:
     numbers = torch.arange(len(data), device=data.rows.device)[:, None]
     whole = replace(data, domain=_numbered(data.domain, len(data)), rows=torch.cat([data.rows, numbers], 1))
     return Records(model, whole, given)
@@ -133,7 +133,7 @@ class _Cells:
     With `filled`, empty cells are the numbers that the domain takes them for.
     """
 
-    def __init__(self, original: Original, data: Data, *, filled: bool = False) -> None:
+    def __init__(self, original: Original, data: Dataset, *, filled: bool = False) -> None:
         self._pandas = needs("pandas", "sklearn")
         self._own = data.rows.cpu().numpy()
         self._known: dict[tuple[int, int], int | None] = {}  # records that have a code, by column and code
@@ -215,7 +215,7 @@ def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model
     return ask
 
 
-def _by_numbers(asked: Opened | Model, encoding: TableEncoding, original: Original, data: Data) -> Ask | None:
+def _by_numbers(asked: Opened | Model, encoding: TableEncoding, original: Original, data: Dataset) -> Ask | None:
     """Return how to ask a model that reads numbers by an encoding, which may lie between those of two codes."""
     model: Model = asked.model if isinstance(asked, Opened) else asked
     inputs = asked.inputs if isinstance(asked, Opened) else None

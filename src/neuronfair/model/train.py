@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DataError, ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
@@ -173,7 +173,7 @@ WIDE = 100  # inputs from which on the paper uses its larger network
 
 
 def fit(
-    data: Data,
+    data: Dataset,
     *,
     hidden: Sequence[int] | None = None,
     settings: TrainingSettings | None = None,

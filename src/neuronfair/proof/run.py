@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
 from neuronfair.proof.decide.queue import State, recovered
@@ -39,7 +39,7 @@ class ProofRun:
     ledger: Ledger
 
     @staticmethod
-    def create_or_open(folder: Path, data: Data, asked: ProofRequest, **model: object) -> ProofRun:
+    def create_or_open(folder: Path, data: Dataset, asked: ProofRequest, **model: object) -> ProofRun:
         """Make the folder of a proof, or open the one that is there if it belongs to the same question."""
         manifest = {**make_manifest(asked, data, **model), "kind": "proof"}  # type: ignore[arg-type]
         run = ProofRun(Ledger.create_or_open(folder, manifest, data.domain, "proof"))

@@ -12,7 +12,7 @@ import torch
 
 from neuronfair.atomic import replacing
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError
 from neuronfair.formatting import percent
 from neuronfair.model.open import Opened
@@ -65,7 +65,7 @@ def finished(run: ProofRun, effort: Effort) -> ProofReport | None:
 def answer(
     subject: Problem,
     opened: Opened,
-    data: Data,
+    data: Dataset,
     effort: Effort,
     *,
     show: Show,
@@ -134,7 +134,7 @@ def _said(told: ProofProgress) -> str:
     return f"{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {told.boxes:,} boxes"
 
 
-def _rows(subject: Problem, opened: Opened, data: Data, effort: Effort, show: Show) -> RowsReport | None:
+def _rows(subject: Problem, opened: Opened, data: Dataset, effort: Effort, show: Show) -> RowsReport | None:
     """Look at the neighbours of some rows of the table, the same ones every time."""
     if effort.rows == 0 or len(data) == 0:
         return None

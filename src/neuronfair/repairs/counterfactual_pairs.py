@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts, with_counterparts
-from neuronfair.domain.tables.dataset import Data, Split
+from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.measure.counterfactual_effect import CounterpartEffect, Thoroughness, counterpart_effect
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
@@ -27,7 +27,7 @@ class Lessons(NamedTuple):
     pairs: int  # that join in one repeat
 
 
-def drawn_counterparts(data: Data, how: Counterparts, generator: torch.Generator) -> Tensor:
+def drawn_counterparts(data: Dataset, how: Counterparts, generator: torch.Generator) -> Tensor:
     """Draw one counterpart of each person, of another group that is drawn by how many people it has: (n, d).
 
     Who has none is their own.
@@ -42,7 +42,7 @@ def drawn_counterparts(data: Data, how: Counterparts, generator: torch.Generator
     return torch.where(twins.valid, twins.rows[:, 0], rows)
 
 
-def counterpart_pairs(data: Data, seed: int) -> tuple[Tensor, Tensor]:
+def counterpart_pairs(data: Dataset, seed: int) -> tuple[Tensor, Tensor]:
     """Return each person with a counterpart, (n, 2, d), and the person's label for both, (n,)."""
     how = fit_counterparts(data.domain, data.rows)
     rows = drawn_counterparts(data, how, torch.Generator().manual_seed(seed))

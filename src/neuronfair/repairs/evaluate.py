@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data, Split
+from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.interpretation.profile import LayerBias
 from neuronfair.measure.counterfactual_effect import CounterpartEffect
 from neuronfair.measure.groups import Group, groups
@@ -38,7 +38,7 @@ class RepairOutcome:
     accuracy: float
 
 
-def outcomes(modules: Sequence[nn.Sequential], labelled: Data, people: Tensor) -> list[RepairOutcome]:
+def outcomes(modules: Sequence[nn.Sequential], labelled: Dataset, people: Tensor) -> list[RepairOutcome]:
     """Return how often each network discriminates `people`, and its accuracy on labelled rows."""
     domain = labelled.domain
     encoding = TableEncoding.of(domain)
@@ -60,7 +60,7 @@ def outcomes(modules: Sequence[nn.Sequential], labelled: Data, people: Tensor) -
     return results
 
 
-def outcomes_of(models: Sequence[Opened], labelled: Data, people: Tensor, decision: Decision) -> list[RepairOutcome]:
+def outcomes_of(models: Sequence[Opened], labelled: Dataset, people: Tensor, decision: Decision) -> list[RepairOutcome]:
     """Return the same of models of any kind, one after the other."""
     return [
         RepairOutcome(
@@ -73,7 +73,7 @@ def outcomes_of(models: Sequence[Opened], labelled: Data, people: Tensor, decisi
     ]
 
 
-def accuracy_of(asked: Model | Opened, labelled: Data, decision: Decision) -> float:
+def accuracy_of(asked: Model | Opened, labelled: Dataset, decision: Decision) -> float:
     """Return the share of labelled rows that are decided as they are labelled."""
     records = records_of(asked, labelled)
     parts = torch.split(records.data.rows, ROWS_PER_PASS)
@@ -166,7 +166,7 @@ def stand(
 
 
 def _searched(
-    opened: Opened, test: Data, slow: int, seed: int, progress: Callable[[str, int, int, int], None] | None
+    opened: Opened, test: Dataset, slow: int, seed: int, progress: Callable[[str, int, int, int], None] | None
 ) -> Count:
     """Return what a search of the test rows finds."""
     method = "frontier" if opened.white_box else "frontier-free"

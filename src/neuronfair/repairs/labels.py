@@ -14,7 +14,7 @@ from torch import Tensor
 from neuronfair.atomic import replacing
 from neuronfair.domain.attribute import KEEP, MISSING, Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data, Split
+from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
@@ -80,7 +80,7 @@ class Ensemble:
         return self.encoding.encode(blind)
 
 
-def seed_labels(domain: TableDomain, findings: Findings, seeds: Tensor, data: Data) -> Tensor:
+def seed_labels(domain: TableDomain, findings: Findings, seeds: Tensor, data: Dataset) -> Tensor:
     """Return the label of the table row that each finding was reached from; UNLABELLED where it was no row of it."""
     rows = torch.cat([domain.clip(data.rows), domain.clip(seeds)])
     _, same = torch.unique(rows, dim=0, return_inverse=True)
@@ -112,7 +112,7 @@ def from_training_rows(parts: Split, findings: Findings, seeds: Tensor) -> Findi
 
 
 def labelled_pairs(
-    train: Data, findings: Findings, seeds: Tensor, rule: str, *, ensemble: Ensemble | None, voter: Opened | None
+    train: Dataset, findings: Findings, seeds: Tensor, rule: str, *, ensemble: Ensemble | None, voter: Opened | None
 ) -> tuple[Tensor, Tensor]:
     """Return the pairs that have a label, (f, 2, d), and the labels, (f,).
 

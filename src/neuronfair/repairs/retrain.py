@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from neuronfair.domain.tables.dataset import Data, Split
+from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.open import Opened
@@ -144,7 +144,7 @@ def retrain_alike(
     return replace(work, label=OWN, pairs=lessons.pairs)
 
 
-def _check_labels(train: Data) -> None:
+def _check_labels(train: Dataset) -> None:
     if not train.labelled:
         raise NeuronFairError(
             f"{train.name}: the rows have no labels, so nothing can be trained. Give the target column"
@@ -183,7 +183,7 @@ def _lesson(parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], k
     first = n + 2 * place.view(len(chosen), -1)
     lines = torch.cat([own.expand(len(chosen), -1), first, first + 1], 1)
 
-    def joined(part: Data, some: Tensor) -> Rows:
+    def joined(part: Dataset, some: Tensor) -> Rows:
         rows = torch.cat([part.rows, pairs[some].flatten(0, 1)])
         return rows, torch.cat([part.labels, labels[some].repeat_interleave(2)])
 

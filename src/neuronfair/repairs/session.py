@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
-from neuronfair.domain.tables.dataset import DATASETS, Data, load, read_table
+from neuronfair.domain.tables.dataset import DATASETS, Dataset, load_dataset, read_table
 from neuronfair.domain.tables.files import Sheet
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.formatting import percent
@@ -50,7 +50,7 @@ class Repaired:
     kept: Opened
     before: Standing
     after: Standing
-    data: Data
+    data: Dataset
     card: Card | None  # of our own weights
     notes: tuple[str, ...]  # what a reader must know
     without: CounterpartEffect | None = None  # of the control of a repair by counterparts
@@ -76,7 +76,7 @@ class Repaired:
 
 
 def repair(
-    run: Run | None, opened: Opened, data: Data, how: How, settings: RepairSettings, *, show: Progress
+    run: Run | None, opened: Opened, data: Dataset, how: How, settings: RepairSettings, *, show: Progress
 ) -> Repaired:
     """Repair a model with the findings of a run; refuse the work if the rate does not fall.
 
@@ -128,7 +128,7 @@ def repair(
 
 
 def pairs_to_join(
-    run: Run | None, data: Data, settings: RepairSettings, voter: Callable[[], Opened]
+    run: Run | None, data: Dataset, settings: RepairSettings, voter: Callable[[], Opened]
 ) -> tuple[Tensor, Tensor]:
     """Return pairs for the user's own training, (f, 2, d), and a label for both people of each, (f,).
 
@@ -149,7 +149,7 @@ def pairs_to_join(
     return pairs[drawn], labels[drawn]
 
 
-def _findings(run: Run, data: Data) -> Findings:
+def _findings(run: Run, data: Dataset) -> Findings:
     findings = replace(run, ledger=replace(run.ledger, domain=data.domain)).findings()  # on the device
     if len(findings) == 0:
         raise RunError(f"{run.folder}: nothing was found, so there is nothing to repair with. Search longer first")
@@ -165,14 +165,14 @@ def _count(show: Progress, what: str, phase: str, done: int, total: int, found: 
     show(what, done, total, f"{found:,} findings")
 
 
-def searched_table(run: Run, given: Path | Sheet | None) -> Data:
+def searched_table(run: Run, given: Path | Sheet | None) -> Dataset:
     """Return the table that a run has searched."""
     name = str(run.manifest.get("data"))
     path = given.path if isinstance(given, Sheet) else given
     if given is not None:
         table = read_table(given, run.domain)
     elif name in DATASETS:
-        table = load(name, run.domain.encoding, sensitive=run.domain.sensitive)
+        table = load_dataset(name, run.domain.encoding, sensitive=run.domain.sensitive)
         table = replace(table, domain=replace(table.domain, twinning=run.domain.twinning))
     else:
         raise DataError(f"{run.folder}: it was made with a table of your own, '{name}'. Name its file with --data")
@@ -203,7 +203,7 @@ def _notes(run: Run | None, opened: Opened, card: Card | None) -> tuple[str, ...
     return tuple(notes)
 
 
-def _card(module: nn.Module | None, table: Data, accuracy: dict[str, float], seed: int) -> Card:
+def _card(module: nn.Module | None, table: Dataset, accuracy: dict[str, float], seed: int) -> Card:
     """Return the card of a repaired network; its seed is that of the split, so that the test rows stay the same."""
     domain = table.domain
     assert domain.target is not None

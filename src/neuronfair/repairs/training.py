@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -48,7 +48,7 @@ class Logits(nn.Module):
         return scores.clamp(min=TINY).log() if self.shares else scores
 
 
-def check_trainable(opened: Opened, data: Data) -> None:
+def check_trainable(opened: Opened, data: Dataset) -> None:
     """Refuse a model that cannot be trained again here, or that decides something else than the table's labels."""
     otherwise = "Add the pairs to the data that it is trained with: --augment pairs.csv"
     target = data.domain.target

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair import __version__
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.store.files import read_text, write_whole
@@ -34,7 +34,7 @@ _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs":
 
 
 def make_manifest(
-    plan: DataclassInstance, data: Data, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
+    plan: DataclassInstance, data: Dataset, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
 ) -> Json:
     """Return the manifest of what is done with `data` by `plan`: a search, or a proof.
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from neuronfair.audits.inputs import ModelSource, read_input
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.open import Opened, open_model
 
@@ -58,7 +58,7 @@ def prepared():
     return make_column_transformer((StandardScaler(), ["age", "income"]), (OneHotEncoder(), ["sex", "job"]))
 
 
-def opened(model, table, sensitive="sex", **how) -> tuple[Opened, Data]:
+def opened(model, table, sensitive="sex", **how) -> tuple[Opened, Dataset]:
     """Open a model as an audit does."""
     data = read(table, model=model, sensitive=sensitive, target=table.columns[-1], **how).data
     return open_model(model, data.domain, data), data
@@ -74,7 +74,7 @@ def flips(decide, table, column="sex") -> float:
     return other.mean()
 
 
-def measured(found: Opened, data: Data) -> float:
+def measured(found: Opened, data: Dataset) -> float:
     twins, valid = data.domain.twins(data.rows)
     family = torch.stack([found.model.scores(part) for part in (data.rows, *twins.unbind(1))], 1)
     return found.decision.splits(family, valid).double().mean().item()

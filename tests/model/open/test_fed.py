@@ -14,7 +14,7 @@ from torch.nn import functional
 import neuronfair as nf
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.open import open_model
 from tests.conftest import FLIPS
@@ -402,7 +402,7 @@ def test_an_audit_finds_planted_bias(crowd):
         module.a.weight[0, [0, 12]] = torch.tensor([1.0, 1.0])  # 30 for men, and the age
         module.a.weight[1, 0], module.a.bias[0] = 1.0, -60.0
         module.b.weight[0, 0], module.b.bias[0] = 1.0, -10.0
-    data = Data("crowd", crowd.domain, crowd.rows, crowd.labels)
+    data = Dataset("crowd", crowd.domain, crowd.rows, crowd.labels)
     opened = open_model(module, crowd.domain, crowd.rows, preprocess=prepare)
     result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=10, steps=3, samples=300, **FLIPS))
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neuronfair as nf
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
 from neuronfair.model.open import open_model
@@ -245,6 +245,6 @@ def test_an_audit_finds_planted_bias(crowd):
     rate = nf.discrimination_rate(opened.model, crowd.domain, samples=2000, decision=opened.decision)
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.
     assert abs(rate.rate - 30 / 74) < 0.05
-    data = Data("crowd", crowd.domain, crowd.rows, crowd.labels)
+    data = Dataset("crowd", crowd.domain, crowd.rows, crowd.labels)
     plan = nf.Plan(seeds=10, steps=3, decision=opened.decision)
     assert len(nf.find(opened.model, crowd.domain, data.rows, plan).findings) > 0

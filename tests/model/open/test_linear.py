@@ -30,7 +30,7 @@ from neuronfair.audits.comparison import able
 from neuronfair.audits.gate.gate import check
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.table import Target
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
@@ -150,7 +150,7 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
         check_method("neuronfair", found.model)
     assert "frontier" in able(found.model)
     assert not {"neuronfair", "neuronfair-paper"} & set(able(found.model))
-    data = Data("people", crowd.domain, crowd.rows, crowd.labels)
+    data = Dataset("people", crowd.domain, crowd.rows, crowd.labels)
     result = audit(model, data, settings=AuditSettings.quick(seeds=5, steps=5, samples=500, **FLIPS))
     (entry,) = result.report.attributes
     assert entry.interpretation is None

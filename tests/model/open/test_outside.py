@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data, limited
+from neuronfair.domain.tables.dataset import Dataset, limited
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
@@ -111,12 +111,12 @@ def test_a_pipeline_of_named_columns_becomes_a_network(outside):
 
 
 def test_a_network_that_is_trained_without_them_opens_with_and_without_the_columns(outside, tmp_path):
-    data = Data("crowd", outside.domain, outside.rows, outside.labels)
+    data = Dataset("crowd", outside.domain, outside.rows, outside.labels)
     module, card = fit(data, hidden=(4,), settings=TrainingSettings(epochs=2, restarts=1))
     assert card.inputs == 10
     save(tmp_path / "m.safetensors", module, card)
     opened = open_model(tmp_path / "m.safetensors", outside.domain, outside.rows)
-    fewer = Data.only(
+    fewer = Dataset.only(
         replace(data, domain=outside.domain.with_sensitive("age")), ["age", "relationship", "marital", "gain", "loss"]
     )
     assert torch.equal(

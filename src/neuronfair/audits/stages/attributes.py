@@ -22,7 +22,7 @@ from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
 from neuronfair.audits.stages.proof import prove_and_sample
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
@@ -65,7 +65,7 @@ class Clock:
 class Choices:
     """What is to be audited: the table by each choice of sensitive attributes, and what they have in common."""
 
-    views: Sequence[Data]
+    views: Sequence[Dataset]
     settings: AuditSettings
     seeds: Tensor
     telling: list[int]  # columns, the most important first
@@ -190,7 +190,7 @@ class _Common:
     """What is sent elsewhere."""
 
     choices: Choices
-    opens: Callable[[Data], Opened]
+    opens: Callable[[Dataset], Opened]
     folder: Path  # to which paths are relative
 
 

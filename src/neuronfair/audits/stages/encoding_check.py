@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.audits.report.report import BetterFeed, FeedingLevel, FeedingReport
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.skill import Fit, logits_of
@@ -37,7 +37,7 @@ class LabelledScores:
     """A model as it is fed: rows with labels, and its scores for them."""
 
     opened: Opened
-    data: Data
+    data: Dataset
     scores: np.ndarray  # (n, outputs)
 
     @property
@@ -176,7 +176,7 @@ NORMAL = 1.96  # standard errors on each side of an interval of 95 %
 _TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
 
 
-def check_feeding(opened: Opened, data: Data) -> FeedingReport:
+def check_feeding(opened: Opened, data: Dataset) -> FeedingReport:
     """Return whether a model seems to be fed what it was trained on: ok, suspicious or wrong, and the figures."""
     forward, decision = opened.model.rows_forward, opened.decision
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:ROWS]
@@ -270,7 +270,7 @@ def _tells_apart(report: FeedingReport) -> bool:
     return (report.auc_low or 0.0) >= 0.5 + SUPPORTED * ((report.attainable or 0.5) - 0.5) > 0.5
 
 
-def _of_order(report: FeedingReport, opened: Opened, data: Data) -> FeedingReport:
+def _of_order(report: FeedingReport, opened: Opened, data: Dataset) -> FeedingReport:
     """Return what is concluded where columns were matched by position and nobody has named their order.
 
     The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
@@ -299,7 +299,7 @@ def _of_order(report: FeedingReport, opened: Opened, data: Data) -> FeedingRepor
     return replace(report, level="unconfirmed", text=text)
 
 
-def _exchangeable(opened: Opened, data: Data) -> tuple[str, str] | None:
+def _exchangeable(opened: Opened, data: Dataset) -> tuple[str, str] | None:
     """Return two columns of one kind that the labels do not tell apart: the fit is no worse once they change places.
 
     Without a sensitive one among them, the fit must be better.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neuronfair.audits.report.attribute import Disparity, Gap, GroupReport
 from neuronfair.domain.schema.toml import suggested
 from neuronfair.domain.table import Target
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import exact, listed
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import groups
@@ -63,7 +63,7 @@ class _Selected:
 
 
 def group_figures(
-    model: Model, data: Data, decision: Decision, confidence: float = 0.95
+    model: Model, data: Dataset, decision: Decision, confidence: float = 0.95
 ) -> tuple[tuple[GroupReport, ...], Disparity | None]:
     """Return how each group of the table fares, and how far they lie apart; nothing for a tolerance.
 

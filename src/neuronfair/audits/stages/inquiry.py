@@ -32,7 +32,7 @@ from neuronfair.domain.population.plausible import PLAUSIBLE, plausible, plausib
 from neuronfair.domain.rules import left_out
 from neuronfair.domain.schema.infer import SHARE, SMALL
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError
 from neuronfair.formatting import Population, listed, plural
@@ -63,7 +63,7 @@ class AttributeCase:
     """What is audited for one choice of sensitive attributes: the table's domain names them."""
 
     model: Model
-    data: Data
+    data: Dataset
     decision: Decision
     seeds: Tensor
     plans: tuple[Plan, ...]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import DecisionKind
 from neuronfair.model.encoding import TableEncoding
@@ -109,7 +109,7 @@ class Playground:
     trees: PlaygroundTrees | None = None
 
 
-def playground(opened: Opened, data: Data, *, seed: int = 0) -> Playground:
+def playground(opened: Opened, data: Dataset, *, seed: int = 0) -> Playground:
     """Return what lets a page compute the model's scores; a model that no page can hold is refused with the reason."""
     domain, model = data.domain.to("cpu"), opened.model
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:PEOPLE]

@@ -9,13 +9,13 @@ from torch import Tensor
 from neuronfair.audits.report.report import PopulationReport
 from neuronfair.domain.population.model import PopulationModel, fit_population, own_population, population_quality
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 
 
 def who_is_usual(
-    data: Data, own: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
+    data: Dataset, own: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> PopulationModel:
     """Return the population of plausible people; refused where nobody of the table is plausible in it.
 
@@ -32,7 +32,7 @@ def who_is_usual(
     return model
 
 
-def usual_if_known(data: Data, seed: int) -> PopulationModel | None:
+def usual_if_known(data: Dataset, seed: int) -> PopulationModel | None:
     """Return the population of a table; None where nobody in it is plausible, such as in one of a few rows."""
     try:
         return who_is_usual(data, None, seed)
@@ -41,7 +41,7 @@ def usual_if_known(data: Data, seed: int) -> PopulationModel | None:
 
 
 def usual_or_nobody(
-    data: Data, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
+    data: Dataset, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
 ) -> tuple[PopulationModel | None, PopulationReport]:
     """Return the population of an audit, and what is said of it; None where who is usual cannot be known.
 

@@ -11,7 +11,7 @@ from neuronfair.audits.report.report import RepairReport, RepairState
 from neuronfair.audits.stages.groups import group_figures
 from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
 from neuronfair.audits.wording.phrases import rate_of
-from neuronfair.domain.tables.dataset import Data, Split
+from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed, percent, plain
 from neuronfair.interpretation.profile import interpret
@@ -201,7 +201,7 @@ def _points(lost: float) -> str:
 
 
 def _out(opened: Opened, outcome: RepairOutcome, case: AttributeCase, parts: Split) -> RepairState:
-    test: Data = parts.test
+    test: Dataset = parts.test
     network = opened.model
     assert isinstance(network, Network)
     auc = interpret(network, case.domain, test.rows).worst.auc

@@ -27,7 +27,7 @@ UNKNOWN = -1  # the label of a row whose class is not known
 
 
 @dataclass(frozen=True)
-class Data:
+class Dataset:
     """Rows of a domain with their labels.
 
     `rows` are the codes, (n, d) int64; `labels` are the numbers of the classes in the order of the domain's target,
@@ -54,7 +54,7 @@ class Data:
         return bool((self.labels != UNKNOWN).all())
 
     @property
-    def compared(self) -> Data:
+    def compared(self) -> Dataset:
         """The records of the demographic groups that people are compared with: not of those that rules leave out."""
         kept = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:
@@ -63,16 +63,16 @@ class Data:
                 kept &= self.rows[:, column] != attribute.values.index(label)
         return self if bool(kept.all()) else self.take(kept.nonzero()[:, 0])
 
-    def to(self, device: str | torch.device) -> Data:
+    def to(self, device: str | torch.device) -> Dataset:
         """Return this table on another device."""
         return replace(self, domain=self.domain.to(device), rows=self.rows.to(device), labels=self.labels.to(device))
 
-    def take(self, index: Tensor) -> Data:
+    def take(self, index: Tensor) -> Dataset:
         """Return the chosen rows with their labels."""
         original = None if self.original is None else self.original.take(index.cpu().numpy())
         return replace(self, rows=self.rows[index], labels=self.labels[index], original=original)
 
-    def only(self, names: Collection[str]) -> Data:
+    def only(self, names: Collection[str]) -> Dataset:
         """Return the columns of some attributes, in the domain's order."""
         kept = [column for column, name in enumerate(self.domain.names) if name in names]
         return replace(self, domain=limited(self.domain, names), rows=self.rows[:, kept])
@@ -88,25 +88,25 @@ class Data:
 class Split(NamedTuple):
     """Three parts of a data set that share no row."""
 
-    train: Data
-    validation: Data
-    test: Data
+    train: Dataset
+    validation: Dataset
+    test: Dataset
 
 
-def load(name: str, encoding: str = "default", *, sensitive: Sequence[str] | None = None) -> Data:
+def load_dataset(name: str, encoding: str = "default", *, sensitive: Sequence[str] | None = None) -> Dataset:
     """Load a data set of the catalog: adult, german, bank, compas or meps.
 
     `encoding` is "default" (words, one-hot blocks, scaled numbers, rules) or "paper" (the integers that the published
     models eat). `sensitive` replaces the data set's own choice of sensitive attributes.
 
-    >>> len(load("german"))
+    >>> len(load_dataset("german"))
     1000
     """
     domain = catalog_domain(name, encoding)
     if sensitive is not None:
         domain = domain.with_sensitive(*sensitive)
     columns = RECIPES[name, encoding](*sources.read(name))
-    return Data(name, domain, domain.from_table(columns), _labels(columns, domain))
+    return Dataset(name, domain, domain.from_table(columns), _labels(columns, domain))
 
 
 def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
@@ -121,7 +121,7 @@ def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
     return read_domain(sources.CATALOG / f"{name}.{encoding}.toml")
 
 
-def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
+def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Dataset:
     """Read a CSV, Parquet or Feather file, or a DataFrame, whose columns a domain describes; others are ignored.
 
     Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
@@ -139,7 +139,7 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Data:
         raise DataError(f"{path}: {sheet.where(bad.row)}: {bad.reason}") from None
     domain = domain.with_band_values(rows)
     columns = {name: sheet.columns[name] for name in domain.names}
-    return Data(path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
+    return Dataset(path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
 
 
 def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Data
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -29,7 +29,7 @@ _WITHOUT_PREPROCESS = {"weights_file", "trees.xgboost_file"}
 def open_model(
     model: Any,
     domain: TableDomain,
-    rows: Tensor | Data,
+    rows: Tensor | Dataset,
     *,
     weights: Path | None = None,
     trust_pickle: bool = False,
@@ -42,9 +42,9 @@ def open_model(
     In memory it may be a torch module, a Keras or a fitted scikit-learn model, or a function from a pandas table to
     scores. `preprocess` is how a table became the model's inputs when it was trained: a function (or its
     `package.module:name`) from a DataFrame to a tensor, a tuple or a dictionary of them.
-    `rows` are rows of the table, on which the model is tried; with `Data`, a model that is given tables gets them with
-    the names and dtypes of the table that was read, and one without names for its inputs the table's own numbers if
-    nobody has declared others. `weights` is a safetensors file for a torch module that `package.module:name` makes.
+    `rows` are rows of the table, on which the model is tried; with `Dataset`, a model that is given tables gets them
+    with the names and dtypes of the table that was read, and one without names for its inputs the table's own numbers
+    unless others are declared. `weights` is a safetensors file for a torch module that `package.module:name` makes.
     Files that can run a program when opened are refused unless `trust_pickle` is set. `decision` replaces what the
     outputs suggest: the largest score, or a threshold for a single one. What the domain has as no input (encode "none")
     the model is not given.
@@ -53,8 +53,8 @@ def open_model(
         return replace(model, decision=decision or model.decision)
     in_memory = not isinstance(model, (str, Path))
     source = getattr(model, "__qualname__", type(model).__name__) if in_memory else str(model)
-    types, inferred = (rows.types, rows.inferred) if isinstance(rows, Data) else ({}, False)
-    rows = rows.rows if isinstance(rows, Data) else rows
+    types, inferred = (rows.types, rows.inferred) if isinstance(rows, Dataset) else ({}, False)
+    rows = rows.rows if isinstance(rows, Dataset) else rows
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
     request = Request(source, domain, rows, weights, device, decision, trust_pickle=trust_pickle)
