@@ -31,9 +31,9 @@ def blind():
 def constant():
     return planted.make(bias=0.0, age=0.0)
 
-def narrow():
+def wide():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    return torch.nn.Sequential(torch.nn.Linear(7, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
 
 def answers(table):
     return (table.age + 4 * (table.sex == "m") > 40).astype(float)
@@ -200,7 +200,7 @@ def test_workers_prove_together(run, monkeypatch):
         (("certify", *model("network")), ("name a table or a domain file", "--out", "--check")),
         ((*CERTIFY, *model("gone")), ("known_models:gone",)),
         ((*CERTIFY, "--model", "gone.safetensors"), ("gone.safetensors",)),
-        ((*CERTIFY, *model("narrow")), ("known_models:narrow", "gives 5 numbers a row")),
+        ((*CERTIFY, *model("wide")), ("known_models:wide", "gives 5 numbers a row")),
         ((*CERTIFY, *model("network"), "--where", "agee > 30"), ("agee", "Did you mean 'age'?")),
         ((*CERTIFY, *model("network"), "--where", "age > 300"), ("no value of 'age' is left",)),
         ((*CERTIFY, *model("network"), "--sensitive", "sx"), ("sx", "Did you mean 'sex'?")),
