@@ -32,8 +32,8 @@ def child(options: argparse.Namespace) -> None:
     from neuronfair.domain.tables.dataset import load_dataset
     from neuronfair.model import weights
     from neuronfair.model.network import Network
-    from neuronfair.searches.campaign import find
-    from neuronfair.searches.config import Plan
+    from neuronfair.searches.campaign import search
+    from neuronfair.searches.config import SearchConfig
     from neuronfair.store.manifest import make_manifest
     from neuronfair.store.run import Run
 
@@ -44,14 +44,14 @@ def child(options: argparse.Namespace) -> None:
     path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
     network = Network(weights.load(path)[0], data.domain)
     usual = fit_population(data.domain, data.rows) if options.store else None
-    find(network, data.domain, data.rows, Plan(method, seeds=100, steps=20, controls=False))  # warm up
-    plan = Plan(method, seeds=seeds, steps=steps, controls=False)
+    search(network, data.domain, data.rows, SearchConfig(method, seeds=100, steps=20, controls=False))  # warm up
+    config = SearchConfig(method, seeds=seeds, steps=steps, controls=False)
     with tempfile.TemporaryDirectory() as folder:
         run = None
         if options.store:
-            manifest = make_manifest(plan, data, model=str(path), weights="w", outputs=network.outputs)
+            manifest = make_manifest(config, data, model=str(path), weights="w", outputs=network.outputs)
             run = Run.create_or_open(Path(folder) / "run", manifest, data.domain, network.outputs)
-        outcome = find(network, data.domain, data.rows, plan, recorder=run, population=usual)
+        outcome = search(network, data.domain, data.rows, config, recorder=run, population=usual)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     figures = outcome.summary()
     found = outcome.findings
@@ -61,8 +61,8 @@ def child(options: argparse.Namespace) -> None:
     result = {name: figures[name] for name in ("seconds", "findings", "tried", "rows_judged", "rejected_on_recheck")}
     result |= {"digest": digest.hexdigest()[:16], "bytes": size}
     if options.kernels:
-        plain = find(network, data.domain, data.rows, plan).summary()
-        result["kernels"] = kernels(lambda: find(network, data.domain, data.rows, plan)) / plain["seconds"]
+        plain = search(network, data.domain, data.rows, config).summary()
+        result["kernels"] = kernels(lambda: search(network, data.domain, data.rows, config)) / plain["seconds"]
     print(json.dumps(result), flush=True)
 
 

@@ -40,8 +40,8 @@ from neuronfair.model.open import Opened, open_model
 from neuronfair.model.train import fit
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, save
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 from neuronfair.store.journal import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run
@@ -99,13 +99,13 @@ def gone_on(run: Run) -> Any:
     return [kept, run.summary, run.control("random"), run.seeds.tolist()]
 
 
-def make_run(folder: Path, opened: Opened, card: Card, data: Dataset, plan: Plan) -> list[Way]:
-    manifest = make_manifest(plan, data, model=WEIGHTS, weights=opened.fingerprint, outputs=2)
+def make_run(folder: Path, opened: Opened, card: Card, data: Dataset, config: SearchConfig) -> list[Way]:
+    manifest = make_manifest(config, data, model=WEIGHTS, weights=opened.fingerprint, outputs=2)
     assert isinstance(opened.model, Network)
     assert opened.module is not None
     run = Run.create_or_open(folder, manifest, data.domain, 2)
     save(folder / WEIGHTS, opened.module, card)
-    run.finish(find(opened.model, data.domain, data.rows, plan, recorder=run).summary())
+    run.finish(search(opened.model, data.domain, data.rows, config, recorder=run).summary())
     return [
         Way("looking", lambda: looked_at(folder), lambda path: path.name not in EYE),
         Way(
@@ -253,7 +253,7 @@ def main() -> None:
     opened = open_model(module, data.domain, data.rows)
     with tempfile.TemporaryDirectory() as name:
         run, audited = Path(name, "run"), Path(name, "audit")
-        ways = make_run(run, opened, card, data, Plan(seeds=20, steps=120))
+        ways = make_run(run, opened, card, data, SearchConfig(seeds=20, steps=120))
         trials = {"run": Trial(run, ways), "audit": Trial(audited, make_audit(audited, opened, card, data))}
         for what, trial in trials.items():
             bad += table(

@@ -13,8 +13,8 @@ from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
 from neuronfair.model.train import read_model
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 
 import torch
 
@@ -37,13 +37,13 @@ def main() -> None:
         moved = replace(data, domain=domain, rows=data.rows.to(device))
         network = Network(module, domain)
         interpret(network, domain, moved.rows)  # the first use of a device is slow
-        find(network, domain, moved.rows, Plan(options.methods[0], 100, 20, controls=False))
+        search(network, domain, moved.rows, SearchConfig(options.methods[0], 100, 20, controls=False))
         for method in options.methods:
             for seeds, steps in SIZES:
                 if seeds > options.most:
                     continue
-                plan = Plan(method, seeds, steps, controls=False)
-                figures = find(network, domain, moved.rows, plan).summary()
+                config = SearchConfig(method, seeds, steps, controls=False)
+                figures = search(network, domain, moved.rows, config).summary()
                 assert figures["violations"] == 0
                 print(
                     f"| {method} | {seeds:,} | {device} | {figures['rows_judged']:,} | {figures['findings']:,} | "

@@ -27,12 +27,12 @@ from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.scale.pool import Serial
 from neuronfair.scale.processes import Processes
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.starts import uniform_seeds
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.sharding import Scattered
+from neuronfair.store.sharding import ShardRunner
 
 STEPS = 1000
 # Judged rows for each seed and step: walkers that find nothing in the global phase go no further.
@@ -49,7 +49,7 @@ class Disk(threading.Thread):
     def now(self) -> int:
         """Return the bytes of all files."""
         total = 0
-        for parent, _, names in os.walk(self.folder):
+        for parent, _, names in os.runner(self.folder):
             for name in names:
                 try:
                     total += (Path(parent) / name).stat().st_blocks * 512
@@ -77,27 +77,29 @@ def main() -> None:
         sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
     data = load_dataset("adult", "paper", sensitive=["sex"])
     network = Network(weights.load(path)[0], data.domain)
-    plan = Plan(
+    config = SearchConfig(
         method=options.method, seeds=int(options.rows / STEPS / GO_ON[options.method]), steps=STEPS, controls=False
     )
-    seeds, usual = uniform_seeds(data.domain, plan.seeds, seed=0), fit_population(data.domain, data.rows)
+    seeds, usual = uniform_seeds(data.domain, config.seeds, seed=0), fit_population(data.domain, data.rows)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         out = Path(folder) / "run"
-        manifest = make_manifest(plan, data, model=str(path), weights="", outputs=2)
+        manifest = make_manifest(config, data, model=str(path), weights="", outputs=2)
         run = Run.create_or_open(out, manifest, data.domain, 2)
         pool = Processes(options.workers) if options.workers > 1 else Serial()
-        walk = Scattered(pool, out / "shards", run=run)
+        runner = ShardRunner(pool, out / "shards", run=run)
         disk = Disk(out)
         disk.start()
         start = time.perf_counter()
-        outcome = find(network, data.domain, data.rows, plan, seeds=seeds, recorder=run, walk=walk, population=usual)
-        walk.remove()
+        outcome = search(
+            network, data.domain, data.rows, config, seeds=seeds, recorder=run, runner=runner, population=usual
+        )
+        runner.remove()
         seconds = time.perf_counter() - start
         disk.done.set()
         peak = [resource.getrusage(who).ru_maxrss / 1e3 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         total = outcome.total
         figures = {
-            "method": plan.method,
+            "method": config.method,
             "workers": options.workers,
             "judged rows": f"{total.judged:,}",
             "people": f"{total.tried:,}",

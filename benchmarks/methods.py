@@ -16,8 +16,8 @@ from pathlib import Path
 from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model.network import Network
 from neuronfair.model.train import read_model
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.methods import METHODS
 
 LIMITS = {"symbgen": 60.0}
@@ -33,14 +33,14 @@ def main() -> None:
         sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
     data = load_dataset("adult", "paper", sensitive=["sex"])
     network = Network(read_model(path, data.domain), data.domain)
-    find(network, data.domain, data.rows, Plan("uniform", seeds=100, steps=50, controls=False))  # warm up
+    search(network, data.domain, data.rows, SearchConfig("uniform", seeds=100, steps=50, controls=False))  # warm up
     print("| method | seconds | people judged | findings | rows per second | of uniform's | load |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     yardstick = None
     for method in ("uniform", *(name for name in METHODS if name != "uniform")):
         busy = os.getloadavg()[0]
-        plan = Plan(method, options.seeds, options.steps, seconds=LIMITS.get(method), controls=False)
-        figures = find(network, data.domain, data.rows, plan).summary()
+        config = SearchConfig(method, options.seeds, options.steps, seconds=LIMITS.get(method), controls=False)
+        figures = search(network, data.domain, data.rows, config).summary()
         speed = figures["rows_judged"] / figures["seconds"]
         yardstick = yardstick or speed
         print(

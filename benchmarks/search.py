@@ -29,9 +29,9 @@ from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan, SearchResult
-from neuronfair.searches.engine import search
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig, SearchResult
+from neuronfair.searches.engine import run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
@@ -63,20 +63,20 @@ def published() -> Path:
 
 
 def measure(method: str, seeds: int, steps: int, network: Network, data: Dataset) -> Speed:
-    plan = Plan(method=method, seeds=seeds, steps=steps, global_steps=min(40, steps), controls=False)
+    config = SearchConfig(method=method, seeds=seeds, steps=steps, global_steps=min(40, steps), controls=False)
     start = time.perf_counter()
-    outcome = find(network, data.domain, data.rows, plan)
+    outcome = search(network, data.domain, data.rows, config)
     whole = time.perf_counter() - start
     return Speed(outcome, whole - outcome.first.seconds - outcome.local.seconds, single(outcome, network, data))
 
 
 def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
     """Return the judged rows per second of one walker that starts from a finding."""
-    world = World(network, data.domain, outcome.plan.decision, Draws(0, "local"), outcome.profile)
-    rule = phases(outcome.plan.method, Setting(world, KeySet(), outcome.plan.seeds * outcome.plan.steps)).local
+    world = World(network, data.domain, outcome.config.decision, Draws(0, "local"), outcome.profile)
+    rule = phases(outcome.config.method, Setting(world, KeySet(), outcome.config.seeds * outcome.config.steps)).local
     start = outcome.findings.rows[:1]
-    search(world, rule, start, budget=Budget(steps=20))  # warm up
-    result = search(world, rule, start, budget=Budget(steps=SINGLE_STEPS))
+    run_phase(world, rule, start, budget=Budget(steps=20))  # warm up
+    result = run_phase(world, rule, start, budget=Budget(steps=SINGLE_STEPS))
     return result.findings.judged / result.seconds
 
 
@@ -84,7 +84,7 @@ def speed(methods: list[str]) -> None:
     data = load_dataset("adult", "paper", sensitive=["sex"])
     module, _ = weights.load(published())
     network = Network(module, data.domain)
-    find(network, data.domain, data.rows, Plan(seeds=100, steps=50, controls=False))  # warm up
+    search(network, data.domain, data.rows, SearchConfig(seeds=100, steps=50, controls=False))  # warm up
     print(
         "| method | seeds | steps | judged rows | findings | rows per second | one walker | ratio | "
         "seconds per 1,000 findings | preparation | load |\n"

@@ -25,7 +25,7 @@ from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import search
+from neuronfair.searches.engine import run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
@@ -52,7 +52,7 @@ def one(method: str, walkers: int, steps: int) -> None:
     seeds = domain.sample(walkers, torch.Generator().manual_seed(0))
     world = World(network, domain, Decision(), Draws(0, "global"), interpret(network, domain, seeds[:100]))
     rule = phases(method, Setting(world, KeySet(), rows=0)).first  # too few rows for a pilot
-    result = search(world, rule, seeds, budget=Budget(steps=steps))
+    result = run_phase(world, rule, seeds, budget=Budget(steps=steps))
     print(result.findings.judged, result.found)
 
 

@@ -16,7 +16,7 @@ def main() -> None:
     print(f"A network of 32 and 16 neurons, {card.accuracy['test']:.1%} right on people it has not seen")
 
     network = nf.Network(module, data.domain)
-    result = nf.compare(network, data.domain, data.rows, METHODS, nf.Plan(seeds=30, steps=20))
+    result = nf.compare(network, data.domain, data.rows, METHODS, nf.SearchConfig(seeds=30, steps=20))
 
     print(f"{'method':<12}{'findings':>10}{'success':>10}{'lift':>8}{'distance':>10}{'regions':>9}")
     for line in result.methods():

@@ -48,7 +48,7 @@ def main() -> None:
     low, high = rate.interval
     print(f"The decision flips with sex for {rate.rate:.2%} of people drawn from the domain ({low:.2%} to {high:.2%})")
 
-    outcome = nf.find(network, domain, data.rows, nf.Plan(seeds=50, steps=50))
+    outcome = nf.search(network, domain, data.rows, nf.SearchConfig(seeds=50, steps=50))
     figures = outcome.summary()
     print(f"{figures['findings']:,} people found, {figures['lift']:.0f} times as often as at random")
 

@@ -15,9 +15,9 @@ from neuronfair.experiments.cases import CASES
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.network import Network
 from neuronfair.model.train import read_model
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting, frontier
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, Frontier
@@ -81,10 +81,10 @@ class WidenOutside(Frontier):
 class WalkOn(Frontier):
     """A finding is given up for a miss."""
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Forget what was found before."""
         forgetful = {name: torch.zeros_like(state[name]) for name in ("inside", "slope_high", "slope_low")}
-        return super().tell(world, state | forgetful, rows, judgement, t)
+        return super().tell(world, state | forgetful, rows, evaluation, t)
 
 
 class NoRedraw(Frontier):
@@ -98,9 +98,9 @@ class NoRedraw(Frontier):
 class NoMemory(Frontier):
     """A walker may judge a row again."""
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Remember nothing."""
-        return super().tell(world, state, rows, judgement, t) | {"recent": state["recent"]}
+        return super().tell(world, state, rows, evaluation, t) | {"recent": state["recent"]}
 
 
 VARIANTS: dict[str, Frontier] = {
@@ -141,8 +141,8 @@ def main() -> None:
         for label, method in VARIANTS.items():
             METHODS["frontier"] = MethodEntry(lambda setting, method=method: ready(setting, method))
             with patch.object(frontier, "SCATTER", SCATTERED.get(label, frontier.SCATTER)):
-                plan = Plan("frontier", options.seeds, options.steps, controls=False)
-                outcome = find(network, data.domain, data.rows, plan)
+                config = SearchConfig("frontier", options.seeds, options.steps, controls=False)
+                outcome = search(network, data.domain, data.rows, config)
             found, rows = outcome.summary(), outcome.findings.packed
             reached = len(outcome.first.findings.origin.unique()) - 1
             print(

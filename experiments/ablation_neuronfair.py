@@ -29,8 +29,9 @@ from neuronfair.model.open import open_model
 from neuronfair.model.train import fit, read_model
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.render.plots import saved_figure
-from neuronfair.searches.campaign import find, random_directions
-from neuronfair.searches.config import Count, Plan
+from neuronfair.searches import campaign
+from neuronfair.searches.campaign import random_directions
+from neuronfair.searches.config import Count, SearchConfig
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.starts import cluster_seeds
@@ -170,12 +171,12 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
         f"starts-{case}-{seeds}-{seed}".replace("/", "-"),
         lambda: cluster_seeds(network.encoding, table.rows, seeds, seed=seed),
     )
-    plan = Plan("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
+    config = SearchConfig("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
     entry = MethodEntry(lambda setting: changed(setting, part), neurons=True)
     pace = Pace.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
     with patch.dict(METHODS.data, neuronfair=entry), patch.object(Pace, "of", lambda *_: pace):
-        given = (network, table.domain, table.rows, plan)
-        outcome = find(*given, seeds=starts, profile=profile)
+        given = (network, table.domain, table.rows, config)
+        outcome = campaign.search(*given, seeds=starts, profile=profile)
         if outcome.interrupted:
             raise KeyboardInterrupt
         name = f"{case}-{seeds}-{steps}-{seed}-{unguided(part)}".replace("/", "-")

@@ -11,8 +11,8 @@ from neuronfair.experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.open import open_model
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches import campaign
+from neuronfair.searches.config import SearchConfig
 
 TABLES = [name for name in ("adult", "german", "bank", "compas", "meps") if where(name) is not None]
 SEEDS, STEPS = 100, 200
@@ -43,10 +43,10 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
     if line == "symbgen":  # as many queries as the others have, its neighbours counted
         neighbours, share = ASKED, (family / (family + ASKED)) ** 0.5
         seeds, steps = max(2, round(seeds * share)), max(2, round(steps * share))
-    plan = Plan(line.partition(",")[0], seeds, steps, seed=seed, controls=False)
+    config = SearchConfig(line.partition(",")[0], seeds, steps, seed=seed, controls=False)
     for _ in range(1 if line == COSTLY else 2):
         before = box.rows_forward
-        outcome = find(box, rows.domain, rows.rows, plan)
+        outcome = campaign.search(box, rows.domain, rows.rows, config)
         if outcome.interrupted:
             raise KeyboardInterrupt
         # Pilots and findings, which are judged again, take more, seeds that lead nowhere less: once more, with the
@@ -54,7 +54,7 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
         first, local = (
             (family + neighbours) * f.judged + 2 * len(f) for f in (outcome.first.findings, outcome.local.findings)
         )
-        plan = replace(plan, steps=max(1, round((budget - first) / max(1.0, local / (plan.steps + 1))) - 1))
+        config = replace(config, steps=max(1, round((budget - first) / max(1.0, local / (config.steps + 1))) - 1))
     found = outcome.findings.packed
     return {
         "gsr": outcome.total.gsr,

@@ -23,8 +23,9 @@ from neuronfair.model.train import fit, read_model
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
 from neuronfair.repairs.retrain import MOST
-from neuronfair.searches.campaign import find, random_directions
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches import campaign
+from neuronfair.searches.campaign import random_directions
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.starts import cluster_seeds
 from neuronfair.store.tables import read_findings, write_findings
@@ -140,8 +141,8 @@ def train_jobs(scale: Scale, encoding: str = "paper") -> list[Job]:
 
 def search_job(scale: Scale, case: str, model: str | int, method: str, seed: int, **more: Any) -> Job:
     """Return a whole search: both phases, from the cluster seeds of the table."""
-    plan = {"method": method, "seeds": scale.seeds, "steps": scale.steps, "seed": seed}
-    return Job("cases:search", {"case": case, "model": model, **plan, **more})
+    config = {"method": method, "seeds": scale.seeds, "steps": scale.steps, "seed": seed}
+    return Job("cases:search", {"case": case, "model": model, **config, **more})
 
 
 @cache
@@ -167,41 +168,41 @@ def once(name: str, make: Callable[[], T]) -> T:
     return made
 
 
-def search(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
+def search(case: str, model: str | int, **config: Any) -> dict[str, Any]:
     """Search a classifier and return the figures; the findings of its first search are kept for retraining."""
-    result = outcome(case, model, **plan)
-    if plan["seed"] == split_of(model) and plan.keys() <= WHOLE:
-        _keep(result, _kept(case, model, **plan))
+    result = outcome(case, model, **config)
+    if config["seed"] == split_of(model) and config.keys() <= WHOLE:
+        _keep(result, _kept(case, model, **config))
     return figures(result)
 
 
-def found(case: str, model: str | int, **plan: Any) -> Findings:
+def found(case: str, model: str | int, **config: Any) -> Findings:
     """Return findings of a search: as they were kept, or else by searching now."""
-    path = _kept(case, model, **plan)
+    path = _kept(case, model, **config)
     if not path.exists():
-        _keep(outcome(case, model, **plan), path)
+        _keep(outcome(case, model, **config), path)
     return read_findings(path, case_data(case).domain, network(case, model).outputs)
 
 
-def _kept(case: str, model: str | int, **plan: Any) -> Path:
-    job = Job("cases:search", {"case": case, "model": model, **plan})
+def _kept(case: str, model: str | int, **config: Any) -> Path:
+    job = Job("cases:search", {"case": case, "model": model, **config})
     return Path(os.environ["NEURONFAIR_LAB"]) / "findings" / f"{job.key}-{code_digest()}.parquet"
 
 
 def _keep(result: SearchResult, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    generator = torch.Generator().manual_seed(result.plan.seed)
+    generator = torch.Generator().manual_seed(result.config.seed)
     some = torch.randperm(len(result.findings), generator=generator)[:KEPT]
     with replacing(path) as temporary:
         write_findings(temporary, result.findings[some], result.domain)
 
 
-def outcome(case: str, model: str | int, **plan: Any) -> SearchResult:
+def outcome(case: str, model: str | int, **config: Any) -> SearchResult:
     """Search a classifier, by default without controls; a search that Ctrl-C has cut short is no result."""
-    rows, chosen = case_data(case), Plan(**{"controls": False, **plan})
+    rows, chosen = case_data(case), SearchConfig(**{"controls": False, **config})
     seeds = starts(case, chosen.seeds, chosen.seed)
     known = profile(case, model)
-    result = find(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds, profile=known)
+    result = campaign.search(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds, profile=known)
     if result.interrupted:
         raise KeyboardInterrupt
     return result
@@ -209,13 +210,13 @@ def outcome(case: str, model: str | int, **plan: Any) -> SearchResult:
 
 def control_job(scale: Scale, case: str, model: str | int, method: str) -> Job:
     """Return a method's walk in random directions, from a tenth of the seeds: its success rate needs no more."""
-    plan = {"method": method, "seeds": max(20, scale.seeds // 10), "steps": scale.steps, "seed": 0}
-    return Job("cases:control", {"case": case, "model": model, **plan})
+    config = {"method": method, "seeds": max(20, scale.seeds // 10), "steps": scale.steps, "seed": 0}
+    return Job("cases:control", {"case": case, "model": model, **config})
 
 
-def control(case: str, model: str | int, **plan: Any) -> dict[str, Any]:
+def control(case: str, model: str | int, **config: Any) -> dict[str, Any]:
     """Return the success rate of a method that is given noise for gradients."""
-    rows, chosen = case_data(case), Plan(**plan)
+    rows, chosen = case_data(case), SearchConfig(**config)
     seeds = starts(case, chosen.seeds, chosen.seed)
     known = profile(case, model)
     walk = random_directions(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds, profile=known)

@@ -20,10 +20,10 @@ EQUAL = 5_000  # findings of each method, drawn at random: the larger set would 
 
 def diversity(case: str, model: str | int, seeds: int, steps: int, seed: int) -> dict[str, Any]:
     """Return GD of NeuronFair over each baseline for every radius."""
-    plan, result = {"seeds": seeds, "steps": steps, "seed": seed}, dict[str, Any]()
-    mine = outcome(case, model, method="neuronfair", **plan).findings
+    config, result = {"seeds": seeds, "steps": steps, "seed": seed}, dict[str, Any]()
+    mine = outcome(case, model, method="neuronfair", **config).findings
     for baseline in BASELINES:
-        sets = mine, outcome(case, model, method=baseline, **plan).findings
+        sets = mine, outcome(case, model, method=baseline, **config).findings
         count = min(EQUAL, *(len(findings) for findings in sets))
         generator = torch.Generator().manual_seed(seed)
         ours, theirs = (f.rows[torch.randperm(len(f), generator=generator)[:count]] for f in sets)

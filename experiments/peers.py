@@ -13,13 +13,13 @@ RUN_SEEDS = 10
 
 def runs(scale: Scale, case: str, method: str) -> list[Job]:
     """Return our searches at the budget of the program."""
-    plan = {"method": method, "seeds": 100, "steps": 100, "global_steps": 41}
+    config = {"method": method, "seeds": 100, "steps": 100, "global_steps": 41}
     if method == "aequitas":
-        plan |= {"seeds": 1000, "global_steps": 1}
+        config |= {"seeds": 1000, "global_steps": 1}
     if method == "symbgen":
-        plan |= {"seeds": 20, "global_steps": 1000, "steps": 1000, "instances": 1000}
+        config |= {"seeds": 20, "global_steps": 1000, "steps": 1000, "instances": 1000}
     seeds = range(2 if scale.quick else RUN_SEEDS)
-    return [Job("cases:search", {"case": case, "model": PUBLISHED, **plan, "seed": seed}) for seed in seeds]
+    return [Job("cases:search", {"case": case, "model": PUBLISHED, **config, "seed": seed}) for seed in seeds]
 
 
 def jobs(scale: Scale) -> list[Job]:

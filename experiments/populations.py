@@ -20,8 +20,8 @@ from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.model.train import read_model
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Datase
     return open_model(read_model(path, table.domain), table.domain, table.rows), table
 
 
-def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **plan: Any) -> dict[str, Any]:
+def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config: Any) -> dict[str, Any]:
     """Return the rates of a model in three populations, and how usual its findings are, before and after."""
     model, table = opened(name, kind, seed, quick)
     people, domain = population(name), table.domain
@@ -87,8 +87,10 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **plan: 
         "rates": {one: {"found": rate.found, "sampled": rate.sampled} for one, rate in rates.items()},
     }
     for when, least in (("before", 0.0), ("after", LEAST)):
-        chosen = Plan(method=method, seed=seed, decision=model.decision, controls=False, plausible=least, **plan)
-        done = find(model.model, domain, table.rows, chosen, population=people)
+        chosen = SearchConfig(
+            method=method, seed=seed, decision=model.decision, controls=False, plausible=least, **config
+        )
+        done = search(model.model, domain, table.rows, chosen, population=people)
         if done.interrupted:
             raise KeyboardInterrupt
         usual = people.plausibility(done.findings.rows)

@@ -11,9 +11,10 @@ UNLIMITED = 1_000_000  # steps: the time ends the search
 
 def runs(scale: Scale, case: str, method: str) -> list[Job]:
     """Return the timed searches of one method, one for each run seed."""
-    plan = {"method": method, "seeds": scale.seeds, "steps": UNLIMITED, "seconds": scale.seconds}
+    config = {"method": method, "seeds": scale.seeds, "steps": UNLIMITED, "seconds": scale.seconds}
     return [
-        Job("cases:search", {"case": case, "model": model_of(case), **plan, "seed": seed}) for seed in range(scale.few)
+        Job("cases:search", {"case": case, "model": model_of(case), **config, "seed": seed})
+        for seed in range(scale.few)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from neuronfair.audits.comparison import Phase, compare
 from neuronfair.experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 LOCAL_SEEDS = 100
@@ -20,8 +20,8 @@ def phase(
     """Compare one phase of all methods on one classifier; SymbGen would take minutes on the wide tables."""
     rows = case_data(case)
     methods = [m for m in METHODS if m != "symbgen" or case not in WIDE]
-    plan = Plan(seeds=seeds, steps=steps, seed=seed, seconds=seconds, controls=False)
-    result = compare(network(case, model), rows.domain, rows.rows, methods, plan, phase=phase)
+    config = SearchConfig(seeds=seeds, steps=steps, seed=seed, seconds=seconds, controls=False)
+    result = compare(network(case, model), rows.domain, rows.rows, methods, config, phase=phase)
     if result.interrupted:
         raise KeyboardInterrupt
     return {line.method: line.figures for line in result.lines}

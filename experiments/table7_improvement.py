@@ -38,17 +38,17 @@ SEEN = {"published": " (which the published classifiers were trained on)", "own"
 QUICK = ("adult-sex", "german-sex")
 
 
-def improve(case: str, model: str | int, repeats: int, **plan: Any) -> dict[str, Any]:
+def improve(case: str, model: str | int, repeats: int, **config: Any) -> dict[str, Any]:
     """Search, retrain with a tenth of the findings, and measure before and after."""
     rows, net, seed = case_data(case), network(case, model), split_of(model)
-    findings, opened = found(case, model, **plan), open_model(net, rows.domain, rows.rows)
+    findings, opened = found(case, model, **config), open_model(net, rows.domain, rows.rows)
     if not len(findings):
         return {"refused": "nothing was found, so there is nothing to learn from"}
     done = retrain(
         opened,
         rows.split(seed),
         findings,
-        starts(case, plan["seeds"], seed),
+        starts(case, config["seeds"], seed),
         RepairSettings(share=0.1, repeats=repeats, max_loss=math.inf, seed=seed),
         ensemble=_voters(case, seed),
         control=_control(case, model, opened),

@@ -17,7 +17,7 @@ from neuronfair.audits import inputs
 from neuronfair.audits.report.report import Report
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from tests import reports
 from tests.conftest import FLIPS
 
@@ -196,7 +196,7 @@ def test_a_bar_is_shown_where_somebody_looks(capsys):
 
 
 def test_plans_say_what_a_decision_is(found):
-    assert {outcome.plan.decision for outcome in found.outcomes.values()} == {Plan().decision}
+    assert {outcome.config.decision for outcome in found.outcomes.values()} == {SearchConfig().decision}
 
 
 def test_a_sensitive_column_beside_the_table(tmp_path):

@@ -13,8 +13,8 @@ from neuronfair.model.network import Network
 from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.methods import METHODS, check_method
 
 import torch
@@ -97,7 +97,7 @@ def recall(name: str, case: Case, truth: Truth, budgets: tuple[int, ...], note: 
         for budget in budgets:
             note(f"{name}: {method}, {budget:,} rows")
             steps = max(1, budget // SEEDS)
-            plan = Plan(
+            config = SearchConfig(
                 method,
                 SEEDS,
                 steps,
@@ -106,7 +106,7 @@ def recall(name: str, case: Case, truth: Truth, budgets: tuple[int, ...], note: 
                 decision=case.decision,
                 controls=False,
             )
-            outcome = find(model, case.domain, case.data.rows, plan, profile=profile)
+            outcome = search(model, case.domain, case.data.rows, config, profile=profile)
             rows = outcome.findings.rows
             found = len(torch.unique(case.domain.key(rows)))
             false = int((~truth.flips[truth.place(rows)] | ~case.domain.valid(rows)).sum())
@@ -144,8 +144,8 @@ def coverage(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> l
 def groups(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Groups | None:
     """Learn rules of subgroups from several draws, and compare each with everybody who meets it."""
     model, method = case.opened.model, "frontier" if isinstance(case.opened.model, Network) else "aequitas"
-    plan = Plan(method, SEEDS, 100, decision=case.decision, controls=False)
-    found = find(model, case.domain, case.data.rows, plan).findings.rows
+    config = SearchConfig(method, SEEDS, 100, decision=case.decision, controls=False)
+    found = search(model, case.domain, case.data.rows, config).findings.rows
     said: list[tuple[Rate, float]] = []
     for seed in range(repeats):
         note(f"{name}: rules of subgroups, {seed} of {repeats}")

@@ -44,7 +44,7 @@ FURTHER = {
     "model.training_loop": ("TrainingSettings",),
     "model.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
-    "searches.evaluate": ("Judgement",),
+    "searches.evaluate": ("Evaluation",),
     "searches.config": ("SearchResult",),
     "searches.findings": ("Findings",),
     "measure.rate": ("Rate", "Until"),
@@ -59,7 +59,8 @@ def api() -> str:
     more = {f"neuronfair.{module}.{name}" for module, names in FURTHER.items() for name in names} - places
     lines = [
         "# Python\n",
-        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load_dataset`, `nf.find`, …",
+        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load_dataset`, "
+        "`nf.search`, …",
         'Names under "Also" are what they take and return; import those from the module that is shown.\n',
     ]
     for stage, title in STAGES.items():

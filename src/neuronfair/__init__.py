@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from neuronfair.model.open import open_model
     from neuronfair.model.train import fit
     from neuronfair.render.page import audit_page
-    from neuronfair.searches.campaign import find
-    from neuronfair.searches.config import Plan
-    from neuronfair.searches.evaluate import judge
+    from neuronfair.searches.campaign import search
+    from neuronfair.searches.config import SearchConfig
+    from neuronfair.searches.evaluate import evaluate
     from neuronfair.searches.shrink import shrink
     from neuronfair.store.run import Run
 
@@ -60,29 +60,37 @@ _HOME = {
     "Decision": "model.decision",
     "Network": "model.network",
     "NeuronFairError": "errors",
-    "Plan": "searches.config",
     "Report": "audits.report.report",
     "Run": "store.run",
+    "SearchConfig": "searches.config",
     "TableDomain": "domain.table",
     "TableEncoding": "model.encoding",
     "audit": "api",
     "audit_page": "render.page",
     "compare": "audits.comparison",
     "discrimination_rate": "measure.rate",
-    "find": "searches.campaign",
+    "evaluate": "searches.evaluate",
     "fit": "model.train",
     "infer_domain": "domain.schema.infer",
     "interpret": "interpretation.profile",
-    "judge": "searches.evaluate",
     "load_dataset": "domain.tables.dataset",
     "open_model": "model.open",
     "parse_domain": "domain.schema.toml",
     "prove": "api",
     "read_domain": "domain.schema.toml",
     "read_table": "domain.tables.dataset",
+    "search": "searches.campaign",
     "shrink": "searches.shrink",
 }
-_RENAMED = {"Data": "Dataset", "load": "load_dataset"}  # the old name still works, with a warning
+
+# The old names still work for one version, with a warning.
+_RENAMED = {
+    "Data": "Dataset",
+    "Plan": "SearchConfig",
+    "find": "search",
+    "judge": "evaluate",
+    "load": "load_dataset",
+}
 
 __all__ = [
     "Audit",
@@ -93,26 +101,26 @@ __all__ = [
     "Decision",
     "Network",
     "NeuronFairError",
-    "Plan",
     "Report",
     "Run",
+    "SearchConfig",
     "TableDomain",
     "TableEncoding",
     "audit",
     "audit_page",
     "compare",
     "discrimination_rate",
-    "find",
+    "evaluate",
     "fit",
     "infer_domain",
     "interpret",
-    "judge",
     "load_dataset",
     "open_model",
     "parse_domain",
     "prove",
     "read_domain",
     "read_table",
+    "search",
     "shrink",
 ]
 

@@ -8,7 +8,9 @@ A method registers itself in the pyproject.toml of its package, and from then on
 `docs/methods.md` shows a whole one; `neuronfair.testing` checks it.
 """
 
-from neuronfair.searches.evaluate import Judgement
+from typing import Any
+
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
 from neuronfair.searches.methods.uniform import Uniform
@@ -25,7 +27,7 @@ from neuronfair.searches.steps import (
 
 __all__ = [
     "METHODS",
-    "Judgement",
+    "Evaluation",
     "Method",
     "MethodEntry",
     "Phases",
@@ -42,3 +44,12 @@ __all__ = [
     "random_neighbours",
     "where",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Judgement":  # the name of version 0.2, which stays for one version
+        import warnings
+
+        warnings.warn("neuronfair.methods.Judgement is now Evaluation", DeprecationWarning, stacklevel=2)
+        return Evaluation
+    raise AttributeError(f"module 'neuronfair.methods' has no attribute '{name}'")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import BlackBox, Dataset, Decision, NeuronFairError, TableDomain, find, interpret, judge
+from neuronfair import BlackBox, Dataset, Decision, NeuronFairError, TableDomain, evaluate, interpret, search
 from neuronfair.api import Audit, audit
 from neuronfair.audits.folder import check_audit_folder
 from neuronfair.audits.report.attribute import Condition
@@ -92,14 +92,14 @@ def test_searches_beat_chance_and_findings_hold(planted):
     (entry,) = planted.report.attributes
     domain = networks.domain()
     network = networks.network(networks.one_biased_neuron(), domain)
-    for search in entry.searches:
-        outcome = planted.outcomes["s", search.method]
-        assert search.findings == len(outcome.findings) > 0
-        assert search.lift == search.gsr / search.random_gsr > 1
-        assert search.violations == 0
+    for one in entry.searches:
+        outcome = planted.outcomes["s", one.method]
+        assert one.findings == len(outcome.findings) > 0
+        assert one.lift == one.gsr / one.random_gsr > 1
+        assert one.violations == 0
     for finding in (*entry.worst, *entry.findings):
         row = domain.from_table({name: [value] for name, value in finding.row.items()})
-        assert bool(judge(network, domain, row).discriminates)
+        assert bool(evaluate(network, domain, row).discriminates)
         assert int(row[0, :4].sum()) in (19, 20)
         (change,) = finding.changed
         assert (change.attribute, change.own, change.twin) == ("s", int(row[0, 4]), 1 - int(row[0, 4]))
@@ -264,10 +264,10 @@ def test_every_search_is_a_run(planted, tmp_path):
     names = ["audit.json", "domain.toml", "manifest.json", "s"]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
     assert Report.from_json((tmp_path / "a" / "audit.json").read_bytes()) == result.report
-    for search in entry.searches:
-        run = Run.open(tmp_path / "a" / search.folder)
-        assert len(run.findings()) == search.findings
-        assert run.summary["findings"] == search.findings
+    for one in entry.searches:
+        run = Run.open(tmp_path / "a" / one.folder)
+        assert len(run.findings()) == one.findings
+        assert run.summary["findings"] == one.findings
     stored = {m: Run.open(tmp_path / "a" / "s" / m).findings().rows for m in ("frontier", "neuronfair")}
     for finding in entry.findings:
         assert finding.replay is None  # the model is in memory only
@@ -484,7 +484,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
     for (name, _), outcome in result.outcomes.items():
         domain = people.domain.with_sensitive(*name.split("+"))
         network = networks.network(networks.one_biased_pair(), domain)
-        alone = find(network, domain, people.rows, outcome.plan, seeds=outcome.seeds)
+        alone = search(network, domain, people.rows, outcome.config, seeds=outcome.seeds)
         assert torch.equal(alone.findings.packed, outcome.findings.packed)
         assert len(alone.findings) > 0
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair import BlackBox, NeuronFairError, Plan, find
+from neuronfair import BlackBox, NeuronFairError, SearchConfig, search
 from neuronfair.audits.comparison import able, compare
 from neuronfair.measure.stats import mean_interval
 from neuronfair.searches.campaign import random_directions
@@ -15,7 +15,7 @@ from tests.scale.pools import Pickled
 DOMAIN = networks.domain()
 NETWORK = networks.network(networks.one_biased_neuron(), DOMAIN)
 ROWS = networks.uniform_rows(DOMAIN, 200)
-PLAN = Plan(seeds=20, steps=15)
+PLAN = SearchConfig(seeds=20, steps=15)
 
 
 def test_the_interval_is_students():
@@ -33,7 +33,9 @@ def test_every_line_is_what_a_search_alone_would_say():
     result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "adf", "uniform"], PLAN)
     assert [entry["method"] for entry in result.methods()] == ["neuronfair", "adf", "uniform"]
     for entry in result.methods():
-        alone = find(NETWORK, DOMAIN, ROWS, Plan(entry["method"], seeds=20, steps=15, controls=False)).summary()
+        alone = search(
+            NETWORK, DOMAIN, ROWS, SearchConfig(entry["method"], seeds=20, steps=15, controls=False)
+        ).summary()
         for name in ("findings", "tried", "gsr", "rows_judged"):
             assert entry[name] == alone[name], (entry["method"], name)
         assert entry["rows_per_finding"] == alone["rows_judged"] / alone["findings"]
@@ -44,7 +46,7 @@ def test_every_line_is_what_a_search_alone_would_say():
 def test_lift_is_over_the_strongest_control_of_any_method():
     methods = ["neuronfair", "adf", "uniform"]
     result = compare(NETWORK, DOMAIN, ROWS, methods, PLAN)
-    blind = {m: find(NETWORK, DOMAIN, ROWS, Plan(m, seeds=20, steps=15)).random_direction for m in methods}
+    blind = {m: search(NETWORK, DOMAIN, ROWS, SearchConfig(m, seeds=20, steps=15)).random_direction for m in methods}
     rates = {f"random directions of {m}": count.gsr for m, count in blind.items() if count}
     assert len(rates) == 2  # uniform has no directions
     rates["random people"] = result.random.rate
@@ -90,20 +92,26 @@ def test_ctrl_c_leaves_what_a_pool_has_finished():
 
 def test_without_controls_there_are_figures_and_no_rates():
     result = compare(NETWORK, DOMAIN, ROWS, ["adf"], replace(PLAN, controls=False))
-    (entry,), alone = result.methods(), find(NETWORK, DOMAIN, ROWS, Plan("adf", seeds=20, steps=15, controls=False))
+    (entry,), alone = (
+        result.methods(),
+        search(NETWORK, DOMAIN, ROWS, SearchConfig("adf", seeds=20, steps=15, controls=False)),
+    )
     assert (entry["findings"], entry["gsr"]) == (len(alone.findings), alone.total.gsr)
     assert (result.rates, result.strongest, entry["lift"], entry["random_direction_gsr"]) == ((), None, None, None)
 
 
 def test_random_directions_can_be_walked_without_a_search():
-    plan = Plan("adf", seeds=20, steps=15)
-    beside = find(NETWORK, DOMAIN, ROWS, plan)
-    assert random_directions(NETWORK, DOMAIN, ROWS, plan, seeds=beside.seeds) == beside.random_direction
+    config = SearchConfig("adf", seeds=20, steps=15)
+    beside = search(NETWORK, DOMAIN, ROWS, config)
+    assert random_directions(NETWORK, DOMAIN, ROWS, config, seeds=beside.seeds) == beside.random_direction
 
 
 def test_repeats_are_other_run_seeds_and_give_an_interval():
     result = compare(NETWORK, DOMAIN, ROWS, ["eidig5"], PLAN, repeats=3)
-    alone = [find(NETWORK, DOMAIN, ROWS, Plan("eidig5", 20, 15, seed=s, controls=False)).summary() for s in range(3)]
+    alone = [
+        search(NETWORK, DOMAIN, ROWS, SearchConfig("eidig5", 20, 15, seed=s, controls=False)).summary()
+        for s in range(3)
+    ]
     mean, half = mean_interval([a["gsr"] for a in alone])
     (entry,) = result.methods()
     assert len({line.figures["findings"] for line in result.lines}) > 1
@@ -127,7 +135,9 @@ def test_local_phases_start_from_the_same_mixed_findings_which_do_not_count():
 
 
 def test_a_limit_of_instances_holds_for_every_method():
-    for entry in compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], Plan(seeds=20, steps=50, instances=30)).methods():
+    for entry in compare(
+        NETWORK, DOMAIN, ROWS, ["adf", "frontier"], SearchConfig(seeds=20, steps=50, instances=30)
+    ).methods():
         assert entry["tried"] <= 60
 
 
@@ -166,12 +176,12 @@ def test_a_pilot_is_part_of_the_budget(monkeypatch):
     domain = networks.large_domain()
     module = networks.one_biased_neuron(11, 16, weight=40.0, boundary=networks.MIDDLE)
     network, rows = networks.network(module, domain), networks.uniform_rows(domain, 300)
-    plan = Plan(seeds=100, steps=100)
-    (free,) = compare(network, domain, rows, ["frontier"], plan, phase="local").methods()
+    config = SearchConfig(seeds=100, steps=100)
+    (free,) = compare(network, domain, rows, ["frontier"], config, phase="local").methods()
     assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
     assert free["rows_judged"] > 100 * (100 + 1)  # and so do the rows it has judged
     for phase in ("local", "both"):
-        limited = Plan(seeds=100, steps=100, instances=4000)
+        limited = SearchConfig(seeds=100, steps=100, instances=4000)
         (entry,) = compare(network, domain, rows, ["frontier"], limited, phase=phase).methods()
         assert entry["tried"] <= 4000 * (1 if phase == "local" else 2)
 
@@ -186,16 +196,16 @@ def test_queries_count_what_a_surrogate_asks():
 def test_queries_do_not_count_the_controls():
     (entry,) = compare(NETWORK, DOMAIN, ROWS, ["adf"], PLAN).methods()
     before = NETWORK.rows_forward
-    find(NETWORK, DOMAIN, ROWS, replace(PLAN, method="adf", controls=False))
+    search(NETWORK, DOMAIN, ROWS, replace(PLAN, method="adf", controls=False))
     assert entry["queries"] == NETWORK.rows_forward - before
 
 
 def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
     from neuronfair.audits import comparison as module
 
-    interrupted = find(NETWORK, DOMAIN, ROWS, PLAN)
+    interrupted = search(NETWORK, DOMAIN, ROWS, PLAN)
     interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))
-    monkeypatch.setattr(module, "find", lambda *_, **__: interrupted)
+    monkeypatch.setattr(module, "search", lambda *_, **__: interrupted)
     result = compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], PLAN, phase="local")
     assert (result.interrupted, result.lines, result.random) == (True, (), None)
     assert result.strongest is None

@@ -103,7 +103,7 @@ def test_searches_go_by_counterparts_there_and_their_runs_can_be_seen_again(copi
     assert one.search_twins == "counterpart"
     assert all(search.findings for search in one.searches)
     for outcome in copied.outcomes.values():
-        assert outcome.plan.twins == "counterpart"
+        assert outcome.config.twins == "counterpart"
     worst = one.worst[0]
     assert {change.attribute for change in worst.changed} >= {"group", "copy"}
     assert {worst.decision, worst.twin_decision} == {"no", "yes"}

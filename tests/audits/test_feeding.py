@@ -224,7 +224,7 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     for shown in (markdown(report), audit_page(report), junit(report)):
         assert "the encoding is probably wrong" in shown
     assert 'failures="0" errors="1"' in junit(report)
-    trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).judge(report, None)
+    trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).evaluate(report, None)
     assert failure is None
     assert trusted.gate.passed
     assert concluded(trusted, thresholds_set=True).verdict.level == "dependence found"

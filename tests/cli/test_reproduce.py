@@ -247,8 +247,8 @@ def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_mod
     )
     count = cases.search(**search.arguments)["findings"]
     monkeypatch.setattr(cases, "outcome", None)  # nobody may search again
-    plan = {name: value for name, value in retraining.arguments.items() if name != "repeats"}
-    assert len(cases.found(**plan)) == count > 0
+    config = {name: value for name, value in retraining.arguments.items() if name != "repeats"}
+    assert len(cases.found(**config)) == count > 0
 
 
 def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(lab, shared_models, monkeypatch):

@@ -14,7 +14,7 @@ from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.search import search_pictures
 from neuronfair.images.subject import flip
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import PhaseResult, search
+from neuronfair.searches.engine import PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
@@ -47,7 +47,7 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
     noted = Noted(**vars(walk))
     budget = Budget(STEPS, findings_per_seed=1)
     found = [
-        search(world, noted, domain.rows(numbers), budget=budget, origin=numbers, seen=seen).findings
+        run_phase(world, noted, domain.rows(numbers), budget=budget, origin=numbers, seen=seen).findings
         for numbers in map(torch.tensor, parts)
     ]
     return Findings.join(found), torch.cat(asked)
@@ -105,6 +105,6 @@ def test_the_methods_of_pictures_are_those_of_tables_and_halving():
 def test_ctrl_c_in_the_engine_is_not_a_result(domain, monkeypatch):
     network = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
     nothing = PhaseResult(Findings.empty(domain, 2), 0, "interrupted", 0.1)
-    monkeypatch.setattr("neuronfair.images.search.search", lambda *_, **__: nothing)
+    monkeypatch.setattr("neuronfair.images.search.run_phase", lambda *_, **__: nothing)
     with pytest.raises(KeyboardInterrupt):
         search_pictures(network, domain, "adf", torch.arange(3))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Network, judge
+from neuronfair import Network, evaluate
 from neuronfair.errors import DataError
 from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.detector import predictions
@@ -66,7 +66,7 @@ def test_a_detector_that_is_blind_to_the_cast_is_not():
 def test_every_finding_is_a_pair_of_8_bit_pictures_for_which_the_decision_flips(biased):
     under_test, found, _ = biased
     domain, findings = under_test.domain, found["neuronfair"].findings
-    assert judge(under_test.network, domain, findings.rows).discriminates.all()
+    assert evaluate(under_test.network, domain, findings.rows).discriminates.all()
     both = finding_pictures(domain, findings)
     assert both.dtype == torch.uint8
     assert both.shape == (2 * len(findings), 3, SIDE, SIDE)

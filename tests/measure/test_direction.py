@@ -12,7 +12,7 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.measure.direction import Direction, DirectionTally, Side, favourable_class
 from neuronfair.measure.rate import discrimination_rate
-from neuronfair.searches.evaluate import Pairs, judge
+from neuronfair.searches.evaluate import Pairs, evaluate
 
 HALF = Decision("threshold", 0.5)
 DOMAIN = TableDomain(
@@ -64,7 +64,7 @@ def test_several_batches_add_up():
     model = BlackBox(lambda rows: (rows.sum(1) >= 5).double(), DOMAIN)
     tally = DirectionTally(DOMAIN, favourable=1)
     for part in torch.split(ROWS[::3], 3):
-        tally.add(judge(model, DOMAIN, part, HALF))
+        tally.add(evaluate(model, DOMAIN, part, HALF))
     assert tally.direction() == of(DOMAIN, ROWS[::3])
 
 

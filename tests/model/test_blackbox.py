@@ -8,11 +8,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import BlackBox, Decision, NeuronFairError, find, judge
+from neuronfair import BlackBox, Decision, NeuronFairError, evaluate, search
 from neuronfair.domain.draws import Draws
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.health import CHECKS, check_health
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import METHODS
@@ -40,8 +40,8 @@ def box(model: str = "logistic") -> BlackBox:
     return BlackBox.of_inputs(MODELS[model].predict_proba, DOMAIN)
 
 
-def plan(method: str, **options) -> Plan:
-    return Plan(method, seeds=8, steps=12, global_steps=12, **options)
+def config(method: str, **options) -> SearchConfig:
+    return SearchConfig(method, seeds=8, steps=12, global_steps=12, **options)
 
 
 # Scores
@@ -93,7 +93,7 @@ def test_a_black_box_sees_plain_numbers_only():
         seen.append((type(x), x.dtype, x.shape))
         return x[:, 0]
 
-    judge(BlackBox.of_inputs(predict, DOMAIN), DOMAIN, ROWS[:6], Decision("threshold", 0.5))
+    evaluate(BlackBox.of_inputs(predict, DOMAIN), DOMAIN, ROWS[:6], Decision("threshold", 0.5))
     assert seen == [(np.ndarray, np.float64, (2, 5)), (np.ndarray, np.float64, (12, 5))]  # rows and twins at once
 
 
@@ -155,13 +155,13 @@ def fail(_: np.ndarray) -> np.ndarray:
 )
 def test_failures_in_the_middle_of_a_search(method, change, says):
     with pytest.raises(ModelError, match=says):
-        find(late(change), DOMAIN, ROWS, plan(method), seeds=ROWS[:8])
+        search(late(change), DOMAIN, ROWS, config(method), seeds=ROWS[:8])
 
 
 def test_one_score_has_no_classes():
     model = BlackBox.of_inputs(lambda x: x[:, 0], DOMAIN)
     with pytest.raises(ModelError, match="Decide by a threshold instead"):
-        find(model, DOMAIN, ROWS, plan("uniform"))
+        search(model, DOMAIN, ROWS, config("uniform"))
 
 
 # Searching
@@ -170,7 +170,7 @@ def test_one_score_has_no_classes():
 @pytest.mark.parametrize("method", WITHOUT_GRADIENTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_findings_are_decided_otherwise_by_the_classifier_itself(method, model):
-    outcome = find(box(model), DOMAIN, ROWS, plan(method))
+    outcome = search(box(model), DOMAIN, ROWS, config(method))
     found = outcome.findings
     assert len(found) > 8
     rows, twins = found.rows, found.twins(DOMAIN)
@@ -196,7 +196,7 @@ def test_findings_are_decided_otherwise_by_the_classifier_itself(method, model):
 @pytest.mark.parametrize("method", WITHOUT_GRADIENTS)
 def test_a_fair_classifier_gives_no_findings(method):
     model = BlackBox.of_inputs(lambda x: x[:, :4].sum(1) - 18.5, DOMAIN)
-    outcome = find(model, DOMAIN, ROWS, plan(method, decision=Decision("threshold", 0.0)), seeds=ROWS[:8])
+    outcome = search(model, DOMAIN, ROWS, config(method, decision=Decision("threshold", 0.0)), seeds=ROWS[:8])
     assert len(outcome.findings) == 0
     assert outcome.random is not None
     assert (outcome.random.findings, outcome.interrupted) == (0, False)
@@ -207,7 +207,7 @@ def test_a_fair_classifier_gives_no_findings(method):
 def test_a_network_and_the_same_network_as_a_black_box(method):
     network = networks.network(networks.one_biased_neuron().double(), DOMAIN)
     hidden = BlackBox.of_inputs(lambda x: network.module(torch.from_numpy(x)).detach().numpy(), DOMAIN)
-    seen, unseen = (find(model, DOMAIN, ROWS, plan(method), seeds=ROWS[:8]) for model in (network, hidden))
+    seen, unseen = (search(model, DOMAIN, ROWS, config(method), seeds=ROWS[:8]) for model in (network, hidden))
     assert torch.equal(seen.findings.rows, unseen.findings.rows)
     assert torch.equal(seen.findings.twin_values, unseen.findings.twin_values)
     assert seen.random == unseen.random
@@ -219,7 +219,7 @@ def test_a_network_and_the_same_network_as_a_black_box(method):
 def test_other_decisions(method, decision):
     model = MODELS["logistic"]
     positive = BlackBox.of_inputs(lambda x: model.predict_proba(x)[:, 1], DOMAIN)
-    found = find(positive, DOMAIN, ROWS, plan(method, decision=decision, controls=False)).findings
+    found = search(positive, DOMAIN, ROWS, config(method, decision=decision, controls=False)).findings
     assert len(found) > 0
     own, other = (model.predict_proba(r.double().numpy())[:, 1] for r in (found.rows, found.twins(DOMAIN)))
     if decision.kind == "threshold":
@@ -230,9 +230,9 @@ def test_other_decisions(method, decision):
 
 @pytest.mark.parametrize("method", WITHOUT_GRADIENTS)
 def test_without_controls_or_seeds(method):
-    outcome = find(box(), DOMAIN, ROWS, plan(method, controls=False))
+    outcome = search(box(), DOMAIN, ROWS, config(method, controls=False))
     assert (outcome.random, outcome.random_direction, outcome.interrupted) == (None, None, False)
-    outcome = find(box(), DOMAIN, ROWS, plan(method), seeds=ROWS[:0])
+    outcome = search(box(), DOMAIN, ROWS, config(method), seeds=ROWS[:0])
     assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
 
 
@@ -240,7 +240,7 @@ def test_without_controls_or_seeds(method):
 def test_methods_that_follow_gradients_are_refused(method):
     model = box()
     with pytest.raises(NeuronFairError) as caught:
-        find(model, DOMAIN, ROWS, plan(method))
+        search(model, DOMAIN, ROWS, config(method))
     message = str(caught.value)
     assert message.startswith(f"method '{method}' follows gradients, and a black box has none. Methods that can: ")
     assert message.split(": ")[1].split(", ") == WITHOUT_GRADIENTS

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, discrimination_rate, find, interpret
+from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, discrimination_rate, interpret, search
 from neuronfair.errors import ModelError
 from neuronfair.measure.ablation import ablate
 from neuronfair.model.open import open_model
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings, scores_of
-from neuronfair.searches.config import Plan
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.config import SearchConfig
+from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -97,8 +97,8 @@ def test_a_module_that_writes_is_opened_interpreted_measured_and_searched(step):
     assert off[0] == off[1]
     rates = [discrimination_rate(one.model, DOMAIN, samples=500) for one in (writes, plain)]
     assert rates[0] == rates[1]
-    plan = Plan("frontier", seeds=8, steps=12, controls=False)
-    found = [find(one.model, DOMAIN, ROWS, plan).findings for one in (writes, plain)]
+    config = SearchConfig("frontier", seeds=8, steps=12, controls=False)
+    found = [search(one.model, DOMAIN, ROWS, config).findings for one in (writes, plain)]
     assert len(found[1]) > 0
     assert torch.equal(found[0].rows, found[1].rows)
     assert torch.equal(found[0].scores, found[1].scores)
@@ -202,7 +202,7 @@ def test_a_module_that_fails_at_some_call_while_it_is_opened(call):
 def test_answers_that_go_wrong_later(end, says):
     network = Network(Own(end=lambda scores: scores if len(scores) < 100 else end(scores)), DOMAIN)
     with pytest.raises(ModelError, match=says):
-        judge(network, DOMAIN, ROWS[:100])
+        evaluate(network, DOMAIN, ROWS[:100])
     with pytest.raises(ModelError, match=says):
         discrimination_rate(network, DOMAIN, samples=100)
     if "NaN" not in says:
@@ -238,7 +238,7 @@ def test_a_module_that_cannot_compute_in_float64_is_refused_before_the_search():
     assert discrimination_rate(network, DOMAIN, samples=100).sampled == 100  # which does without
     begun = []
     with pytest.raises(ModelError, match=r"no copy of the module computes in float64.*same dtype.*input's type"):
-        find(network, DOMAIN, ROWS, Plan(seeds=2, steps=2), progress=lambda *_: begun.append(1))
+        search(network, DOMAIN, ROWS, SearchConfig(seeds=2, steps=2), progress=lambda *_: begun.append(1))
     assert begun == []
 
 
@@ -303,9 +303,9 @@ def test_a_search_that_is_recorded_says_that_nothing_is_lost():
             raise OSError("gone")
         return x
 
-    plan = replace(Plan("neuronfair", seeds=8, steps=50), decision=Decision())
+    config = replace(SearchConfig("neuronfair", seeds=8, steps=50), decision=Decision())
     with pytest.raises(ModelError, match=r": gone. What was found before is kept: the same command goes on from there"):
-        find(Network(Own(fail_late), DOMAIN), DOMAIN, ROWS, plan, recorder=Nothing())
+        search(Network(Own(fail_late), DOMAIN), DOMAIN, ROWS, config, recorder=Nothing())
     calls.clear()
     with pytest.raises(ModelError, match=r": gone$"):
-        find(Network(Own(fail_late), DOMAIN), DOMAIN, ROWS, plan)
+        search(Network(Own(fail_late), DOMAIN), DOMAIN, ROWS, config)

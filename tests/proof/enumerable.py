@@ -13,7 +13,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.proof.boxes.space import Boxes
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 RULES = (
     Rule("no d before 3", {"a0": Span(0, 2)}, {"job": ("a", "b", "c")}),
@@ -54,7 +54,7 @@ def network_of(domain: TableDomain, outputs: int, seed: int = 0) -> Network:
 def truth(model, domain, decision, where=lambda rows: rows[:, 0] >= 0):
     rows = torch.tensor(list(product(*(range(a.size) for a in domain.attributes))))
     rows = rows[domain.valid(rows) & where(rows)]
-    flips = int(judge(model.double(), domain, rows, decision).discriminates.sum())
+    flips = int(evaluate(model.double(), domain, rows, decision).discriminates.sum())
     return len(rows), len(rows) - flips, flips
 
 

@@ -20,7 +20,7 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import AxisCodes, Certificate, known_by, write
 from neuronfair.proof.checker.trees import fingerprint_of_trees
 from neuronfair.proof.result import Leaves, Proof
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """
 name = "small"
@@ -94,7 +94,7 @@ def truth(
     rows = rows[domain.valid(rows)]
     for name, codes in allowed.items():
         rows = rows[torch.isin(rows[:, domain.column(name)], torch.tensor(sorted(codes)))]
-    flips = judge(model.double() if isinstance(model, Network) else model, domain, rows, decision).discriminates
+    flips = evaluate(model.double() if isinstance(model, Network) else model, domain, rows, decision).discriminates
     shape = [len(axis) for axis in axes]
     found = np.zeros((2, *shape), dtype=np.int64)
     places = []

@@ -15,7 +15,7 @@ from neuronfair.model.open import open_model
 from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """
 name = "loans"
@@ -85,7 +85,7 @@ def everybody(domain) -> Tensor:
 
 
 def truth(model, domain) -> int:
-    return int(judge(model, domain, everybody(domain)).discriminates.sum())
+    return int(evaluate(model, domain, everybody(domain)).discriminates.sum())
 
 
 @pytest.mark.parametrize("kind", [Loan, Clamped, Overridden, Branching, Jumping])

@@ -17,7 +17,7 @@ from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.decide.regions import Region, regions
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.where import allowed_codes
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from tests.planted.networks import network, random_module
 
 PEOPLE = TableDomain(
@@ -56,7 +56,7 @@ def inside(domain: TableDomain, rule: str) -> Tensor:
 def check(domain: TableDomain, model, decision, found: list[Region]) -> None:
     """Ask about everybody in each region."""
     people = everybody(domain)
-    flips = judge(model.double(), domain, people, decision).discriminates
+    flips = evaluate(model.double(), domain, people, decision).discriminates
     for region in found:
         mine = inside(domain, region.rule)
         assert int(mine.sum()) == region.people

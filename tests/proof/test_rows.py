@@ -20,7 +20,7 @@ from neuronfair.model.network import Network
 from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide import rows as module
 from neuronfair.proof.decide.rows import answering, certified
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from tests.planted.networks import domain as plain
 from tests.planted.networks import linear, network, random_module, uniform_rows
 
@@ -50,7 +50,7 @@ def by_hand(exact, domain: TableDomain, rows: Tensor, decision: Decision, change
         for codes in product(*(range(domain.attributes[c].size) for c in columns)):
             near = rows.clone()
             near[:, list(columns)] = torch.tensor(codes)
-            flips |= domain.valid(near) & judge(exact, domain, near, decision).discriminates
+            flips |= domain.valid(near) & evaluate(exact, domain, near, decision).discriminates
     return (~flips).tolist()
 
 

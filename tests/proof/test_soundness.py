@@ -20,7 +20,7 @@ from neuronfair.model.open import Opened
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.result import Leaves
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 
 
@@ -58,7 +58,7 @@ def test_the_truth_is_what_the_judge_says(seed):
     rows = networks.uniform_rows(case.domain, 500, seed=seed)
     sure = ~truth.close[truth.place(rows)]
     model = case.model.model if isinstance(case.model, Opened) else case.model
-    said = judge(model.double(), case.domain, rows, case.decision).discriminates
+    said = evaluate(model.double(), case.domain, rows, case.decision).discriminates
     assert torch.equal(said[sure], truth.flips[truth.place(rows)][sure])
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from neuronfair import judge
+from neuronfair import evaluate
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.decide.half_spaces import HalfSpaces
@@ -108,7 +108,7 @@ def test_whom_the_lines_decide_is_decided_alike(outputs):
     boxes, rows = rest.drawn(seed=0)(400)
     decided = slabs.decided(boxes, rows)
     assert 0 < int(decided.sum()) < 400
-    assert not bool(judge(network, domain, rows[decided]).discriminates.any())
+    assert not bool(evaluate(network, domain, rows[decided]).discriminates.any())
     none = HalfSpaces.of(subject, rest.boxes, rest.valid, torch.arange(2))
     assert not bool(none.decided(boxes, rows)[boxes >= 2].any())
     assert torch.equal(none.decided(boxes, rows)[boxes < 2], decided[boxes < 2])
@@ -131,7 +131,7 @@ def test_only_people_of_boxes_that_are_not_decided_are_judged(planted, below):
     assert (made.left, made.settled) == (2000 * (10 - below), proof.leaves.discriminatory[0])
     rows = Rest.of(subject, proof.leaves).drawn(seed=1)(3000)[1]
     assert int(rows[:, 0].min()) == below
-    assert made.sample.found == int(judge(network, subject.domain, rows).discriminates.sum())
+    assert made.sample.found == int(evaluate(network, subject.domain, rows).discriminates.sum())
     assert seen[-1] == (3000, 3000)
     low, high = made.interval
     assert low < 0.1293 < high

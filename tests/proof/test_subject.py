@@ -18,7 +18,7 @@ from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.decide.rows import certified
 from neuronfair.proof.problem import problem_of, rows_at
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 from tests.proof import worlds
 
@@ -87,7 +87,7 @@ def test_a_probability_among_several_is_asked():
     subject = problem_of(network, domain, decision=decision)
     assert subject.method == "asking everybody"
     everybody = torch.cartesian_prod(torch.arange(5), torch.arange(5), torch.arange(2))
-    flips = int(judge(network.double(), domain, everybody, decision).discriminates.sum())
+    flips = int(evaluate(network.double(), domain, everybody, decision).discriminates.sum())
     proof = prove(subject)
     assert (proof.fair, proof.discriminatory) == (50 - flips, flips)
     assert 0 < flips < 50

@@ -17,7 +17,7 @@ from neuronfair.domain.table import Target
 from neuronfair.errors import DataError, NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.render import export
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Checkpoint
 from neuronfair.searches.findings import Findings
 from neuronfair.store.manifest import write_manifest
@@ -40,10 +40,10 @@ SCORES, TWINS = torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]), torch.tensor
 
 
 def run(folder, domain: TableDomain = DOMAIN, decision: Decision | None = None, scale=None) -> Run:
-    plan = Plan(method="frontier", seeds=3, steps=1, decision=decision or Decision(), scale=scale)
+    config = SearchConfig(method="frontier", seeds=3, steps=1, decision=decision or Decision(), scale=scale)
     manifest = {"model": "m.onnx", "weights": "w", "domain": domain.fingerprint, "rows": "r", "outputs": 2}
     made = Run.create_or_open(
-        folder, manifest | {"plan": {"sensitive": [*domain.sensitive], **asdict(plan)}}, domain, 2
+        folder, manifest | {"plan": {"sensitive": [*domain.sensitive], **asdict(config)}}, domain, 2
     )
     made.begin(PEOPLE)
     columns = list(domain.sensitive_columns)
@@ -128,7 +128,7 @@ def test_nobody_found_is_a_table_without_rows(tmp_path):
     Run.create_or_open(
         tmp_path / "run",
         {"model": "m", "weights": "w", "domain": DOMAIN.fingerprint, "rows": "r", "outputs": 2}
-        | {"plan": {"sensitive": ["sex"], **asdict(Plan())}},
+        | {"plan": {"sensitive": ["sex"], **asdict(SearchConfig())}},
         DOMAIN,
         2,
     )

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuronfair import Decision, Plan
+from neuronfair import Decision, SearchConfig
 from neuronfair.domain.table import Target
 from neuronfair.render.export import findings_frame
-from neuronfair.searches.campaign import find
+from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchResult
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.findings import Findings
@@ -38,13 +38,13 @@ def outcome(
         step=torch.zeros(1, dtype=torch.int64),
     )
     phases = [PhaseResult(found, len(found), "steps", 0.0) for found in (one, empty)]
-    return SearchResult(Plan(decision=decision), domain, one.rows, None, *phases, None, None, ())
+    return SearchResult(SearchConfig(decision=decision), domain, one.rows, None, *phases, None, None, ())
 
 
 def test_counterparts_have_a_column_wherever_they_may_differ():
     domain, rows = moved_domain(), moved_rows()
-    plan = Plan("uniform", seeds=20, steps=0, global_steps=5, controls=False, twins="counterpart")
-    found = find(by_a(domain), domain, rows, plan)
+    config = SearchConfig("uniform", seeds=20, steps=0, global_steps=5, controls=False, twins="counterpart")
+    found = search(by_a(domain), domain, rows, config)
     nobody = replace(found.first, findings=Findings.empty(domain, 2))
     flips = replace(found, domain=domain, first=nobody, local=nobody)
     frame = findings_frame({("group", "uniform"): found, ("group", "flips"): flips})
@@ -95,7 +95,7 @@ def test_probabilities_are_given_unless_the_scores_are_none():
     found = outcome(Decision("threshold", 0.0), [[0.0]], [[-math.log(3.0)]])
     names = ["outcome", "probability", "twin_probability"]
     assert tuple(findings_frame({("s", "frontier"): found})[names].iloc[0]) == ("yes", 0.5, pytest.approx(0.25))
-    margins = replace(found, plan=replace(found.plan, scale="numbers"))
+    margins = replace(found, config=replace(found.config, scale="numbers"))
     assert findings_frame({("s", "frontier"): margins})[names].isna().all(axis=None)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Dataset, Plan, find
+from neuronfair import Dataset, SearchConfig, search
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import open_model
@@ -36,8 +36,8 @@ def case() -> tuple[nn.Sequential, Dataset, Search]:
     """A network that shifts its boundary by 4 for s = 1, and people it discriminates."""
     data = people()
     module = one_biased_neuron(weight=4.0)
-    plan = Plan("uniform", seeds=50, steps=20, controls=False)
-    return module, data, find(network(module, data.domain), data.domain, data.rows, plan)
+    config = SearchConfig("uniform", seeds=50, steps=20, controls=False)
+    return module, data, search(network(module, data.domain), data.domain, data.rows, config)
 
 
 def mend(case: tuple[nn.Sequential, Dataset, Search], **options: object) -> Retraining:

@@ -17,11 +17,11 @@ from neuronfair.errors import ModelError, NeuronFairError, RunError
 from neuronfair.scale.ray_cluster import Ray, cluster
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import PhaseTask
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.method import Method
 from neuronfair.store import sharding
 from neuronfair.store.run import Run
-from neuronfair.store.sharding import Scattered
+from neuronfair.store.sharding import ShardRunner
 from tests.conftest import ROOT
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, assert_same_run, make_manifest, planted
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 ray = pytest.importorskip("ray", reason="needs the extra [ray]")
 
-PLAN = Plan(method="neuronfair", seeds=12, steps=12, global_steps=4, controls=False)
+PLAN = SearchConfig(method="neuronfair", seeds=12, steps=12, global_steps=4, controls=False)
 QUICK = {"health_check_period_ms": 1_000}  # five in vain: the machine is lost
 
 
@@ -76,11 +76,15 @@ def whole(tmp_path_factory, machines) -> Path:
     return folder
 
 
-def searched(folder: Path, walk: campaign.Walk | None = None, upset: Callable[[PhaseTask], PhaseTask] | None = None,
-             told: Callable[[str], None] = lambda _: None) -> SearchResult:  # fmt: skip
+def searched(
+    folder: Path,
+    runner: campaign.PhaseRunner | None = None,
+    upset: Callable[[PhaseTask], PhaseTask] | None = None,
+    told: Callable[[str], None] = lambda _: None,
+) -> SearchResult:
     """Search in a run folder, on the cluster unless it is said who walks; some phases are upset."""
     run = Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
-    shards = Scattered(Ray(), folder / "shards", run=run)
+    shards = ShardRunner(Ray(), folder / "shards", run=run)
 
     def progress(phase: str, *_: int) -> None:
         told(phase)
@@ -89,7 +93,9 @@ def searched(folder: Path, walk: campaign.Walk | None = None, upset: Callable[[P
         mine = upset is not None and task.name == "local" and task.recorder is not None
         return shards(upset(task) if mine else task)
 
-    outcome = campaign.find(planted(), DOMAIN_OF_RUN, ROWS, PLAN, recorder=run, progress=progress, walk=walk or scatter)
+    outcome = campaign.search(
+        planted(), DOMAIN_OF_RUN, ROWS, PLAN, recorder=run, progress=progress, runner=runner or scatter
+    )
     if not outcome.interrupted:
         run.finish(outcome.summary())
         shards.remove()
@@ -114,8 +120,8 @@ class Upset:
             self.act(self.folder)
         return self.rule.ask(world, state, t)
 
-    def tell(self, world, state, rows, judgement, t):
-        return self.rule.tell(world, state, rows, judgement, t)
+    def tell(self, world, state, rows, evaluation, t):
+        return self.rule.tell(world, state, rows, evaluation, t)
 
 
 def die_once(folder: Path) -> None:

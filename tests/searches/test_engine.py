@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, NeuronFairError, Plan, TableDomain, find, interpret, judge
+from neuronfair import Decision, NeuronFairError, SearchConfig, TableDomain, evaluate, interpret, search
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError, RunError
 from neuronfair.searches import engine
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, search
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
@@ -23,7 +23,7 @@ from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from tests.conftest import PEOPLE
 from tests.planted import networks
-from tests.searches.test_judge import three_scores
+from tests.searches.test_evaluate import three_scores
 
 DOMAIN = networks.domain()
 # The planted network splits the rows whose digits add up to 19 or 20.
@@ -46,7 +46,7 @@ class Scripted:
             self.at[t]()
         return self.path[t][state["origin"]]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         return state | {"told": state["told"] + 1}
 
 
@@ -64,7 +64,7 @@ def counting(steps: int, walkers: int) -> Tensor:
 
 def run(path: Tensor | list, budget: Budget, **options) -> PhaseResult:
     path = torch.as_tensor(path)
-    return search(planted(), Scripted(path, options.pop("at", {})), path[0], budget=budget, **options)
+    return run_phase(planted(), Scripted(path, options.pop("at", {})), path[0], budget=budget, **options)
 
 
 # Budgets
@@ -130,23 +130,23 @@ def test_a_budget_of_zero_judges_nobody(budget, stop):
 def test_a_negative_budget_is_refused():
     with pytest.raises(NeuronFairError, match="findings per seed must be 0 or more, got -1"):
         Budget(findings_per_seed=-1)
-    for refusing in (Budget, Plan):
+    for refusing in (Budget, SearchConfig):
         with pytest.raises(NeuronFairError, match="seconds must be 0 or more, got nan"):
             refusing(seconds=float("nan"))
 
 
 def test_a_search_of_another_version_cannot_go_on():
     seeds, places = torch.zeros(3, 5, dtype=torch.int64), []
-    search(planted(), Frontier(), seeds, budget=Budget(steps=3), record=Record(places.append))
+    run_phase(planted(), Frontier(), seeds, budget=Budget(steps=3), record=Record(places.append))
     state = {name: tensor for name, tensor in places[-1].state.items() if name != "sloping"}
     old = replace(places[-1], state=state, stop=None)
     with pytest.raises(RunError, match="begun by another version"):
-        search(planted(), Frontier(), seeds, budget=Budget(steps=6), record=Record(resume=old))
+        run_phase(planted(), Frontier(), seeds, budget=Budget(steps=6), record=Record(resume=old))
 
 
 def test_no_seeds_give_no_findings():
     for method in (Scripted(torch.empty(1, 0, 5, dtype=torch.int64)), Frontier()):
-        result = search(planted(), method, torch.empty(0, 5, dtype=torch.int64), budget=Budget())
+        result = run_phase(planted(), method, torch.empty(0, 5, dtype=torch.int64), budget=Budget())
         assert (len(result.findings), result.findings.gsr, result.stop) == (0, 0.0, "walkers")
 
 
@@ -172,7 +172,7 @@ def test_people_of_an_earlier_phase_do_not_count_again():
 def test_seeds_outside_the_domain_are_clipped():
     saved: list[Checkpoint] = []
     seeds = torch.tensor([[99, 1, -5, 0, 7]])
-    search(planted(), Scripted(seeds[None]), seeds, budget=Budget(steps=0), record=Record(saved.append))
+    run_phase(planted(), Scripted(seeds[None]), seeds, budget=Budget(steps=0), record=Record(saved.append))
     assert saved[-1].state["rows"].tolist() == [[9, 1, 0, 0, 1]]
 
 
@@ -219,7 +219,7 @@ def hooks(module: nn.Module) -> int:
 def test_scores_that_are_not_numbers_end_the_search(how):
     world = networks.world(Fragile(how), DOMAIN)
     with pytest.raises(ModelError, match="NaN or infinite"):
-        search(world, Scripted(counting(20, 4)), counting(20, 4)[0], budget=Budget(steps=20))
+        run_phase(world, Scripted(counting(20, 4)), counting(20, 4)[0], budget=Budget(steps=20))
 
 
 @pytest.mark.parametrize("how", ["raise", "nan", "1.0"])
@@ -235,7 +235,7 @@ def test_the_model_is_left_as_it_was(how):
     before = {name: value.clone() for name, value in module.state_dict().items()}
     handler = signal.getsignal(signal.SIGINT)
     try:
-        search(world, NeuronFair(), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
+        run_phase(world, NeuronFair(), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
     except (ZeroDivisionError, ModelError):
         assert how != "1.0"
     assert all(m.training for m in module.modules())
@@ -315,7 +315,9 @@ def ready(name: str) -> Method:
 def explore(name: str, *, every: int = 7, **options) -> tuple[PhaseResult, list[Checkpoint]]:
     saved: list[Checkpoint] = []
     seeds = options.pop("seeds", SEEDS)
-    return search(WORLD, ready(name), seeds, budget=BUDGET, record=Record(saved.append, every=every), **options), saved
+    return run_phase(
+        WORLD, ready(name), seeds, budget=BUDGET, record=Record(saved.append, every=every), **options
+    ), saved
 
 
 def assert_same(found: Findings, other: Findings) -> None:
@@ -334,7 +336,7 @@ def test_a_run_goes_on_from_every_checkpoint_bit_for_bit(name):
         so_far = Findings.join([c.findings for c in saved[: i + 1]])
         lines = torch.cat([c.lines for c in saved[: i + 1]])
         assert len(lines) == so_far.tried
-        resumed = search(
+        resumed = run_phase(
             WORLD, ready(name), SEEDS, budget=BUDGET, record=Record(resume=replace(last, findings=so_far, lines=lines))
         )
         assert_same(resumed.findings, whole.findings)
@@ -357,7 +359,7 @@ def test_seeds_in_two_batches_find_the_same_people(name):
 @pytest.mark.parametrize("name", TESTED)
 def test_every_finding_discriminates_and_exists(name):
     found = explore(name)[0].findings
-    assert judge(WORLD.network, PEOPLE_DOMAIN, found.rows).discriminates.all()
+    assert evaluate(WORLD.network, PEOPLE_DOMAIN, found.rows).discriminates.all()
     assert PEOPLE_DOMAIN.valid(found.rows).all()
     assert PEOPLE_DOMAIN.valid(found.misses.long()).all()
     sensitive = list(PEOPLE_DOMAIN.sensitive_columns)
@@ -373,7 +375,7 @@ def test_another_run_seed_finds_others(name):
     if name == "global":
         pytest.skip("the global phase draws only the extra neurons, of which a layer of 12 has none")
     other = replace(WORLD, draws=replace(WORLD.draws, seed=1))
-    found = search(other, ready(name), SEEDS, budget=BUDGET).findings
+    found = run_phase(other, ready(name), SEEDS, budget=BUDGET).findings
     assert not torch.equal(found.rows, explore(name)[0].findings.rows)
 
 
@@ -423,7 +425,7 @@ def planted_search(
     world = networks.world(module, domain, profile=profile, decision=decision)
     method = TESTED[name]
     method = method.prepared(world)[0] if isinstance(method, Frontier) else method
-    return domain, search(world, method, seeds, budget=Budget(steps=60)).findings
+    return domain, run_phase(world, method, seeds, budget=Budget(steps=60)).findings
 
 
 def assert_sums(rows: Tensor, sums: set[int]) -> None:
@@ -436,7 +438,7 @@ def test_guided_search_needs_a_fifth_of_the_rows_that_random_search_needs(name):
     domain = networks.large_domain()
     module = networks.one_biased_neuron(inputs=11, boundary=networks.MIDDLE)
     rows = networks.uniform_rows(domain, 200_000)
-    random_rate = judge(networks.network(module, domain), domain, rows).discriminates.double().mean()
+    random_rate = evaluate(networks.network(module, domain), domain, rows).discriminates.double().mean()
     assert 0.001 < random_rate < 0.02
     profile = interpret(networks.network(module, domain), domain, rows[:500])
     assert profile.worst.biased == (3,)
@@ -444,10 +446,10 @@ def test_guided_search_needs_a_fifth_of_the_rows_that_random_search_needs(name):
     seeds = rows[:400]
     if name == "frontier":
         method = Frontier().prepared(world)[0]  # the rows of its pilot count too
-        found = search(world, method, seeds[:100], budget=Budget(steps=200)).findings
+        found = run_phase(world, method, seeds[:100], budget=Budget(steps=200)).findings
     else:
-        first = search(world, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
-        found = search(world, TESTED["reset"], first.rows, budget=Budget(steps=1000)).findings
+        first = run_phase(world, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
+        found = run_phase(world, TESTED["reset"], first.rows, budget=Budget(steps=1000)).findings
     families = world.network.rows_forward / 2
     assert families < 0.2 * len(found) / random_rate
 
@@ -456,7 +458,7 @@ def test_a_domain_in_which_nothing_may_change_is_refused():
     domain = TableDomain("one", (Attribute("s", "flag"),), ("s",))
     network = networks.network(networks.random_module(domain), domain)
     with pytest.raises(NeuronFairError, match="every attribute is sensitive"):
-        find(network, domain, torch.zeros(3, 1, dtype=torch.int64))
+        search(network, domain, torch.zeros(3, 1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [1, 0, 2], [1, 2, 0]])
@@ -465,7 +467,7 @@ def test_who_meets_a_person_first_does_not_decide_whether_it_is_found(order):
     domain, module = three_scores()
     world = networks.world(module, domain, decision=Decision("tolerance", 0.6))
     path = torch.tensor([[7, 0], [7, 1], [7, 2]])[order][None]
-    found = search(world, Scripted(path), path[0], budget=Budget(steps=1)).findings
+    found = run_phase(world, Scripted(path), path[0], budget=Budget(steps=1)).findings
     assert (len(found), found.tried, found.rejected) == (1, 1, 0)
     ends = {tuple(found.rows[0].tolist()), tuple(found.twins(domain)[0].tolist())}
     assert ends == {(7, 0), (7, 2)}
@@ -489,7 +491,7 @@ DOUBTFUL, ALSO_DOUBTFUL = [9, 9, 9, 9, 0], [9, 9, 9, 8, 0]  # far from the bound
 
 def rounded(path: list, budget: Budget, **options) -> PhaseResult:
     rows = torch.tensor(path)
-    return search(networks.world(Rounded(), DOMAIN), Scripted(rows), rows[0], budget=budget, **options)
+    return run_phase(networks.world(Rounded(), DOMAIN), Scripted(rows), rows[0], budget=budget, **options)
 
 
 def test_a_hit_that_float64_rejects_does_not_retire_its_walker():

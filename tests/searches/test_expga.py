@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neuronfair import BlackBox, Decision, judge
+from neuronfair import BlackBox, Decision, evaluate
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import expga
@@ -79,8 +79,8 @@ def test_an_island_judges_everybody_before_it_breeds():
     for t in range(4):
         rows = method.ask(here, state, t)
         assert torch.equal(rows, first[:, t])
-        judgement = judge(here.network, DOMAIN, rows, here.decision)
-        before, state = state, method.tell(here, state, rows, judgement, t)
+        evaluation = evaluate(here.network, DOMAIN, rows, here.decision)
+        before, state = state, method.tell(here, state, rows, evaluation, t)
         if t < 3:
             assert state["fitness"][:, t].tolist() == [3.0 if x > 4 else 1.0 for x in rows[:, 0].tolist()]
             assert torch.equal(state["people"], before["people"])

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from neuronfair import Decision, Network, TableDomain, judge
+from neuronfair import Decision, Network, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import search
+from neuronfair.searches.engine import run_phase
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, binning, chances
 from tests.conftest import PEOPLE
@@ -33,8 +33,8 @@ def begin(world: World, rows: Tensor) -> State:
 
 def measured(world: World, rows: Tensor) -> State:
     """The state after rows were judged for the first time."""
-    judgement = judge(world.network, world.domain, rows, world.decision)
-    return Frontier().tell(world, begin(world, rows), rows, judgement, 0)
+    evaluation = evaluate(world.network, world.domain, rows, world.decision)
+    return Frontier().tell(world, begin(world, rows), rows, evaluation, 0)
 
 
 def only_safe(domain: TableDomain) -> Tensor:
@@ -52,7 +52,7 @@ def test_safety_is_positive_exactly_where_classes_differ(seed, classes, domain):
     world = networks.world(networks.random_module(domain, classes, seed=seed), domain)
     rows = networks.uniform_rows(domain, 200, seed)
     state = measured(world, rows)
-    split = judge(world.network, domain, rows).discriminates
+    split = evaluate(world.network, domain, rows).discriminates
     assert torch.equal(world.decision.safety(state["high"], state["low"]) > 0, split)
     assert torch.equal(state["inside"], split)
 
@@ -67,7 +67,7 @@ def test_safety_is_positive_exactly_where_scores_differ(seed, domain, kind):
     # For a tolerance the family is split when its two ends are too far apart, wherever the row itself lies.
     twins, _ = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)
-    split = judge(world.network, domain, family.flatten(0, 1), decision).discriminates.view(len(rows), -1).any(1)
+    split = evaluate(world.network, domain, family.flatten(0, 1), decision).discriminates.view(len(rows), -1).any(1)
     assert torch.equal(decision.safety(state["high"], state["low"]) > 0, split)
 
 
@@ -105,8 +105,8 @@ def test_the_ends_of_a_linear_network_are_predicted_exactly(domain):
 
 
 def family_scores(world: World, rows: Tensor) -> Tensor:
-    judgement = judge(world.network, world.domain, rows, world.decision)
-    return torch.cat([judgement.scores[:, None], judgement.twin_scores], 1)
+    evaluation = evaluate(world.network, world.domain, rows, world.decision)
+    return torch.cat([evaluation.scores[:, None], evaluation.twin_scores], 1)
 
 
 def lean_of(world: World, rows: Tensor) -> Tensor:
@@ -134,15 +134,15 @@ def test_a_walker_inside_takes_a_move_that_stays_inside():
     world = networks.world(networks.one_biased_neuron(), domain)
     rows = networks.uniform_rows(domain, 2000)
     rows = rows[(rows[:, :4] > 0).all(1)]  # at 0 the neurons have a kink
-    state = measured(world, rows[judge(world.network, domain, rows).discriminates])
+    state = measured(world, rows[evaluate(world.network, domain, rows).discriminates])
     method = Frontier(table=only_safe(domain))
     assert len(state["rows"]) > 100
     for t in range(1, 5):
         asked = method.ask(world, state, t)
         columns, codes, exists = method._moves(world, state, t)
         moved = state["rows"][:, None].repeat(1, method.candidates, 1).scatter(2, columns[..., None], codes[..., None])
-        stays = judge(world.network, domain, moved.flatten(0, 1)).discriminates.view(exists.shape) & exists
-        assert torch.equal(judge(world.network, domain, asked).discriminates, stays.any(1))
+        stays = evaluate(world.network, domain, moved.flatten(0, 1)).discriminates.view(exists.shape) & exists
+        assert torch.equal(evaluate(world.network, domain, asked).discriminates, stays.any(1))
         assert ((asked != state["rows"]).sum(1) == 1).all()
 
 
@@ -197,7 +197,7 @@ def test_a_slope_is_not_given_up_for_a_plateau_nor_a_finding_for_a_miss():
     def after(first: list[int], second: list[int]) -> list[int]:
         rows = torch.tensor([second])
         state = measured(world, torch.tensor([first]))
-        return Frontier().tell(world, state, rows, judge(world.network, domain, rows), 1)["rows"][0].tolist()
+        return Frontier().tell(world, state, rows, evaluate(world.network, domain, rows), 1)["rows"][0].tolist()
 
     assert after(steep, flat) == steep
     assert after(flat, steep) == steep
@@ -269,7 +269,7 @@ def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
     keys = [world.domain.key(rows)]
     for t in range(2, RECENT + 1):
         rows = method.ask(world, state, t)
-        state = method.tell(world, state, rows, judge(world.network, world.domain, rows), t)
+        state = method.tell(world, state, rows, evaluate(world.network, world.domain, rows), t)
         keys.append(world.domain.key(rows))
     for walker in torch.stack(keys, 1):
         assert len(set(walker.tolist())) == RECENT
@@ -298,7 +298,7 @@ def test_guidance_beats_the_blind_walk():
     rates = {}
     for blind in (False, True):
         world = networks.world(module, domain, blind=blind)
-        found = search(world, Frontier().prepared(world)[0], seeds, budget=Budget(steps=50)).findings
+        found = run_phase(world, Frontier().prepared(world)[0], seeds, budget=Budget(steps=50)).findings
         rates[blind] = found.gsr
     assert rates[False] > 2 * rates[True]
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import BlackBox, Decision, TableDomain, find, judge, open_model
+from neuronfair import BlackBox, Decision, TableDomain, evaluate, open_model, search
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.model import own_population
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import World
 from neuronfair.searches.methods.frontier_free import LEAST, EffectCells, Effects, FrontierFree, prepared, to_the_ends
 from tests.planted import networks
@@ -51,13 +51,13 @@ def made(ask, decision=None, domain=DOMAIN):
 def fitted(world, n=2000):
     rows = networks.uniform_rows(world.domain, n)
     blank = Effects.blank(world.domain, EffectCells.of(world.domain, None), world.network.outputs)
-    return blank.fitted(judge(world.network, world.domain, rows, world.decision))
+    return blank.fitted(evaluate(world.network, world.domain, rows, world.decision))
 
 
 def told(method, world, rows):
     """The state after rows were judged for the first time."""
     state = method.start(world, {"origin": torch.arange(len(rows)), "rows": rows, "found": torch.zeros(len(rows))})
-    return method.tell(world, state, rows, judge(world.network, world.domain, rows, world.decision), 0)
+    return method.tell(world, state, rows, evaluate(world.network, world.domain, rows, world.decision), 0)
 
 
 # Effects
@@ -94,7 +94,7 @@ def test_probabilities_are_read_as_logits_where_these_add_up(outputs):
     rows = networks.uniform_rows(DOMAIN, 300)
     state = told(FrontierFree(effects, torch.ones(4)), world, rows)
     inside = effects.decision(decision).safety(state["high"], state["low"]) > 0
-    assert torch.equal(inside, judge(world.network, DOMAIN, rows, decision).discriminates)
+    assert torch.equal(inside, evaluate(world.network, DOMAIN, rows, decision).discriminates)
 
 
 def test_scores_that_are_no_probabilities_or_have_a_tolerance_stay_as_they_are():
@@ -105,7 +105,7 @@ def test_scores_that_are_no_probabilities_or_have_a_tolerance_stay_as_they_are()
 
 def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
     world = made(margins)
-    judged = judge(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
+    judged = evaluate(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
     effects = Effects.blank(DOMAIN, EffectCells.of(DOMAIN, None), 2)
     assert len(effects.table) > 39  # so 39 rows make the smaller system, and 40 of each the other one
     few = effects.fitted(judged[:39])
@@ -167,7 +167,7 @@ def test_a_finding_roams_where_the_model_sees_no_difference_and_moves_cross_thre
     asked = replace(method, table=torch.zeros(4 * 15 * 9).double()).ask(world, state, 2)
     stayed = (asked[:, 3] >= 30) & (asked[:, 3] < 70)
     assert 70 < int(stayed.sum()) < 130
-    assert judge(world.network, DOMAIN, asked[stayed]).discriminates.all()
+    assert evaluate(world.network, DOMAIN, asked[stayed]).discriminates.all()
 
 
 def test_trees_that_cannot_be_read_are_a_black_box_without_cells():
@@ -188,7 +188,9 @@ def test_trees_that_cannot_be_read_are_a_black_box_without_cells():
 def test_a_walker_does_not_ask_for_a_person_twice():
     domain = TableDomain("d", (Attribute("s", "flag"), Attribute("a", "ordinal", low=0, high=40)), ("s",))
     world = made(lambda rows: torch.stack([torch.zeros(len(rows)), rows[:, 0] - 0.5], 1), domain=domain)
-    found = find(world.network, domain, torch.tensor([[0, 20]]), Plan("frontier-free", 1, 30, 1, controls=False))
+    found = search(
+        world.network, domain, torch.tensor([[0, 20]]), SearchConfig("frontier-free", 1, 30, 1, controls=False)
+    )
     assert found.total.findings == found.total.tried == 31  # everybody is discriminated: the seed, and thirty others
 
 
@@ -229,7 +231,7 @@ def test_a_pilot_needs_rows_and_counts_what_it_finds():
 )
 def test_it_finds_more_than_random_people_whatever_the_model_says(ask, decision):
     world = made(ask, decision)
-    outcome = find(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 100), Plan("frontier-free", 20, 40,
+    outcome = search(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 100), SearchConfig("frontier-free", 20, 40,
                    decision=decision))  # fmt: skip
     assert outcome.total.gsr > 1.5 * outcome.random.gsr > 0
 
@@ -237,7 +239,7 @@ def test_it_finds_more_than_random_people_whatever_the_model_says(ask, decision)
 def test_two_sensitive_attributes_are_no_obstacle():
     domain = DOMAIN.with_sensitive("s", "b")
     world = made(margins, domain=domain)
-    outcome = find(world.network, domain, networks.uniform_rows(domain, 100), Plan("frontier-free", 20, 40))
+    outcome = search(world.network, domain, networks.uniform_rows(domain, 100), SearchConfig("frontier-free", 20, 40))
     assert outcome.total.gsr >= outcome.random.gsr > 0
     assert np.isin(outcome.findings.rows[:, 1].numpy(), range(4)).all()
 
@@ -246,7 +248,7 @@ def test_people_of_a_sampler_have_no_number_for_each_attribute():
     wide = replace(DOMAIN, attributes=(*DOMAIN.attributes, *(Attribute(n, "ordinal", low=0, high=9) for n in "efg")))
     rows = networks.uniform_rows(wide, 300)
     own = own_population(wide, rows)
-    plan = Plan("frontier-free", seeds=10, steps=40, global_steps=5, plausible=0.1, controls=False)
-    found = find(BlackBox(margins, wide), wide, rows, plan, population=own).findings
+    config = SearchConfig("frontier-free", seeds=10, steps=40, global_steps=5, plausible=0.1, controls=False)
+    found = search(BlackBox(margins, wide), wide, rows, config, population=own).findings
     assert len(found) > 0
     assert (own.plausibility(found.rows) >= 0.1).all()

@@ -7,7 +7,7 @@ from neuronfair import Decision, Network
 from neuronfair.domain.draws import Draws
 from neuronfair.images.domain import PIXELS, ImageDomain, PictureEncoding
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import search
+from neuronfair.searches.engine import run_phase
 from neuronfair.searches.method import World
 from neuronfair.searches.methods.halving import Halving
 
@@ -21,7 +21,7 @@ class Stride:
     def ask(self, world, state, t):
         return state["rows"]
 
-    def tell(self, world, state, rows, judgement, t):
+    def tell(self, world, state, rows, evaluation, t):
         codes = rows.clone()
         codes[:, PIXELS:] -= 40
         return state | {"rows": world.domain.move(rows, codes)}
@@ -52,7 +52,7 @@ def judged(boundary: float, method) -> tuple[list[int], list[int]]:
             return rows
 
     noted = Noted(method.walk) if isinstance(method, Halving) else Noted()
-    result = search(here, noted, here.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
+    result = run_phase(here, noted, here.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     return levels, result.findings.rows[:, PIXELS].tolist()
 
 
@@ -67,7 +67,7 @@ def test_a_walker_that_finds_nothing_in_between_walks_on():
     here = world(141.5)
     domain = here.domain.with_shift(here.domain.shift * 0)
     blind = World(here.network.reading(PictureEncoding(domain)), domain, here.decision, Draws(0, "test"))
-    result = search(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
+    result = run_phase(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     assert len(result.findings) == 0
     assert result.stop == "steps"
     assert result.findings.tried >= 9  # 200, 160, 120, six in between, and on from there
@@ -77,7 +77,7 @@ def test_walkers_halve_each_for_itself():
     pictures = torch.tensor([200, 110], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, 3, 1, 1)
     here = world(101.5)
     domain = ImageDomain("two", pictures, torch.full((2, 3, 1, 1), -3, dtype=torch.int8))
-    both = search(
+    both = run_phase(
         World(here.network.reading(PictureEncoding(domain)), domain, Decision(), Draws(0, "test")),
         Halving(Stride()),
         domain.seeds,

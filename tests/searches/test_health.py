@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Decision, NeuronFairError, Plan, find, interpret
+from neuronfair import Decision, NeuronFairError, SearchConfig, interpret, search
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.render.search import search_report
 from neuronfair.render.terminal import make_console
@@ -178,7 +178,7 @@ def test_a_guided_search_does_not(own, blind):
 def test_the_note_is_in_the_figures_and_on_the_terminal(monkeypatch, tmp_path, found, said):
     network = networks.network(networks.one_biased_neuron(), DOMAIN)
     monkeypatch.setattr(campaign, "_blind", lambda *_: Count(1_000, found, 1_000))
-    outcome = find(network, DOMAIN, ROWS, Plan(seeds=5, steps=5))
+    outcome = search(network, DOMAIN, ROWS, SearchConfig(seeds=5, steps=5))
     noted = [note["name"] for note in outcome.summary()["health"]]
     assert ("weak-guidance" in noted) is said
     console = make_console()

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, Network, NeuronFairError, interpret, judge, load_dataset
+from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret, load_dataset
 from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import Record, search
+from neuronfair.searches.engine import Record, run_phase
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.starts import cluster_seeds
@@ -46,7 +46,7 @@ def begin(method: NeuronFair, world: World, rows: Tensor) -> State:
 
 
 def told(method: NeuronFair, world: World, state: State, rows: Tensor, t: int) -> State:
-    return method.tell(world, state, rows, judge(world.network, world.domain, rows), t)
+    return method.tell(world, state, rows, evaluate(world.network, world.domain, rows), t)
 
 
 def f(x: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ def test_a_dead_layer_never_gives_nan(local, choice):
     saved: list[State] = []
     seeds = networks.uniform_rows(PLANTED, 20)
     method = NeuronFair(local=local, choice=choice)
-    result = search(here, method, seeds, budget=Budget(steps=20), record=Record(lambda c: saved.append(c.state)))
+    result = run_phase(here, method, seeds, budget=Budget(steps=20), record=Record(lambda c: saved.append(c.state)))
     assert len(result.findings) == 0
     assert (saved[-1]["g"] == 0).all()
     assert (saved[-1]["g_twin"] == 0).all()
@@ -283,13 +283,13 @@ def test_a_neuron_at_zero_has_no_slope_but_a_finite_loss():
 
 def test_the_profile_is_needed():
     with pytest.raises(NeuronFairError, match=r"interpret\(\)"):
-        search(world(profile=None), NeuronFair(), ROWS, budget=Budget())
+        run_phase(world(profile=None), NeuronFair(), ROWS, budget=Budget())
 
 
 def test_the_blind_control_uses_no_gradient():
     here = replace(world(), blind=True)
     before = here.network.rows_backward
-    search(here, NeuronFair(local=True), ROWS, budget=Budget(steps=5))
+    run_phase(here, NeuronFair(local=True), ROWS, budget=Budget(steps=5))
     assert here.network.rows_backward == before
 
 
@@ -300,11 +300,11 @@ def test_the_printed_algorithm_on_the_published_classifier(shared_models):
     bias = interpret(network, data.domain, data.rows[:2000])
     here = World(network, data.domain, Decision(), Draws(0, "global"), profile=bias)
     seeds = cluster_seeds(network.encoding, data.rows[:5000], 200)
-    first = search(here, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
+    first = run_phase(here, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
     assert len(first) > 20
     here = replace(here, draws=Draws(0, "local"))
     local = NeuronFair(local=True, momentum=0.05, refresh=50)
-    found = search(here, local, first.rows, budget=Budget(steps=100)).findings
+    found = run_phase(here, local, first.rows, budget=Budget(steps=100)).findings
     assert len(found) > len(first)
     for rows in (first.rows, found.rows, found.misses.long()):
         assert ((rows >= 0) & (rows < data.domain.sizes)).all()
@@ -366,8 +366,8 @@ def test_a_tolerance_is_reached_by_widening_the_gap():
     here = replace(here, decision=Decision("tolerance", 1.0), profile=profile())
     method = NeuronFair(loss="decision", extra_share=1.0, momentum=0.0)
     start = begin(method, here, ROWS[:1])
-    state = method.tell(here, start, ROWS[:1], judge(here.network, DOMAIN, ROWS[:1], here.decision), 0)
-    gaps = [float(judge(here.network, DOMAIN, rows, here.decision).gaps[0, 0]) for rows in (ROWS[:1], state["rows"])]
+    state = method.tell(here, start, ROWS[:1], evaluate(here.network, DOMAIN, ROWS[:1], here.decision), 0)
+    gaps = [float(evaluate(here.network, DOMAIN, rows, here.decision).gaps[0, 0]) for rows in (ROWS[:1], state["rows"])]
     assert gaps[1] >= gaps[0]
     assert state["room"][0].tolist() == pytest.approx([gaps[0] - 1.0] * 2)
 

@@ -8,7 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.findings import Findings
 
@@ -18,7 +18,7 @@ def outcome(columns: int, tried: int) -> SearchResult:
     domain = TableDomain("flags", flags, ("a0",))
     phase = PhaseResult(Findings.empty(domain, 2), 0, "steps", 1.0)
     local = replace(phase, findings=replace(phase.findings, tried=tried))
-    return SearchResult(Plan(), domain, torch.zeros(0, columns), None, phase, local, None, None, ())
+    return SearchResult(SearchConfig(), domain, torch.zeros(0, columns), None, phase, local, None, None, ())
 
 
 def test_the_chance_that_somebody_was_taken_for_another():

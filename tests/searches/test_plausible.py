@@ -15,8 +15,8 @@ from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.population.plausible import Plausible, plausible
 from neuronfair.errors import NeuronFairError
 from neuronfair.render.search import search_report
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young, case, linear
 from tests.planted.networks import domain, network, uniform_rows
@@ -28,7 +28,7 @@ YOUNG = Young(DOMAIN)  # the plausibility of a person is 1 - a0 / 9
 OLD_ONES = network(
     nn.Sequential(linear([[1, 0, 0], [0, 0, 2]], [0, 0]), nn.ReLU(), linear([[0, 0], [1, 1]], [8.5, 0])), DOMAIN
 )
-PLAN = Plan("frontier", seeds=20, steps=30, global_steps=10)
+PLAN = SearchConfig("frontier", seeds=20, steps=30, global_steps=10)
 
 
 def told(outcome: SearchResult) -> str:
@@ -39,7 +39,7 @@ def told(outcome: SearchResult) -> str:
 
 
 def searched(method: str = "frontier", least: float = 0.0, **known) -> SearchResult:
-    return find(OLD_ONES, DOMAIN, ROWS, replace(PLAN, method=method, plausible=least), **known)
+    return search(OLD_ONES, DOMAIN, ROWS, replace(PLAN, method=method, plausible=least), **known)
 
 
 @pytest.mark.parametrize("method", ["frontier", "neuronfair", "aequitas"])
@@ -93,21 +93,21 @@ def test_without_a_population_one_is_fitted_to_the_table():
 
 def test_seeds_of_your_own_who_are_not_plausible_are_left_out():
     seeds = torch.tensor([[9, 0, 0], [3, 5, 1], [8, 8, 1]])
-    outcome = find(OLD_ONES, DOMAIN, ROWS, replace(PLAN, plausible=0.5), seeds=seeds, population=YOUNG)
+    outcome = search(OLD_ONES, DOMAIN, ROWS, replace(PLAN, plausible=0.5), seeds=seeds, population=YOUNG)
     assert outcome.seeds.tolist() == [[3, 5, 1]]
     with pytest.raises(NeuronFairError, match="none of the 1 rows to start from"):
-        find(OLD_ONES, DOMAIN, ROWS, replace(PLAN, plausible=0.5), seeds=seeds[:1], population=YOUNG)
+        search(OLD_ONES, DOMAIN, ROWS, replace(PLAN, plausible=0.5), seeds=seeds[:1], population=YOUNG)
 
 
 @pytest.mark.parametrize("least", [1.0, 1.5, -0.1, math.nan])
 def test_a_share_that_is_none(least):
     with pytest.raises(NeuronFairError, match=f"plausible must be 0 or more and below 1, got {least}"):
-        Plan(plausible=least)
+        SearchConfig(plausible=least)
 
 
 def test_a_name_that_is_not_known():
     with pytest.raises(TypeError, match="populaton"):
-        find(OLD_ONES, DOMAIN, ROWS, PLAN, populaton=YOUNG)
+        search(OLD_ONES, DOMAIN, ROWS, PLAN, populaton=YOUNG)
 
 
 def test_shrunk_people_stay_plausible():

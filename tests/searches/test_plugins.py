@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair import NeuronFairError, Plan, fit, load_dataset
+import neuronfair.methods
+from neuronfair import NeuronFairError, SearchConfig, fit, load_dataset
 from neuronfair.methods import Uniform
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
@@ -138,6 +139,11 @@ def test_what_cannot_be_used_is_left_out_with_a_warning(name, thing, why, regist
 
 def test_a_registered_method_is_known_to_plans_and_in_errors(monkeypatch):
     monkeypatch.setitem(METHODS.data, "mine", ENTRY)
-    assert Plan("mine").method == "mine"
+    assert SearchConfig("mine").method == "mine"
     with pytest.raises(NeuronFairError, match=r"no method 'mime'.*uniform, mine.*Did you mean 'mine'\?"):
-        Plan("mime")
+        SearchConfig("mime")
+
+
+def test_the_old_name_of_an_evaluation_still_works():
+    with pytest.warns(DeprecationWarning, match="is now Evaluation"):
+        assert neuronfair.methods.Judgement is neuronfair.methods.Evaluation

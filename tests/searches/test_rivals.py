@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import Decision, TableDomain, judge
+from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import search
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.engine import run_phase
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import METHODS, Setting, phases
@@ -46,12 +46,12 @@ def begin(method: Method, world: World, rows: Tensor) -> State:
     return method.start(world, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
 
 
-def judged(world: World, rows: Tensor, found: list[bool] | Tensor | None = None) -> Judgement:
+def judged(world: World, rows: Tensor, found: list[bool] | Tensor | None = None) -> Evaluation:
     """What the network says of rows; or, with `found`, which of them it is to be said to discriminate."""
-    judgement = judge(world.network, world.domain, rows, world.decision)
+    evaluation = evaluate(world.network, world.domain, rows, world.decision)
     if found is None:
-        return judgement
-    return replace(judgement, discriminates=torch.as_tensor(found))
+        return evaluation
+    return replace(evaluation, discriminates=torch.as_tensor(found))
 
 
 def told(method: Method, world: World, state: State, rows: Tensor, t: int, found=None) -> State:
@@ -347,7 +347,7 @@ def test_the_two_variants_of_eidig_by_name():
 @pytest.mark.parametrize("interval", [5, None])
 def test_eidig_walks_blindly_too(interval):
     here = replace(world(*CURVED), blind=True)
-    result = search(here, EidigLocal(interval), walkers_at(4, 4, 4, 0, count=6), budget=Budget(20))
+    result = run_phase(here, EidigLocal(interval), walkers_at(4, 4, 4, 0, count=6), budget=Budget(20))
     assert result.findings.judged == 120
     assert here.network.rows_backward == 0
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair import BlackBox, Decision, NeuronFairError, TableDomain, judge
+from neuronfair import BlackBox, Decision, NeuronFairError, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.searches.shrink import shrink
@@ -20,7 +20,7 @@ def test_by_hand():
     network = networks.network(networks.one_biased_neuron(), domain)
     seed, found = torch.tensor([[4, 4, 4, 4, 0]]), torch.tensor([[9, 7, 0, 4, 0]])
     shrunk = shrink(network, domain, found, seed)
-    assert judge(network, domain, shrunk).discriminates.all()
+    assert evaluate(network, domain, shrunk).discriminates.all()
     assert (shrunk - seed).abs().sum() == 3  # from 16 to 19: no row is nearer
 
 
@@ -78,13 +78,13 @@ DOMAIN = parse_domain(PEOPLE)
 def test_shrunk_rows_are_small_valid_and_still_discriminate(seed):
     network = networks.network(networks.random_module(DOMAIN, seed=seed), DOMAIN)
     rows = networks.uniform_rows(DOMAIN, 200, seed)
-    rows = rows[judge(network, DOMAIN, rows).discriminates]
+    rows = rows[evaluate(network, DOMAIN, rows).discriminates]
     seeds = networks.uniform_rows(DOMAIN, len(rows), seed + 1)
     shrunk = shrink(network, DOMAIN, rows, seeds)
     sensitive = list(DOMAIN.sensitive_columns)
     assert torch.equal(shrunk[:, sensitive], rows[:, sensitive])
     seeds[:, sensitive] = rows[:, sensitive]
-    assert judge(network, DOMAIN, shrunk).discriminates.all()
+    assert evaluate(network, DOMAIN, shrunk).discriminates.all()
     assert DOMAIN.valid(shrunk).all()
     between = (shrunk >= torch.minimum(rows, seeds)) & (shrunk <= torch.maximum(rows, seeds))
     one_of_both = (shrunk == rows) | (shrunk == seeds)
@@ -92,6 +92,6 @@ def test_shrunk_rows_are_small_valid_and_still_discriminate(seed):
     for column in range(len(DOMAIN.names)):  # no single attribute can be given back
         back = shrunk.clone()
         back[:, column] = seeds[:, column]
-        holds = DOMAIN.valid(back) & judge(network, DOMAIN, back).discriminates
+        holds = DOMAIN.valid(back) & evaluate(network, DOMAIN, back).discriminates
         assert not (holds & (shrunk[:, column] != seeds[:, column])).any()
     assert torch.equal(shrink(network, DOMAIN, shrunk, seeds), shrunk)

@@ -12,7 +12,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.searches import evaluate as judging
 from neuronfair.searches import stepping as slicing
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import search
+from neuronfair.searches.engine import run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
@@ -104,7 +104,7 @@ def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch
 
     def largest() -> int:
         with Largest() as spy:
-            assert search(world, rule, seeds, budget=Budget(2)).findings.judged == 600
+            assert run_phase(world, rule, seeds, budget=Budget(2)).findings.judged == 600
         return spy.numbers
 
     assert largest() >= 300 * 500 * 2  # the scores of all twins of all walkers

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from neuronfair import Decision, TableDomain, judge
+from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, search
+from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow
 from neuronfair.searches.methods.uniform import Uniform
@@ -39,7 +39,7 @@ def begin(method: SymbGen, world: World, rows: Tensor) -> State:
 
 def step(method: SymbGen, world: World, state: State, t: int) -> tuple[State, Tensor]:
     rows = method.ask(world, state, t)
-    return method.tell(world, state, rows, judge(world.network, world.domain, rows, world.decision), t), rows
+    return method.tell(world, state, rows, evaluate(world.network, world.domain, rows, world.decision), t), rows
 
 
 # The path
@@ -280,26 +280,26 @@ def test_batches_and_a_kill_change_nothing(local):
     domain = networks.large_domain()
     world = networks.world(networks.one_biased_neuron(inputs=11, weight=40.0, boundary=networks.MIDDLE), domain)
     seeds, method, budget = networks.uniform_rows(domain, 60), SymbGen(local, **QUICK), Budget(steps=12)
-    whole = search(world, method, seeds, budget=budget)
+    whole = run_phase(world, method, seeds, budget=budget)
     parts = torch.arange(60).split([13, 47])
     # People whom both parts meet count in both.
-    split = [search(world, method, seeds[part], budget=budget, origin=part) for part in parts]
+    split = [run_phase(world, method, seeds[part], budget=budget, origin=part) for part in parts]
     assert pairs(whole) <= pairs(*split)
     assert {p[:10] for p in pairs(whole)} == {p[:10] for p in pairs(*split)}
     assert len(whole.findings) > 50
 
     saved: list[Checkpoint] = []
-    search(world, method, seeds, budget=Budget(steps=7), record=Record(saved.append, every=5))
-    resumed = search(world, method, seeds, budget=budget, record=Record(resume=saved[0]))
+    run_phase(world, method, seeds, budget=Budget(steps=7), record=Record(saved.append, every=5))
+    resumed = run_phase(world, method, seeds, budget=budget, record=Record(resume=saved[0]))
     assert (saved[0].t, pairs(resumed)) == (5, pairs(whole))
 
 
 def test_a_walker_goes_on_alike_when_others_retire():
     world, method = planted(), SymbGen(**QUICK)
     seeds = networks.uniform_rows(DOMAIN, 80)
-    together = search(world, method, seeds, budget=Budget(steps=15, findings_per_seed=1))
+    together = run_phase(world, method, seeds, budget=Budget(steps=15, findings_per_seed=1))
     for number in together.findings.origin[-3:].tolist():
-        alone = search(world, method, seeds[number : number + 1], budget=Budget(15), origin=torch.tensor([number]))
+        alone = run_phase(world, method, seeds[number : number + 1], budget=Budget(15), origin=torch.tensor([number]))
         mine = {p for p in pairs(together) if p[-2] == number}
         assert mine <= pairs(alone)
 
@@ -317,17 +317,17 @@ def test_both_phases_beat_random_rows():
     world = networks.world(corner(), networks.large_domain())
     seeds = networks.uniform_rows(world.domain, 40)  # one person in 125 is split
     budget = Budget(steps=30, findings_per_seed=1)
-    chance = search(world, Uniform(), seeds, budget=budget).findings
-    first = search(world, SymbGen(samples=200), seeds, budget=budget).findings
+    chance = run_phase(world, Uniform(), seeds, budget=budget).findings
+    first = run_phase(world, SymbGen(samples=200), seeds, budget=budget).findings
     assert first.gsr > 5 * chance.gsr
-    local = search(world, SymbGen(True, samples=200), first.rows, budget=Budget(30), origin=first.origin).findings
+    local = run_phase(world, SymbGen(True, samples=200), first.rows, budget=Budget(30), origin=first.origin).findings
     assert local.gsr > 5 * chance.gsr
 
 
 def test_a_constant_network_has_no_findings():
     module = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), networks.linear([[0.0] * 3] * 2, [1.0, 0.0]))
     world = networks.world(module, DOMAIN)
-    result = search(world, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
+    result = run_phase(world, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
     assert (len(result.findings), result.stop) == (0, "steps")
     assert result.findings.tried > 100  # it does not stay where it is
 
@@ -343,9 +343,9 @@ def test_a_constant_network_has_no_findings():
 )
 def test_every_kind_of_decision_is_searched(module, decision):
     world = networks.world(module, DOMAIN, decision=decision)
-    result = search(world, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 30), budget=Budget(steps=20))
+    result = run_phase(world, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 30), budget=Budget(steps=20))
     assert len(result.findings) > 10
-    assert judge(world.network, DOMAIN, result.findings.rows, decision).discriminates.all()
+    assert evaluate(world.network, DOMAIN, result.findings.rows, decision).discriminates.all()
 
 
 @dataclass

@@ -15,7 +15,7 @@ import torch
 
 from neuronfair import Network
 from neuronfair.searches import campaign
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
 from neuronfair.store.journal import JOURNAL
 from neuronfair.store.manifest import MANIFEST, write_manifest
@@ -28,8 +28,8 @@ DOMAIN_OF_RUN = networks.domain()
 ROWS = networks.uniform_rows(DOMAIN_OF_RUN, 400)
 ROWS = ROWS[(ROWS[:, :4].sum(1) - 19.5).abs() < 3]  # not far from the boundary, so that both phases find some
 PLANS = {
-    "neuronfair": Plan(method="neuronfair", seeds=12, steps=4, global_steps=4),
-    "frontier": Plan(method="frontier", seeds=4, steps=5, global_steps=4, controls=False),
+    "neuronfair": SearchConfig(method="neuronfair", seeds=12, steps=4, global_steps=4),
+    "frontier": SearchConfig(method="frontier", seeds=4, steps=5, global_steps=4, controls=False),
 }
 PLAN = PLANS["neuronfair"]
 
@@ -38,15 +38,15 @@ def planted() -> Network:
     return networks.network(networks.one_biased_neuron(), DOMAIN_OF_RUN)
 
 
-def make_manifest(plan: Plan, **other: Any) -> dict[str, Any]:
+def make_manifest(config: SearchConfig, **other: Any) -> dict[str, Any]:
     fixed = {"model": "m.safetensors", "weights": "w", "domain": DOMAIN_OF_RUN.fingerprint, "rows": "r", "outputs": 2}
-    return fixed | {"plan": {"sensitive": ["s"], **asdict(plan)}} | other
+    return fixed | {"plan": {"sensitive": ["s"], **asdict(config)}} | other
 
 
-def search(folder: Path, plan: Plan) -> dict[str, Any]:
+def search(folder: Path, config: SearchConfig) -> dict[str, Any]:
     """What `neuronfair search` does around a campaign."""
-    run = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
-    outcome = campaign.find(planted(), DOMAIN_OF_RUN, ROWS, plan, recorder=run)
+    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+    outcome = campaign.search(planted(), DOMAIN_OF_RUN, ROWS, config, recorder=run)
     run.finish(outcome.summary())
     return outcome.summary()
 
@@ -103,12 +103,12 @@ class Killer:
         return instead
 
 
-def killed_at(call: int, folder: Path, plan: Plan) -> bool:
+def killed_at(call: int, folder: Path, config: SearchConfig) -> bool:
     """Search and be killed before the given call; return whether the search was still going on."""
     with pytest.MonkeyPatch.context() as patch:
         Killer(patch, call)
         try:
-            search(folder, plan)
+            search(folder, config)
         except Killed:
             return True
     return False

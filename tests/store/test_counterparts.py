@@ -14,7 +14,7 @@ from neuronfair.domain.population.counterfactuals import Counterparts, fit_count
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import RunError
 from neuronfair.searches import campaign
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.store.journal import COUNTERPARTS, JOURNAL
 from neuronfair.store.manifest import check_same, make_manifest
 from neuronfair.store.run import Run
@@ -22,7 +22,7 @@ from tests.planted.proxies import by_a, moved_domain, moved_rows
 from tests.store.runs import Killed, Killer, assert_same_run, forged
 
 DOMAIN, ROWS = moved_domain(), moved_rows()
-PLAN = Plan(method="aequitas", seeds=12, steps=9, global_steps=4, controls=False, twins="counterpart")
+PLAN = SearchConfig(method="aequitas", seeds=12, steps=9, global_steps=4, controls=False, twins="counterpart")
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +30,16 @@ def beside() -> Counterparts:
     return fit_counterparts(DOMAIN, ROWS)
 
 
-def manifest(plan: Plan) -> dict:
+def manifest(config: SearchConfig) -> dict:
     data = Dataset("moved", DOMAIN, ROWS, torch.zeros(len(ROWS), dtype=torch.int64))
-    return make_manifest(plan, data, model="m.safetensors", weights="w", outputs=2)
+    return make_manifest(config, data, model="m.safetensors", weights="w", outputs=2)
 
 
 def searched(folder: Path, fitted: Counterparts) -> None:
     """What `neuronfair search --twins counterpart` does around a campaign."""
     run = Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
     known = {"counterparts": run.counterparts or fitted}
-    run.finish(campaign.find(by_a(DOMAIN), DOMAIN, ROWS, PLAN, recorder=run, **known).summary())
+    run.finish(campaign.search(by_a(DOMAIN), DOMAIN, ROWS, PLAN, recorder=run, **known).summary())
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.step_sizes import Pace
-from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, Share, is_sampled, judged_lines
+from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, ChainRange, evaluated_lines, is_sampled
 from neuronfair.store import shards as merge
 from neuronfair.store.shards import ShardStore, merged
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
@@ -53,13 +53,15 @@ def world() -> World:
     return World(network, DOMAIN_OF_RUN, Decision(), Draws(3, "global"), profile, population, pace=pace)
 
 
-def search(world: World, method: str, share: slice | None, phase: str, starts: Findings | None, record: Record, seen):
+def run_phase(
+    world: World, method: str, share: slice | None, phase: str, starts: Findings | None, record: Record, seen
+):
     """Search the global phase from the seeds, or the local one from what it found; a share of its walkers."""
     rules = phases(method, Setting(world, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
-    record = replace(record, every=EVERY, share=Share(here.start, len(rows)))
-    return engine.search(
+    record = replace(record, every=EVERY, chains=ChainRange(here.start, len(rows)))
+    return engine.run_phase(
         replace(world, draws=Draws(3, phase)),
         rules.first if starts is None else rules.local,
         rows[here],
@@ -74,7 +76,7 @@ def in_one_piece(world: World, method: str) -> tuple[dict[str, list[Checkpoint]]
     parts: dict[str, list[Checkpoint]] = {"global": [], "local": []}
     seen, found = KeySet(), None
     for phase, kept in parts.items():
-        result = search(world, method, None, phase, found, Record(kept.append), seen)
+        result = run_phase(world, method, None, phase, found, Record(kept.append), seen)
         found = found or result.findings
     return parts, found
 
@@ -104,7 +106,7 @@ def test_shards_put_together_are_the_search_in_one_piece(world, method, tmp_path
             stores = []
             for number, share in enumerate(slices(len(SEEDS if starts is None else found), shards)):
                 stores.append(store := ShardStore(f"memory://{method}/{shards}", phase, number))
-                search(world, method, share, phase, starts, Record(store.checkpoint, keep=False), kind())
+                run_phase(world, method, share, phase, starts, Record(store.checkpoint, keep=False), kind())
             parts = list(merged(stores, known, tmp_path / "work"))
             same_parts(parts, whole[phase])
             np.save(tmp_path / "keys.npy", torch.cat([part.lines for part in parts]).numpy())
@@ -178,7 +180,7 @@ def made_up(
         plausibility=torch.zeros(len(scores)),
     )
     state = {"place": torch.arange(2)}
-    return Checkpoint(t, state, findings, judged_lines(keys, *at.T, walkers, kind), 1.0, stop)
+    return Checkpoint(t, state, findings, evaluated_lines(keys, *at.T, walkers, kind), 1.0, stop)
 
 
 def test_checkpoints_at_other_steps_are_put_together(tmp_path):

@@ -24,7 +24,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain, read_doma
 from neuronfair.domain.table import Target
 from neuronfair.errors import RunError
 from neuronfair.searches import campaign, engine
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
 from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
@@ -52,42 +52,42 @@ from tests.store.runs import (
 
 
 @pytest.fixture(params=["neuronfair", "frontier"], scope="module")
-def plan(request) -> Plan:
+def config(request) -> SearchConfig:
     return PLANS[request.param]
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, plan, small_steps) -> Path:
+def reference(tmp_path_factory, config, small_steps) -> Path:
     """The folder of an undisturbed run."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert min(search(folder, plan)[phase] for phase in ("findings_global", "findings_local")) > 0
+    assert min(search(folder, config)[phase] for phase in ("findings_global", "findings_local")) > 0
     return folder
 
 
 # Kills
 
 
-def test_a_run_killed_between_any_two_file_operations_finds_the_same(tmp_path, plan, reference):
-    for call in itertools.count(step=1 if plan.method == "neuronfair" else 5):
+def test_a_run_killed_between_any_two_file_operations_finds_the_same(tmp_path, config, reference):
+    for call in itertools.count(step=1 if config.method == "neuronfair" else 5):
         folder = tmp_path / f"killed-{call}"
-        if not killed_at(call, folder, plan):
+        if not killed_at(call, folder, config):
             break
         if (folder / DOMAIN).exists():  # what was found can be looked at without going on
             assert_beginning(Run.open(folder).findings(), Run.open(reference).findings())
-        search(folder, plan)
+        search(folder, config)
         assert_same_run(folder, reference)
     assert call > 50  # the test has teeth: that many moments were tried
 
 
-def test_a_run_that_is_killed_again_and_again_finds_the_same(tmp_path, plan, reference):
+def test_a_run_that_is_killed_again_and_again_finds_the_same(tmp_path, config, reference):
     kills = 0
-    while killed_at(5 + kills, tmp_path / "killed", plan):
+    while killed_at(5 + kills, tmp_path / "killed", config):
         kills += 1
     assert kills > 5
     assert_same_run(tmp_path / "killed", reference)
 
 
-def test_a_journal_line_that_is_cut_off(tmp_path, plan, reference, monkeypatch):
+def test_a_journal_line_that_is_cut_off(tmp_path, config, reference, monkeypatch):
     append = Journal.append
     for number, share in zip(range(20), itertools.cycle((0.0, 0.5, 1.0)), strict=False):
         folder = tmp_path / f"torn-{number}-{share}"
@@ -104,45 +104,45 @@ def test_a_journal_line_that_is_cut_off(tmp_path, plan, reference, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "append", torn)
             try:
-                search(folder, plan)
+                search(folder, config)
                 break
             except Killed:
                 assert_beginning(Run.open(folder).findings(), Run.open(reference).findings())
-        search(folder, plan)
+        search(folder, config)
         assert_same_run(folder, reference)
     assert number > 4
 
 
-def test_a_finished_run_is_not_searched_again(reference, plan, monkeypatch):
+def test_a_finished_run_is_not_searched_again(reference, config, monkeypatch):
     # The pilot of frontier is made anew: it is short, and only its findings are kept.
     before = contents(reference)
     asked = []
     monkeypatch.setattr(campaign, "_random", lambda *_: asked.append("random"))
     monkeypatch.setattr(campaign, "_blind", lambda *_: asked.append("blind"))
-    if plan.method != "frontier":
+    if config.method != "frontier":
         monkeypatch.setattr(engine.PhaseTally, "record", lambda *_: asked.append("rows"))
-    again = search(reference, plan)
+    again = search(reference, config)
     assert asked == []
     assert untimed(again) == untimed(Run.open(reference).summary)
     after = contents(reference)
     assert {n: c for n, c in after.items() if n != JOURNAL} == {n: c for n, c in before.items() if n != JOURNAL}
 
 
-def test_files_of_others_in_the_folder_are_left_alone(tmp_path, plan, reference):
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path, config, reference):
     folder = tmp_path / "killed"
-    killed_at(25, folder, plan)
+    killed_at(25, folder, config)
     others = {".gitignore", "global-notes.txt", "local-plot.png", "model.safetensors", "figures.json"}
     others |= {"global-00007.parquet", "local-00009.state.safetensors", ".global-00000.parquet.k3j_x90a.parquet"}
     others |= {".local-00001.keys.npy.deadbeef", "pilot-00002.keys.npy"}
     for name in others:
         (folder / name).write_text("mine", encoding="utf-8")
-    search(folder, plan)
+    search(folder, config)
     assert set(listing(folder)) - set(listing(reference)) == others
     assert all((folder / name).read_text(encoding="utf-8") == "mine" for name in others)
 
 
-def test_a_file_in_the_way_of_a_checkpoint_is_not_overwritten(tmp_path, plan):
-    run = Run.create_or_open(tmp_path / "run", make_manifest(plan), DOMAIN_OF_RUN, 2)
+def test_a_file_in_the_way_of_a_checkpoint_is_not_overwritten(tmp_path, config):
+    run = Run.create_or_open(tmp_path / "run", make_manifest(config), DOMAIN_OF_RUN, 2)
     (run.folder / SEEDS).write_text("mine", encoding="utf-8")
     with pytest.raises(RunError, match=f"{SEEDS}: is not in journal.jsonl"):
         run.begin(ROWS[:1])
@@ -167,7 +167,7 @@ def test_other_rows_to_start_from(halfway):
         run.begin(ROWS[1 : PLAN.seeds + 1])
 
 
-def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, plan, monkeypatch):
+def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, config, monkeypatch):
     """Looking while another process goes from one checkpoint to the next: the files that were read about are gone."""
     folder, checks, seen = tmp_path / "run", [], []
     check = Ledger._check
@@ -179,7 +179,7 @@ def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, plan, monkeypatc
         check(run)
 
     monkeypatch.setattr(Ledger, "_check", late)
-    writer = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
+    writer = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
     writer.begin(ROWS[:2])
     none = Findings.empty(DOMAIN_OF_RUN, 2)
     where = engine.Checkpoint(1, {"rows": ROWS[:2]}, none, torch.zeros(0, 2, dtype=torch.int64))
@@ -194,7 +194,7 @@ def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, plan, monkeypatc
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk(tmp_path, plan, reference, monkeypatch, share, call):
+def test_a_full_disk(tmp_path, config, reference, monkeypatch, share, call):
     folder = tmp_path / "full"
     real, count = getattr(os, call), itertools.count()
     total = {"fsync": 0, "replace": 0}
@@ -210,13 +210,13 @@ def test_a_full_disk(tmp_path, plan, reference, monkeypatch, share, call):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, counted)
-        search(tmp_path / "counted", plan)
+        search(tmp_path / "counted", config)
         patch.setattr(os, call, full)
         with pytest.raises(RunError, match=r"No space left on device.*What was found before is kept"):
-            search(folder, plan)
+            search(folder, config)
     if (folder / DOMAIN).exists():
         assert_beginning(Run.open(folder).findings(), Run.open(reference).findings())
-    search(folder, plan)
+    search(folder, config)
     assert_same_run(folder, reference)
 
 
@@ -304,12 +304,12 @@ def test_a_population_of_ones_own_is_not_kept(tmp_path):
 
 
 def test_a_plausible_search_that_is_killed_again_and_again_finds_the_same(tmp_path):
-    plan = dataclasses.replace(PLAN, plausible=0.3)
+    config = dataclasses.replace(PLAN, plausible=0.3)
 
     def searched(folder: Path, usual: PopulationModel | None) -> None:
-        run = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
+        run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
         known = {"population": run.population or usual}
-        run.finish(campaign.find(planted(), DOMAIN_OF_RUN, ROWS, plan, recorder=run, **known).summary())
+        run.finish(campaign.search(planted(), DOMAIN_OF_RUN, ROWS, config, recorder=run, **known).summary())
 
     def killed(usual: PopulationModel | None) -> bool:
         with pytest.MonkeyPatch.context() as patch:
@@ -351,10 +351,10 @@ def test_a_folder_that_is_not_a_run(tmp_path):
     assert listing(tmp_path) == ["notes.txt"]
 
 
-def test_an_empty_folder_becomes_a_run(tmp_path, plan, reference):
+def test_an_empty_folder_becomes_a_run(tmp_path, config, reference):
     folder = tmp_path / "empty"
     folder.mkdir()
-    search(folder, plan)
+    search(folder, config)
     assert_same_run(folder, reference)
 
 

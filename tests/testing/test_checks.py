@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
-from neuronfair.methods import METHODS, Judgement, MethodEntry, Phases, State, World, choose
+from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, State, World, choose
 from neuronfair.testing import CHECKS, check_method
 from neuronfair.testing.checks import a_fresh_process_finds_the_same
 from neuronfair.testing.harness import full_search
@@ -53,7 +53,7 @@ class Roamer:
     def ask(self, world: World, state: State, t: int) -> Tensor:
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         return state | {"rows": world.domain.move(rows, self.step(world, state, rows, t))}
 
     def step(self, world: World, state: State, rows: Tensor, t: int) -> Tensor:
@@ -65,7 +65,7 @@ class Roamer:
 class Lawless(Roamer):
     """Goes where nobody can be."""
 
-    def tell(self, world, state, rows, judgement, t):
+    def tell(self, world, state, rows, evaluation, t):
         return state | {"rows": self.step(world, state, rows, t)}
 
 
@@ -82,7 +82,7 @@ class Changed(Roamer):
 class Careless(Roamer):
     """Goes where nobody is plausible."""
 
-    def tell(self, world, state, rows, judgement, t):
+    def tell(self, world, state, rows, evaluation, t):
         return state | {"rows": TableDomain.move(world.domain, rows, self.step(world, state, rows, t))}
 
 

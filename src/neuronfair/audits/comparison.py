@@ -19,8 +19,8 @@ from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.scale.pool import Note, Pool
-from neuronfair.searches.campaign import CONTROL, Progress, find
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.campaign import CONTROL, Progress, search
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.counterfactuals import comparing
 from neuronfair.searches.methods import METHODS, check_method
 from neuronfair.searches.starts import cluster_seeds
@@ -41,7 +41,7 @@ class Line:
 def figures(outcome: SearchResult) -> dict[str, float | None]:
     """Return how a search went; None for what cannot be said where nothing was found."""
     summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
-    gaps = severity(findings, outcome.plan.decision)
+    gaps = severity(findings, outcome.config.decision)
     found = summary["findings"]
     return {
         "findings": found,
@@ -69,13 +69,13 @@ def figures(outcome: SearchResult) -> dict[str, float | None]:
 class MethodRun:
     """One search of a comparison."""
 
-    plan: Plan
+    config: SearchConfig
     seeds: Tensor | None = None  # None: as the plan says
 
     @property
     def starts(self) -> int:
         """From how many rows it starts."""
-        return self.plan.seeds if self.seeds is None else len(self.seeds)
+        return self.config.seeds if self.seeds is None else len(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Work:
             if self.pool is None:
                 subject = _Subject(_Kept(self.network), self.domain, self.rows)
                 found: Iterator[Made | None] = (
-                    work(subject, one, _labelled(show, f"{one.plan.method}{what}")) for one in searches
+                    work(subject, one, _labelled(show, f"{one.config.method}{what}")) for one in searches
                 )
             else:
 
@@ -140,23 +140,25 @@ class Work:
                 raise
         return done
 
-    def clustered(self, plans: Sequence[Plan], methods: Sequence[str]) -> list[MethodRun]:
+    def clustered(self, configs: Sequence[SearchConfig], methods: Sequence[str]) -> list[MethodRun]:
         """Return all searches, from rows of the table."""
-        starts = [cluster_seeds(self.network.encoding, self.rows, plan.seeds, seed=plan.seed) for plan in plans]
-        return [MethodRun(replace(p, method=m), seeds) for p, seeds in zip(plans, starts, strict=True) for m in methods]
+        starts = [cluster_seeds(self.network.encoding, self.rows, config.seeds, seed=config.seed) for config in configs]
+        return [
+            MethodRun(replace(p, method=m), seeds) for p, seeds in zip(configs, starts, strict=True) for m in methods
+        ]
 
-    def mixed(self, plans: Sequence[Plan], methods: Sequence[str]) -> list[MethodRun]:
+    def mixed(self, configs: Sequence[SearchConfig], methods: Sequence[str]) -> list[MethodRun]:
         """Return all searches, from people drawn from the global findings of all methods; none on Ctrl-C."""
         wide = [
             replace(one, seeds=MIX_SEEDS * one.seeds, steps=0, instances=None, seconds=None, controls=False)
-            for one in plans
+            for one in configs
         ]
-        found = self.each(_rows, [MethodRun(replace(plan, method=m)) for plan in wide for m in methods], ", mixing")
+        found = self.each(_rows, [MethodRun(replace(config, method=m)) for config in wide for m in methods], ", mixing")
         result, each = list[MethodRun](), len(methods)
         for number in range(len(found) // each):
-            plan = replace(plans[number], global_steps=0)
-            seeds = _mixed(self.domain, torch.cat(found[number * each : (number + 1) * each]), plan)
-            result += [MethodRun(replace(plan, method=method), seeds) for method in methods]
+            config = replace(configs[number], global_steps=0)
+            seeds = _mixed(self.domain, torch.cat(found[number * each : (number + 1) * each]), config)
+            result += [MethodRun(replace(config, method=method), seeds) for method in methods]
         return result
 
 
@@ -172,30 +174,30 @@ def line_of(subject: _Subject, one: MethodRun, progress: Progress) -> Line | Non
     """Search, and return how it went; None on Ctrl-C."""
     network = subject.network()
     asked = _Asked(network, progress)
-    outcome = find(network, subject.domain, subject.rows, one.plan, seeds=one.seeds, progress=asked)
+    outcome = search(network, subject.domain, subject.rows, one.config, seeds=one.seeds, progress=asked)
     if outcome.interrupted:
         return None
     outside = quality(subject.domain, outcome.findings.packed, subject.rows).outside
     more: dict[str, float | None] = {"queries": float(asked.rows), "outside_data": outside}
-    return Line(one.plan.method, one.plan.seed, figures(outcome) | more)
+    return Line(one.config.method, one.config.seed, figures(outcome) | more)
 
 
 def _rows(subject: _Subject, one: MethodRun, progress: Progress) -> Tensor | None:
     """Search, and return the people found; None on Ctrl-C."""
     network = subject.network()
-    outcome = find(network, subject.domain, subject.rows, one.plan, progress=progress)
+    outcome = search(network, subject.domain, subject.rows, one.config, progress=progress)
     return None if outcome.interrupted else outcome.findings.rows
 
 
-def _mixed(domain: TableDomain, pool: Tensor, plan: Plan) -> Tensor:
+def _mixed(domain: TableDomain, pool: Tensor, config: SearchConfig) -> Tensor:
     """Return `plan.seeds` different people, drawn at random."""
-    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(plan.seed)).to(pool.device)
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(config.seed)).to(pool.device)
     pool = pool[order]
     keys = domain.key(pool)
     ranked, place = torch.sort(keys, stable=True)
     first_of = torch.ones_like(ranked, dtype=torch.bool)
     first_of[1:] = ranked[1:] != ranked[:-1]
-    mixed = pool[torch.sort(place[first_of]).values][: plan.seeds]
+    mixed = pool[torch.sort(place[first_of]).values][: config.seeds]
     if len(mixed) == 0:
         raise NeuronFairError("no method has a global finding, so there is nothing to start the local phases from")
     return mixed
@@ -247,7 +249,7 @@ class Comparison:
     """The figures of every method and run seed, and the rates beside them."""
 
     phase: Phase
-    plan: Plan
+    config: SearchConfig
     seeds: int  # how many rows the methods started from
     rates: tuple[Rate, ...]  # how often the decision flips, in the table and in the domain; perhaps none
     lines: tuple[Line, ...]
@@ -294,7 +296,7 @@ def compare(
     domain: TableDomain,
     rows: Tensor,
     methods: Sequence[str],
-    plan: Plan | None = None,
+    config: SearchConfig | None = None,
     *,
     phase: Phase = "both",
     repeats: int = 1,
@@ -308,19 +310,19 @@ def compare(
     from `plan.seed` on: other seed rows and other draws. Without `plan.controls` there are neither rates nor lifts. A
     pool searches with all methods and run seeds side by side; the figures are the same, but for seconds.
     """
-    plan = plan or Plan()
+    config = config or SearchConfig()
     methods = list(dict.fromkeys(methods))
     if not methods or repeats < 1:
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
     for method in methods:
-        check_method(method, network, plan.decision)
+        check_method(method, network, config.decision)
     if phase == "global":
-        plan = replace(plan, steps=0)
-    domain = comparing(domain, rows, plan.twins)
+        config = replace(config, steps=0)
+    domain = comparing(domain, rows, config.twins)
     work = Work(network, domain, rows, progress, elsewhere.get("pool"), elsewhere.get("opens"))
-    plans = [replace(plan, seed=seed) for seed in range(plan.seed, plan.seed + repeats)]
+    configs = [replace(config, seed=seed) for seed in range(config.seed, config.seed + repeats)]
     lines, starts, stopped = list[Line](), 0, False
-    for some in [plans] if work.pool is not None else [[one] for one in plans]:
+    for some in [configs] if work.pool is not None else [[one] for one in configs]:
         searches = work.mixed(some, methods) if phase == "local" else work.clustered(some, methods)
         starts = searches[0].starts if searches else starts
         done = work.each(line_of, searches)
@@ -330,14 +332,16 @@ def compare(
             break
     judged = max((int(line.figures["rows_judged"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
-    if plan.controls and not stopped:
-        populations = (rows, fit_population(domain, rows, seed=plan.seed), "domain")
+    if config.controls and not stopped:
+        populations = (rows, fit_population(domain, rows, seed=config.seed), "domain")
     samples = min(MAX_RANDOM, max(MIN_RANDOM, judged))
     rates = tuple(
-        discrimination_rate(network, domain, population=one, samples=samples, decision=plan.decision, seed=plan.seed)
+        discrimination_rate(
+            network, domain, population=one, samples=samples, decision=config.decision, seed=config.seed
+        )
         for one in populations
     )
-    result = Comparison(phase, plan, starts, rates, tuple(lines), stopped)
+    result = Comparison(phase, config, starts, rates, tuple(lines), stopped)
     over = {"lift": result.random.rate if result.random else 0.0}
     over["lift_over_strongest_control"] = result.strongest.gsr if result.strongest else 0.0
     for line in lines:

@@ -46,7 +46,7 @@ from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.progress import silent
 from neuronfair.proof.decide.contradictions import EvaluatedPeople
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.starts import cluster_seeds
 from neuronfair.store.manifest import MANIFEST
 
@@ -228,7 +228,7 @@ class Fairness:
         least = demands.get("proved")
         if least is not None and not 0 < least <= 1:
             raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
-        twins = Plan(twins=demands.get("twins", "flip")).twins  # which refuses others
+        twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # which refuses others
         if twins == "counterpart" and not isinstance(domain, Dataset):
             raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
         settings = settings or CheckSettings()
@@ -251,7 +251,7 @@ class Fairness:
             counterpart, sought = compared(opened, data, settings.samples, confidence, seed)
         excess = too_many(rate, limit, data) if counterpart is None else too_large(counterpart, max_rate)
         if excess:
-            plan = Plan(
+            config = SearchConfig(
                 method=settings.method or ("frontier" if opened.white_box else "frontier-free"),
                 seeds=settings.seeds,
                 steps=settings.steps,
@@ -262,7 +262,7 @@ class Fairness:
                 twins=twins,
                 scale=score_scale(opened, data),
             )
-            problems += [*excess, *self._shown(opened, sought, plan, settings, usual)]
+            problems += [*excess, *self._shown(opened, sought, config, settings, usual)]
         elif not any(one.found for one in rates) and decides_alike(opened, data, samples, seed):
             problems.append(ALIKE)
         seen = [EvaluatedPeople("a row of the table", data.rows)]
@@ -309,12 +309,17 @@ class Fairness:
         return checks
 
     def _shown(
-        self, opened: Opened, data: Dataset, plan: Plan, settings: CheckSettings, usual: PopulationModel | None
+        self,
+        opened: Opened,
+        data: Dataset,
+        config: SearchConfig,
+        settings: CheckSettings,
+        usual: PopulationModel | None,
     ) -> list[str]:
         """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
         folder = self._folder / str(self._checks)
         self._checks += 1
-        if (folder / plan.method / MANIFEST).is_file():
+        if (folder / config.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # of an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
         kept = keep(folder, data.domain, opened)
@@ -322,11 +327,11 @@ class Fairness:
             model=opened.model,
             data=data,
             decision=opened.decision,
-            seeds=cluster_seeds(opened.model.encoding, data.rows, plan.seeds, seed=plan.seed),
-            plans=(plan,),
+            seeds=cluster_seeds(opened.model.encoding, data.rows, config.seeds, seed=config.seed),
+            configs=(config,),
             samples=SAMPLES,
             confidence=settings.confidence,
-            seed=plan.seed,
+            seed=config.seed,
             telling=importance(opened.model, data.domain, data.rows, opened.decision),
             folder=folder,
             manifest=kept or {"model": opened.source, "weights": opened.fingerprint},

@@ -120,11 +120,11 @@ def run(
         seconds=clock.figures(),
         reproduction=reproduction(opened, data, settings.seed, origin, interrupted, place),
     )
-    report, failure = ready.judge(report, past)
+    report, failure = ready.evaluate(report, past)
     report = concluded(report, thresholds_set=bool(ready.fail_if))
     if place is not None:
         keep_figures(place, report)
-    return Result(report, {(one.report.name, o.plan.method): o for one in inquiries for o in one.outcomes}, failure)
+    return Result(report, {(one.report.name, o.config.method): o for one in inquiries for o in one.outcomes}, failure)
 
 
 def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
@@ -158,7 +158,7 @@ def _repair_command(case: AttributeCase, one: Inquiry, opened: Opened, origin: O
     known = target is not None and opened.decision.classes(opened.model.outputs) == len(target.classes) > 0
     if case.folder is None or not found or named is None or not table or not (known and case.data.labelled):
         return None
-    best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).plan.method
+    best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).config.method
     words = ["neuronfair", "repair", str(case.folder / best)]
     words += ["--data", origin.table, *origin.beside] if origin.table is not None else []
     file = returned_as(WEIGHTS if origin.trained_here else opened.source, weights=origin.weights is not None)

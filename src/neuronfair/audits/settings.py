@@ -10,7 +10,7 @@ from neuronfair.domain.twins import TwinKind
 from neuronfair.measure.counterfactual_effect import Thoroughness
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.methods import check_method
 
 WHITE, BLACK = ("frontier", "neuronfair"), ("frontier-free", "aequitas")
@@ -48,7 +48,7 @@ class AuditSettings:
     placebos: int = 20
 
     def __post_init__(self) -> None:
-        Plan(plausible=self.plausible, twins=self.twins or "flip")  # which refuses what is none
+        SearchConfig(plausible=self.plausible, twins=self.twins or "flip")  # which refuses what is none
         Thoroughness(placebos=self.placebos)
 
     @staticmethod

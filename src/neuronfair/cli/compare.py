@@ -93,7 +93,7 @@ def compare(
     from neuronfair.render.comparison import compare_report, plot_comparison
     from neuronfair.render.plots import PICTURES, drawing
     from neuronfair.render.terminal import make_console, progress_bar
-    from neuronfair.searches.config import Plan
+    from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.methods import check_method
 
     options.check_out(plot, PICTURES)
@@ -109,7 +109,7 @@ def compare(
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     network = opened.model
-    plan = Plan(
+    config = SearchConfig(
         seeds=seeds,
         steps=steps,
         instances=instances,
@@ -127,7 +127,7 @@ def compare(
         chosen = able(network) if chosen is None else chosen
         said: dict[str, Any] = {"phase": phase.value, "repeats": repeats, "progress": note, "opens": opens}
         apart = None if ray is None else pool
-        result = run(network, table.domain, table.rows, chosen, plan, pool=apart, **said)
+        result = run(network, table.domain, table.rows, chosen, config, pool=apart, **said)
     console.print(compare_report(result, table.domain))
     if plot is not None:
         title = f"{table.name}, {listed(table.domain.sensitive)}: {result.seeds:,} seeds"
@@ -143,8 +143,8 @@ def compare(
             "twins": twins.value,
             "phase": phase.value,
             "seeds": result.seeds,
-            "steps": result.plan.steps,
-            "global_steps": result.plan.global_steps,
+            "steps": result.config.steps,
+            "global_steps": result.config.global_steps,
             "instances": instances,
             "run_seeds": list(range(seed, seed + repeats)),
             "rates": {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neuronfair.domain.tables.dataset import Dataset
-    from neuronfair.searches.config import Plan
+    from neuronfair.searches.config import SearchConfig
 
 # Once: typer reads the options of every command four times a call.
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
@@ -98,8 +98,9 @@ def search(
     from neuronfair.model.weights import save
     from neuronfair.render.search import search_report
     from neuronfair.render.terminal import make_console, progress_bar
-    from neuronfair.searches.campaign import find, in_one_piece
-    from neuronfair.searches.config import Plan
+    from neuronfair.searches import campaign
+    from neuronfair.searches.campaign import in_one_piece
+    from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.counterfactuals import comparing, counterparts_of
     from neuronfair.searches.methods import check_method
     from neuronfair.searches.starts import uniform_seeds
@@ -108,7 +109,7 @@ def search(
     from neuronfair.store.manifest import make_manifest, rows_digest, where
     from neuronfair.store.remote import RemoteFolder
     from neuronfair.store.run import Run
-    from neuronfair.store.sharding import LONG, Scattered
+    from neuronfair.store.sharding import LONG, ShardRunner
 
     options.check_out(json_file, or_stdout=True)
     options.check_device(device)
@@ -127,7 +128,7 @@ def search(
         refuse_links(out)
     check_writable(out)
     console = make_console(quiet=quiet or options.is_stdout(json_file))
-    plan = Plan(
+    config = SearchConfig(
         method=method,
         seeds=seeds,
         steps=steps,
@@ -142,14 +143,14 @@ def search(
     beside = tables.JoinOptions.of(attributes_file, key)
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, card = source.open_or_train(table, console, seed)
-    network, plan = opened.model, replace(plan, decision=opened.decision, scale=score_scale(opened, table))
-    check_method(method, network, plan.decision)
-    starts = _starts(start, table, plan)
+    network, config = opened.model, replace(config, decision=opened.decision, scale=score_scale(opened, table))
+    check_method(method, network, config.decision)
+    starts = _starts(start, table, config)
     people = table.rows if population is None else read_people(population, table.domain)
     if model is not None:
         warn_of_feeding(opened, table, console)
     manifest = make_manifest(
-        plan,
+        config,
         table,
         model=where(model) if model else WEIGHTS,
         weights=opened.fingerprint,
@@ -158,7 +159,7 @@ def search(
     )
     manifest["plan"]["start"] = start
     manifest["population"] = None if population is None else rows_digest(people)
-    fitted = counterparts_of(comparing(table.domain, table.rows, plan.twins))  # refused before a folder is made
+    fitted = counterparts_of(comparing(table.domain, table.rows, config.twins))  # refused before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, table.domain, network.outputs)
@@ -170,30 +171,30 @@ def search(
         starts = uniform_seeds(inside(table.domain, usual, plausible, table.domain.clip(table.rows)), seeds, seed=seed)
     with pool_of(ray) as pool, progress_bar("Looking for discrimination", quiet=console.quiet) as show:
         begun = time.perf_counter()
-        scattered = Scattered(pool, out / SHARDS, shards, run)
+        sharded = ShardRunner(pool, out / SHARDS, shards, run)
 
         def note(phase: str, done: int, total: int, found: int) -> None:
             rate = found / max(1e-9, time.perf_counter() - begun)
             show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
 
-        outcome = find(
+        outcome = campaign.search(
             network,
             table.domain,
             table.rows,
-            plan,
+            config,
             seeds=starts,
             recorder=run,
             progress=note,
-            walk=scattered if apart else in_one_piece,
+            runner=sharded if apart else in_one_piece,
             population=usual,
             counterparts=run.counterparts or fitted,
         )
     result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
-    result |= {"twins": plan.twins} | outcome.summary()
+    result |= {"twins": config.twins} | outcome.summary()
     if not outcome.interrupted:
         run.finish(result)
         if apart:
-            scattered.remove()
+            sharded.remove()
     told = Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
     again = replay_options(opened, told)
     console.print(search_report(outcome, network, out, again or ()))
@@ -265,7 +266,7 @@ def _trained(out: Path) -> str | None:
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
-def _starts(start: str, table: Dataset, plan: Plan) -> Tensor | None:
+def _starts(start: str, table: Dataset, config: SearchConfig) -> Tensor | None:
     """Return the rows to start from; None for those that the search itself takes from the clusters of the table."""
     from neuronfair.domain.tables.dataset import read_table
     from neuronfair.errors import DataError
@@ -276,13 +277,13 @@ def _starts(start: str, table: Dataset, plan: Plan) -> Tensor | None:
     if start == "kmeans":
         return None
     if start == "uniform":
-        return uniform_seeds(table.domain, plan.seeds, seed=plan.seed)
+        return uniform_seeds(table.domain, config.seeds, seed=config.seed)
     path = Path(start)
     if (path / MANIFEST).exists():
         other = Run.open(path)
         if other.domain.fingerprint != table.domain.fingerprint:
             raise RunError(f"--start {start}: that run was made for another domain, so its rows mean something else")
-        return given_seeds(other.findings().rows, plan.seeds).to(table.domain.device)
+        return given_seeds(other.findings().rows, config.seeds).to(table.domain.device)
     if not path.is_file():
         raise DataError(f"--start {start}: expected kmeans, uniform, a table, or a run folder")
-    return given_seeds(read_table(path, table.domain).rows, plan.seeds)
+    return given_seeds(read_table(path, table.domain).rows, config.seeds)

@@ -14,7 +14,7 @@ from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, Pict
 from neuronfair.images.search import PictureSearch
 from neuronfair.measure.rate import Rate
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 SCHEMA = 3  # as of audit.json
 
@@ -205,7 +205,7 @@ def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
 def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
     """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
     network = network.reading(PictureEncoding(domain))
-    gaps = [judge(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
+    gaps = [evaluate(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
     return float(torch.cat(gaps).mean())
 
 

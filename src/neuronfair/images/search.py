@@ -14,7 +14,7 @@ from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import search
+from neuronfair.searches.engine import run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
@@ -88,7 +88,7 @@ def search_pictures(
     parts = [Findings.empty(domain, network.outputs)]
     spent, begun = 0.0, 0
     for part in torch.split(numbers, settings.walkers or (128 if domain.device.type == "cpu" else 512)):
-        result = search(world, walk, domain.rows(part), budget=budget, origin=part, seen=seen)
+        result = run_phase(world, walk, domain.rows(part), budget=budget, origin=part, seen=seen)
         if result.stop == "interrupted":
             raise KeyboardInterrupt
         parts.append(result.findings)

@@ -13,7 +13,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def ablate(
 def _outcome(network: Network, data: Dataset, decision: Decision) -> AblationOutcome:
     found = right = 0
     for part, truth in zip(*families(network.encoding, data.domain, data.rows, data.labels), strict=True):
-        judgement = judge(network, data.domain, part, decision)
-        found += int(judgement.discriminates.sum())
-        right += int((decision.chosen(judgement.scores) == truth.to(part.device)).sum())
+        evaluation = evaluate(network, data.domain, part, decision)
+        found += int(evaluation.discriminates.sum())
+        right += int((decision.chosen(evaluation.scores) == truth.to(part.device)).sum())
     known = bool(((data.labels >= 0) & (data.labels < decision.classes(network.outputs))).all())
     return AblationOutcome(found / len(data), right / len(data) if known else None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.decision import Decision, with_row
-from neuronfair.searches.evaluate import Judgement, Pairs
+from neuronfair.searches.evaluate import Evaluation, Pairs
 
 
 class Side(NamedTuple):
@@ -44,7 +44,7 @@ class DirectionTally:
         self.domain, self.favourable, self.people = domain, favourable, 0
         self._counts = torch.zeros(2, len(domain.sensitive_values), dtype=torch.int64)
 
-    def add(self, judged: Judgement) -> None:
+    def add(self, judged: Evaluation) -> None:
         """Count the families of rows that were judged."""
         combinations, rows = self.domain.combinations, judged.rows
         exists = with_row(judged.valid)

@@ -23,7 +23,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
 from neuronfair.model.open.request import Opened
 from neuronfair.model.records import Records, records_of
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; each look doubles them
 
@@ -136,7 +136,7 @@ def discrimination_rate(
     found = sampled = 0
     for look in looks:
         for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
-            judged = judge(network, domain, draw(part), decision)
+            judged = evaluate(network, domain, draw(part), decision)
             found += int(judged.discriminates.sum())
             if tally is not None:
                 tally.add(judged)
@@ -192,7 +192,7 @@ def plausible_pair_rate(
     for (part,) in zip(*families(model.encoding, every, order), strict=True):
         people = rows[part.to(rows.device)].to(pairs.device)
         codes = people[:, : len(pairs.attributes)]  # a record has its number behind them
-        judged, good = judge(model, every, people, decision), pairs.twins(codes).valid
+        judged, good = evaluate(model, every, people, decision), pairs.twins(codes).valid
         differs = judged.apart & good
         hit = differs.any(1)
         found, paired = found + int(hit.sum()), paired + int(good.any(1).sum())

@@ -19,7 +19,7 @@ from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
 BEAM = 6  # rules that are made longer at a time
@@ -85,7 +85,7 @@ def subgroups(
         people = (population or domain).sample(samples, generator)
     hit = torch.cat(
         [
-            judge(network, domain, part, decision).discriminates
+            evaluate(network, domain, part, decision).discriminates
             for (part,) in zip(*families(network.encoding, domain, people), strict=True)
         ]
     )

@@ -32,7 +32,7 @@ WHAT = {"both": "both phases", "global": "the global phase alone", "local": "the
 
 def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
     """Return one line per method, the random rate, and what the columns mean."""
-    plan = comparison.plan
+    config = comparison.config
     title = f"{domain.name}, {listed(domain.sensitive)}: {WHAT[comparison.phase]}, {comparison.seeds:,} seeds"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
@@ -49,7 +49,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             f"{spanned(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
             for rate in comparison.rates
         ]
-        flips = FLIPS[plan.twins]
+        flips = FLIPS[config.twins]
         lines.append(f"{flips} {listed(shares)} (95 % intervals).")
     if (strongest := comparison.strongest) is not None:
         lines.append(
@@ -64,8 +64,8 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
         lines.append(f"Means over {runs} run seeds, ± the half-width of the 95 % interval.")
     if comparison.interrupted:
         lines.append("Interrupted: the methods above are complete, the others are missing.")
-    if plan.instances is not None:
-        lines.append(f"At most {plan.instances:,} different people judged in each phase.")
+    if config.instances is not None:
+        lines.append(f"At most {config.instances:,} different people judged in each phase.")
     return Group(table, *lines)
 
 

@@ -118,9 +118,9 @@ def headings(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
 
 def _parts(run: Run, twins: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
     """Give the findings of a run as tables; nobody makes one without rows, for its headings."""
-    plan, findings = run.manifest["plan"], run.findings()
-    decision, method = Decision(**plan["decision"]), str(plan.get("method", ""))
-    scale = findings.scale(decision, plan.get("scale"))
+    config, findings = run.manifest["plan"], run.findings()
+    decision, method = Decision(**config["decision"]), str(config.get("method", ""))
+    scale = findings.scale(decision, config.get("scale"))
     for start in range(0, max(1, len(findings)), AT_ONCE):
         part = findings[start : start + AT_ONCE]
         yield pa.table(columns(run.domain, decision, method, part, scale, twins, start), names=list(names))
@@ -248,5 +248,7 @@ def _pandas() -> Any:
 
 
 def _columns(outcome: SearchResult, twins: Sequence[str]) -> list[pa.Array]:
-    plan, found = outcome.plan, outcome.findings
-    return columns(outcome.domain, plan.decision, plan.method, found, found.scale(plan.decision, plan.scale), twins)
+    config, found = outcome.config, outcome.findings
+    return columns(
+        outcome.domain, config.decision, config.method, found, found.scale(config.decision, config.scale), twins
+    )

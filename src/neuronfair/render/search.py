@@ -38,9 +38,9 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     table = Table(title=flips if beside is None else f"Decisions that counterparts by {by} do not share")
     for heading in ("", "people judged", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
-    table.add_row(outcome.plan.method, *_cells(figures), "", style="bold")
+    table.add_row(outcome.config.method, *_cells(figures), "", style="bold")
     for name, lift, label in (
-        ("random", "lift", "drawn plausibly" if outcome.plan.plausible else "drawn uniformly"),
+        ("random", "lift", "drawn plausibly" if outcome.config.plausible else "drawn uniformly"),
         ("random_direction", "lift_over_random_direction", "random directions"),
     ):
         if figures[name] is not None:
@@ -76,7 +76,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
 
 def _usual(outcome: SearchResult, figures: dict[str, float] | None) -> list[str]:
     """Return how usual the people are who were found, and among whom they were searched for."""
-    least, lines = outcome.plan.plausible, []
+    least, lines = outcome.config.plausible, []
     if least:
         found = "Only" if figures else "Nobody was found. Only"
         lines.append(f"{found} people than whom {percent(least)} of the table or more is less usual were looked at.")
@@ -94,13 +94,13 @@ def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
 
 def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
-    domain, decision = outcome.domain, outcome.plan.decision
+    domain, decision = outcome.domain, outcome.config.decision
     pairs, seeds = examples(outcome, network, EXAMPLES)
     if len(seeds) == 0:
         return []
     verb, scale = (
         "gets" if decision.kind == "tolerance" else "decided",
-        outcome.findings.scale(decision, outcome.plan.scale),
+        outcome.findings.scale(decision, outcome.config.scale),
     )
     lines = [
         "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"

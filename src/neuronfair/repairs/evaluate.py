@@ -23,8 +23,8 @@ from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.model.stacked import Stack
 from neuronfair.repairs.counterfactual_pairs import held_out_effect
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Count, Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import Count, SearchConfig
 from neuronfair.searches.counterfactuals import counterparts_of
 
 GROUP = 16  # networks judged at once
@@ -171,8 +171,8 @@ def _searched(
     """Return what a search of the test rows finds."""
     method = "frontier" if opened.white_box else "frontier-free"
     seeds, steps = SEEDS // slow, STEPS // slow
-    plan = Plan(method=method, seeds=seeds, steps=steps, seed=seed, controls=False, decision=opened.decision)
-    outcome = find(opened.model, test.domain, test.rows, plan, progress=progress)
+    config = SearchConfig(method=method, seeds=seeds, steps=steps, seed=seed, controls=False, decision=opened.decision)
+    outcome = search(opened.model, test.domain, test.rows, config, progress=progress)
     if outcome.interrupted:  # the search has caught Ctrl-C; half a search proves nothing
         raise KeyboardInterrupt
     found = outcome.findings

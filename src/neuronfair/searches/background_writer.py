@@ -30,18 +30,18 @@ class BackgroundWriter:
 
 
 @contextmanager
-def beside(threaded: bool) -> Iterator[BackgroundWriter]:
+def background_writer(threaded: bool) -> Iterator[BackgroundWriter]:
     """Give somebody who does work in a thread, or at once; what is begun is done at the end, whatever happens."""
     if not threaded:
         yield BackgroundWriter(None)
         return
     with ThreadPoolExecutor(1) as pool:
-        later = BackgroundWriter(pool)
+        writer = BackgroundWriter(pool)
         try:
-            yield later
+            yield writer
         except BaseException as error:
             try:
-                later.wait()
+                writer.wait()
             except Exception as other:  # what could not be written matters more
                 raise other from error
             raise

@@ -23,9 +23,9 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.scale.pool import Note
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.config import Count, Plan, SearchResult
+from neuronfair.searches.config import Count, SearchConfig, SearchResult
 from neuronfair.searches.counterfactuals import comparing, counterparts_of
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, search
+from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.health import check_health, weak_guidance
 from neuronfair.searches.keys import KeySet
@@ -83,7 +83,7 @@ class PhaseTask:
     progress: Note | None = None
 
 
-Walk = Callable[[PhaseTask], PhaseResult]
+PhaseRunner = Callable[[PhaseTask], PhaseResult]
 """Who walks a phase: this process, in one piece, or others (`store/sharding.py`)."""
 
 
@@ -94,7 +94,7 @@ def in_one_piece(task: PhaseTask) -> PhaseResult:
         where = recorder.resume(task.name)
         record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep, even=True)
     budget, origin, seen = task.budget, task.origin, task.seen
-    return search(
+    return run_phase(
         task.world, task.rule, task.starts, budget=budget, origin=origin, seen=seen, record=record, progress=progress
     )
 
@@ -107,16 +107,16 @@ class Known(TypedDict, total=False):
     counterparts: Counterparts | None  # what `fit_counterparts` says of them: asked for with `plan.twins`
 
 
-def find(
+def search(
     network: Model,
     domain: TableDomain,
     rows: Tensor,
-    plan: Plan | None = None,
+    config: SearchConfig | None = None,
     *,
     seeds: Tensor | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
-    walk: Walk = in_one_piece,
+    runner: PhaseRunner = in_one_piece,
     **known: Unpack[Known],
 ) -> SearchResult:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
@@ -127,64 +127,64 @@ def find(
     population is fitted to the rows then if none is given, and seeds who are less usual are left out. So are
     `counterparts`, where `plan.twins` asks for them and neither they are given nor the domain has them.
     With a recorder the search can be killed at any time and goes on from there when it is run again. `walk` says who
-    walks the phases, for instance a cluster (`store.scattered.Scattered`): what is found does not depend on it.
+    walks the phases, for instance a cluster (`store.sharding.ShardRunner`): what is found does not depend on it.
     """
-    plan = plan or Plan()
-    _check(network, domain, plan)
-    domain = comparing(domain, rows, plan.twins, known.pop("counterparts", None))
-    world, people = _world(network, domain, rows, plan, known), rows
-    if plan.plausible:
+    config = config or SearchConfig()
+    _check(network, domain, config)
+    domain = comparing(domain, rows, config.twins, known.pop("counterparts", None))
+    world, people = _world(network, domain, rows, config, known), rows
+    if config.plausible:
         population = world.population or fit_population(domain, rows)
         seeds = None if seeds is None else domain.clip(seeds)  # as the engine does with all rows to start from
-        domain = inside = plausible(domain, population, plan.plausible, domain.clip(rows))
+        domain = inside = plausible(domain, population, config.plausible, domain.clip(rows))
         world, people = replace(world, domain=inside, population=population), inside.people
         seeds = None if seeds is None else inside.among(seeds)
     if seeds is None:
-        seeds = cluster_seeds(network.encoding, people, plan.seeds, seed=plan.seed) if plan.seeds else rows[:0]
+        seeds = cluster_seeds(network.encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
         recorder.begin(seeds, world.population, counterparts_of(domain))
     with _kept(recorder):
-        first, local = _both_phases(plan, world, seeds, recorder, _Told(walk, progress))
-        outcome = SearchResult(plan, domain, seeds, world.profile, first, local, None, None, health)
-        if not plan.controls or "interrupted" in (first.stop, local.stop):
+        first, local = _both_phases(config, world, seeds, recorder, _Told(runner, progress))
+        outcome = SearchResult(config, domain, seeds, world.profile, first, local, None, None, health)
+        if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
         random = _control(
-            "random", lambda: _random(plan, world, outcome.total.judged, _Told(walk, progress, CONTROL)), recorder
+            "random", lambda: _random(config, world, outcome.total.judged, _Told(runner, progress, CONTROL)), recorder
         )
-        if random is None or not METHODS[plan.method].gradients:  # Ctrl-C, or there are no directions to take away
+        if random is None or not METHODS[config.method].gradients:  # Ctrl-C, or there are no directions to take away
             return replace(outcome, random=random)
         direction = _control(
-            "random_direction", lambda: _blind(plan, world, seeds, _Told(walk, progress, BLIND)), recorder
+            "random_direction", lambda: _blind(config, world, seeds, _Told(runner, progress, BLIND)), recorder
         )
         if direction is not None:
             own, blind = ((count.findings, count.tried) for count in (outcome.total, direction))
-            note = weak_guidance(plan.method, domain.sensitive, own, blind)
+            note = weak_guidance(config.method, domain.sensitive, own, blind)
             health += () if note is None else (note,)
         return replace(outcome, random=random, random_direction=direction, health=health)
 
 
 def random_directions(
-    network: Model, domain: TableDomain, rows: Tensor, plan: Plan, *, seeds: Tensor, **known: Unpack[Known]
+    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **known: Unpack[Known]
 ) -> Count | None:
     """Return how a method does that is given noise for gradients, without a search beside it; None on Ctrl-C."""
-    _check(network, domain, plan)
-    domain = comparing(domain, rows, plan.twins, known.pop("counterparts", None))
-    return _blind(plan, _world(network, domain, rows, plan, known), seeds, _Told(in_one_piece, None))
+    _check(network, domain, config)
+    domain = comparing(domain, rows, config.twins, known.pop("counterparts", None))
+    return _blind(config, _world(network, domain, rows, config, known), seeds, _Told(in_one_piece, None))
 
 
-def _check(network: Model, domain: TableDomain, plan: Plan) -> None:
+def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
     """Refuse a plan that cannot be followed."""
-    plan.decision.check(network.outputs)
-    check_method(plan.method, network, plan.decision)
+    config.decision.check(network.outputs)
+    check_method(config.method, network, config.decision)
     if not bool(domain.free.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
-def _world(network: Model, domain: TableDomain, rows: Tensor, plan: Plan, known: Known) -> World:
-    draws, pace = Draws(plan.seed, "global"), Pace.of(domain, rows)
-    world = World(network, domain, plan.decision, draws, pace=pace, **known)  # type: ignore[misc]  # the rest of it
+def _world(network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, known: Known) -> World:
+    draws, pace = Draws(config.seed, "global"), Pace.of(domain, rows)
+    world = World(network, domain, config.decision, draws, pace=pace, **known)  # type: ignore[misc]  # the rest of it
     if world.profile is None and isinstance(network, Network) and network.layers:
         world = replace(world, profile=interpret(network, domain, rows))
     return world
@@ -194,13 +194,13 @@ def _world(network: Model, domain: TableDomain, rows: Tensor, plan: Plan, known:
 class _Told:
     """Who walks, and who is told how far: of which phase, with a label before its name."""
 
-    walk: Walk
+    runner: PhaseRunner
     progress: Progress | None
     label: str = ""
 
     def __call__(self, task: PhaseTask) -> PhaseResult:
         told = None if self.progress is None else partial(self.progress, self.label + _SAID.get(task.name, task.name))
-        return self.walk(replace(task, progress=told))
+        return self.runner(replace(task, progress=told))
 
 
 @contextmanager
@@ -225,14 +225,14 @@ def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | N
 
 
 def _both_phases(
-    plan: Plan, world: World, seeds: Tensor, recorder: Recorder | None, walk: _Told
+    config: SearchConfig, world: World, seeds: Tensor, recorder: Recorder | None, runner: _Told
 ) -> tuple[PhaseResult, PhaseResult]:
     """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
     seen = KeySet(world.domain.device)
-    rows = len(seeds) * plan.steps
-    if plan.instances is not None:
-        rows = min(rows, plan.instances)
-    method = phases(plan.method, Setting(world, seen, rows))
+    rows = len(seeds) * config.steps
+    if config.instances is not None:
+        rows = min(rows, config.instances)
+    method = phases(config.method, Setting(world, seen, rows))
     nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
     pilot = method.pilot or replace(nobody, stop="steps")
     pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
@@ -240,8 +240,8 @@ def _both_phases(
     def phase(
         name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
     ) -> PhaseResult:
-        there = replace(world, draws=Draws(plan.seed, name))
-        return walk(PhaseTask(name, there, rule, starts, budget, origin, seen, keep, recorder))
+        there = replace(world, draws=Draws(config.seed, name))
+        return runner(PhaseTask(name, there, rule, starts, budget, origin, seen, keep, recorder))
 
     if pilot.stop == "interrupted":
         return pilot, nobody
@@ -253,23 +253,23 @@ def _both_phases(
             recorder.checkpoint("pilot", where)
         else:
             pilot = replace(pilot, seconds=before.seconds)
-    left = None if plan.seconds is None else max(0.0, plan.seconds - pilot.seconds)
-    people = None if plan.instances is None else max(0, plan.instances - pilot.findings.tried)
-    limit = Budget(plan.global_steps, people, findings_per_seed=1, seconds=left)
+    left = None if config.seconds is None else max(0.0, config.seconds - pilot.seconds)
+    people = None if config.instances is None else max(0, config.instances - pilot.findings.tried)
+    limit = Budget(config.global_steps, people, findings_per_seed=1, seconds=left)
     first = phase("global", method.first, seeds, None, limit)
     both = _joined(pilot, first)
     if first.stop == "interrupted":
         return both, nobody
-    left = None if plan.seconds is None else max(0.0, plan.seconds - both.seconds)
+    left = None if config.seconds is None else max(0.0, config.seconds - both.seconds)
     # The first step of the local phase looks at its seeds once more, which are findings already.
-    steps = plan.steps + 1 if plan.steps else 0
+    steps = config.steps + 1 if config.steps else 0
     keep = not world.blind  # a control is a count only
-    if plan.global_steps == 0:
+    if config.global_steps == 0:
         seen.add(world.domain.key(world.domain.clip(seeds)))
         origin = torch.arange(len(seeds), device=seeds.device)
         local = phase("local", method.local, seeds, origin, Budget(steps, people, seconds=left), keep=keep)
         return first, _joined(pilot, local)
-    limit = Budget(steps, plan.instances, seconds=left)
+    limit = Budget(steps, config.instances, seconds=left)
     return both, phase("local", method.local, first.findings.rows, first.findings.origin, limit, keep=keep)
 
 
@@ -280,18 +280,18 @@ def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
     return replace(phase, findings=findings, found=found, seconds=seconds)
 
 
-def _random(plan: Plan, world: World, judged: int, walk: _Told) -> Count | None:
+def _random(config: SearchConfig, world: World, judged: int, runner: _Told) -> Count | None:
     """Judge as many random rows as the search did."""
     steps = math.ceil(judged / RANDOM_WALKERS)
     walkers = judged // steps if steps else 0
     nobody = torch.zeros(walkers, world.domain.codes_per_row, dtype=torch.int64, device=world.domain.device)
-    there = replace(world, draws=Draws(plan.seed, "random"))
-    return _count(walk(PhaseTask("random", there, Uniform(), nobody, Budget(steps), keep=False)))
+    there = replace(world, draws=Draws(config.seed, "random"))
+    return _count(runner(PhaseTask("random", there, Uniform(), nobody, Budget(steps), keep=False)))
 
 
-def _blind(plan: Plan, world: World, seeds: Tensor, walk: _Told) -> Count | None:
+def _blind(config: SearchConfig, world: World, seeds: Tensor, runner: _Told) -> Count | None:
     """Walk the same walk with random numbers in the place of every gradient."""
-    return _count(*_both_phases(plan, replace(world, blind=True), seeds, None, walk))
+    return _count(*_both_phases(config, replace(world, blind=True), seeds, None, runner))
 
 
 def _count(*results: PhaseResult) -> Count | None:

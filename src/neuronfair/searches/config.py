@@ -16,7 +16,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.searches.engine import PhaseResult
-from neuronfair.searches.findings import Aside, Findings, violations
+from neuronfair.searches.findings import Findings, FindingsSummary, violations
 from neuronfair.searches.health import HealthNote
 from neuronfair.searches.methods import METHODS, check_method
 
@@ -24,7 +24,7 @@ SAME_KEY = 2.0**-63  # the chance that two people share a key, where keys are no
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchConfig:
     """What a search is to do; the defaults are the paper's budget."""
 
     method: str = "frontier"
@@ -72,7 +72,7 @@ class Count:
 class SearchResult:
     """What a search found, phase by phase, with its controls at the same number of judged rows."""
 
-    plan: Plan
+    config: SearchConfig
     domain: TableDomain
     seeds: Tensor
     profile: BiasProfile | None  # a black box has none
@@ -103,14 +103,14 @@ class SearchResult:
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search early."""
-        guided = METHODS[self.plan.method].gradients
-        missing = self.plan.controls and (self.random is None or (guided and self.random_direction is None))
+        guided = METHODS[self.config.method].gradients
+        missing = self.config.controls and (self.random is None or (guided and self.random_direction is None))
         return missing or "interrupted" in (self.first.stop, self.local.stop)
 
     def _plausibility(self) -> dict[str, float] | None:
         """Return how usual the people are who were found; None where nobody was, or nothing is known of it."""
-        if self.local.aside is not None:  # the first phase has at most one finding for each walker
-            return (Aside.of(self.first.findings, self.domain) + self.local.aside).plausibility(PLAUSIBLE)
+        if self.local.on_disk is not None:  # the first phase has at most one finding for each walker
+            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(PLAUSIBLE)
         both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
         known = both[~both.isnan()]
         if len(known) == 0:
@@ -122,9 +122,9 @@ class SearchResult:
         """Return the figures as plain values."""
         first, local, total = self.first.findings, self.local.findings, self.total
         seconds = self.first.seconds + self.local.seconds
-        aside = 0 if self.local.aside is None else self.local.aside.violations
+        on_disk = 0 if self.local.on_disk is None else self.local.on_disk.violations
         result: dict[str, Any] = {
-            "method": self.plan.method,
+            "method": self.config.method,
             "findings": total.findings,
             "findings_global": self.first.found,
             "findings_local": self.local.found,
@@ -135,7 +135,7 @@ class SearchResult:
             "lift": None,
             "random_direction": None,
             "lift_over_random_direction": None,
-            "violations": violations(first, self.domain) + violations(local, self.domain) + aside,
+            "violations": violations(first, self.domain) + violations(local, self.domain) + on_disk,
             "plausibility": self._plausibility(),
             "rejected_on_recheck": first.rejected + local.rejected,
             "seconds": seconds,

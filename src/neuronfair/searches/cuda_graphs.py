@@ -47,7 +47,7 @@ class _Recorded(NamedTuple):
     rows: tuple[int, int]  # that went through the network, forward and backward
 
 
-class Replays:
+class CudaGraphs:
     """The steps of one phase on a GPU."""
 
     def __init__(self, world: World, method: Method) -> None:

@@ -17,14 +17,14 @@ from torch import Tensor
 from neuronfair.errors import OtherRunError
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import one_thread
-from neuronfair.searches.background_writer import beside
+from neuronfair.searches.background_writer import background_writer
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.cuda_graphs import Replays
-from neuronfair.searches.findings import Aside, Findings
+from neuronfair.searches.cuda_graphs import CudaGraphs
+from neuronfair.searches.findings import Findings, FindingsSummary
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.stepping import Steps, evenly, step
-from neuronfair.searches.tally import WHOLE, PhaseTally, Share, keys_of
+from neuronfair.searches.tally import WHOLE, ChainRange, PhaseTally, keys_of
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -52,7 +52,7 @@ class Record:
     every: int = 50
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
-    share: Share = WHOLE  # which part of the walkers these are
+    chains: ChainRange = WHOLE  # which part of the walkers these are
     even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at walkers together
 
 
@@ -64,10 +64,10 @@ class PhaseResult:
     found: int
     stop: Stop
     seconds: float
-    aside: Aside | None = None  # of the findings that are not among them, but on disk only
+    on_disk: FindingsSummary | None = None  # of the findings that are not among them, but on disk only
 
 
-def search(
+def run_phase(
     world: World,
     method: Method,
     seeds: Tensor,
@@ -90,10 +90,10 @@ def search(
     resume, checkpoint = record.resume, record.checkpoint
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
     seen = seen if seen is not None else KeySet(world.domain.device)
-    tally = PhaseTally(world, budget, seen, keep=record.keep, walkers=record.share.walkers or len(seeds))
+    tally = PhaseTally(world, budget, seen, keep=record.keep, walkers=record.chains.walkers or len(seeds))
     rows = world.domain.clip(seeds)
     numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-    walkers = {"origin": numbers, "place": record.share.first + torch.arange(len(rows), device=rows.device)}
+    walkers = {"origin": numbers, "place": record.chains.first + torch.arange(len(rows), device=rows.device)}
     state, t = method.start(world, walkers | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
     if resume is not None:
         if resume.state.keys() != state.keys():
@@ -109,8 +109,8 @@ def search(
     on_cpu = world.domain.device.type == "cpu"
     # Rows so wide that few of them fill a pass keep all threads busy.
     few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
-    if Replays.fit(world, method) and not budget.counts_findings:
-        steps: Steps = Replays(world, method)
+    if CudaGraphs.fit(world, method) and not budget.counts_findings:
+        steps: Steps = CudaGraphs(world, method)
     else:
         steps = partial(step, world, method, exact=budget.counts_findings)
         if record.even and isinstance(world.network, Network) and on_cpu:
@@ -125,7 +125,7 @@ def search(
 
     # A black box is not asked by two threads at once: nobody knows whether it can be.
     alone = not on_cpu or world.exact is world.network
-    with _ctrl_c() as pressed, one_thread(few and on_cpu), beside(not alone) as later:
+    with _ctrl_c() as pressed, one_thread(few and on_cpu), background_writer(not alone) as writer:
         while stop is None:
             if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
                 stop = "walkers"
@@ -146,8 +146,8 @@ def search(
                         told = time.perf_counter()
                     progress(t, budget.steps, tally.found)
                 if t % record.every == 0 and stop is None:
-                    later.do(partial(keep, t, _copied(state), *tally.since_last()))
-        later.wait()
+                    writer.do(partial(keep, t, _copied(state), *tally.since_last()))
+        writer.wait()
     recent = tally.since_last()
     if progress is not None:
         progress(t, budget.steps, tally.found)

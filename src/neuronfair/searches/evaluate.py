@@ -1,4 +1,4 @@
-"""Whether people are decided as their twins are (Definition 1, where twins differ in the sensitive attributes only)."""
+"""Whether people get the same decision as their twins: Definition 1, if only the sensitive attributes differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVEN = 16  # rows that a processor computes at a time; it rounds those that are 
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """The scores of rows and of all their twins, and which twins are decided otherwise.
 
     The twins' own codes are made when they are asked for: there may be thousands for each row.
@@ -36,7 +36,7 @@ class Judgement:
     discriminates: Tensor  # (n,): whether some members of the family are decided otherwise than others
     only: Tensor | None = None  # (n, d): the twins themselves, where each row has one
 
-    def __getitem__(self, chosen: Tensor | slice) -> Judgement:
+    def __getitem__(self, chosen: Tensor | slice) -> Evaluation:
         """Return the judgement of some of the rows."""
         names = ("rows", "family", "valid", "apart", "discriminates")
         only = None if self.only is None else self.only[chosen]
@@ -149,9 +149,9 @@ class Pairs(NamedTuple):
     twin_scores: Tensor  # (n, outputs)
 
 
-def judge(
+def evaluate(
     network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
-) -> Judgement:
+) -> Evaluation:
     """Score rows and all their twins and compare the decisions (Definition 1).
 
     All go through the network in one forward pass, or in several where they are many: memory does not grow with the
@@ -169,10 +169,10 @@ def judge(
         splits = decision.splits(family, valid)
     else:
         splits = apart[:, 0] if only is not None else apart.any(1)
-    judgement = Judgement(domain, decision, rows, family, valid, apart, splits, only)
-    if checked and not bool(judgement.finite):
+    evaluation = Evaluation(domain, decision, rows, family, valid, apart, splits, only)
+    if checked and not bool(evaluation.finite):
         raise not_finite()
-    return judgement
+    return evaluation
 
 
 _Part = tuple[Tensor, Tensor, Tensor | None]

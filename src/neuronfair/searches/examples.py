@@ -9,7 +9,7 @@ from torch import Tensor
 from neuronfair.model.blackbox import Model
 from neuronfair.searches.campaign import NO_SEED
 from neuronfair.searches.config import SearchResult
-from neuronfair.searches.evaluate import Pairs, judge
+from neuronfair.searches.evaluate import Pairs, evaluate
 from neuronfair.searches.shrink import shrink
 
 LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
@@ -17,7 +17,7 @@ LOOK = 10_000  # findings with the widest gaps, among which the examples are cho
 
 def examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, Tensor]:
     """Return the findings with the widest score gaps, shrunk, one for each seed at most, and the seeds' own rows."""
-    findings, domain, decision = outcome.findings, outcome.domain, outcome.plan.decision
+    findings, domain, decision = outcome.findings, outcome.domain, outcome.config.decision
     findings = findings[findings.origin != NO_SEED]
     gaps = decision.gap(findings.scores, findings.twin_scores)
     worst = findings[gaps.topk(min(len(gaps), LOOK)).indices]
@@ -25,4 +25,4 @@ def examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, 
     worst = worst[torch.from_numpy(np.sort(first)[:count]).to(domain.device)]
     seeds = domain.clip(outcome.seeds[worst.origin])
     rows = shrink(network, domain, worst.rows, seeds, decision)
-    return judge(network, domain, rows, decision).pairs(), seeds
+    return evaluate(network, domain, rows, decision).pairs(), seeds

@@ -94,7 +94,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Aside:
+class FindingsSummary:
     """What is known of findings that are on disk only, since there are too many to hold."""
 
     violations: int  # break a rule or a bound
@@ -103,24 +103,24 @@ class Aside:
     STEPS: ClassVar[int] = 100_000
 
     @staticmethod
-    def of(findings: Findings, domain: Domain) -> Aside:
+    def of(findings: Findings, domain: Domain) -> FindingsSummary:
         """Look at findings that are about to be let go."""
         known = findings.plausibility[~findings.plausibility.isnan()].double()
-        steps = (known * Aside.STEPS + 0.01).long()  # float32 may be a little below a step
-        usual = torch.bincount(steps.clamp(0, Aside.STEPS), minlength=Aside.STEPS + 1)
-        return Aside(violations(findings, domain), usual.cpu())
+        steps = (known * FindingsSummary.STEPS + 0.01).long()  # float32 may be a little below a step
+        usual = torch.bincount(steps.clamp(0, FindingsSummary.STEPS), minlength=FindingsSummary.STEPS + 1)
+        return FindingsSummary(violations(findings, domain), usual.cpu())
 
-    def __add__(self, other: Aside) -> Aside:
-        return Aside(self.violations + other.violations, self.usual + other.usual)
+    def __add__(self, other: FindingsSummary) -> FindingsSummary:
+        return FindingsSummary(self.violations + other.violations, self.usual + other.usual)
 
     def plausibility(self, least: float) -> dict[str, float] | None:
         """Return how many are plausible, and how plausible they are in the middle, both to a step; None: not known."""
         count = int(self.usual.sum())
         if count == 0:
             return None
-        share = int(self.usual[math.ceil(least * Aside.STEPS - 0.01) :].sum()) / count
+        share = int(self.usual[math.ceil(least * FindingsSummary.STEPS - 0.01) :].sum()) / count
         middle = int((self.usual.cumsum(0) > (count - 1) // 2).int().argmax())
-        return {"least": least, "share": share, "median": middle / Aside.STEPS}
+        return {"least": least, "share": share, "median": middle / FindingsSummary.STEPS}
 
 
 def violations(findings: Findings, domain: Domain) -> int:

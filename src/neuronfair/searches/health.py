@@ -13,7 +13,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import Judgement, judge
+from neuronfair.searches.evaluate import Evaluation, evaluate
 from neuronfair.searches.method import World
 
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
@@ -90,7 +90,7 @@ class _Look:
     world: World
     table: Tensor
     seeds: Tensor  # (n, d)
-    judgement: Judgement  # of the seeds
+    evaluation: Evaluation  # of the seeds
     scores: Tensor  # (m, outputs) of the seeds, the uniform rows and the twins of both, those that exist
 
 
@@ -102,7 +102,7 @@ def _look(world: World, seeds: Tensor, table: Tensor) -> _Look:
     count = max(1, min(LOOK, LOOK_ROWS // len(domain.sensitive_values)))
     seeds = domain.clip(seeds[:count])
     uniform = domain.sample(count, torch.Generator().manual_seed(world.draws.seed))
-    both = judge(world.network, domain, torch.cat([seeds, uniform]), world.decision)
+    both = evaluate(world.network, domain, torch.cat([seeds, uniform]), world.decision)
     return _Look(world, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
 
 
@@ -118,10 +118,10 @@ def _constant_decision(look: _Look) -> _Note:
 
 
 def _zero_gradient(look: _Look) -> _Note:
-    world, seeds, judgement = look.world, look.seeds, look.judgement
+    world, seeds, evaluation = look.world, look.seeds, look.evaluation
     if not isinstance(world.network, Network):
         return None
-    ends = judgement.ends
+    ends = evaluation.ends
     people = world.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
     slopes = world.network.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
@@ -139,7 +139,7 @@ def _dead_biased_neurons(look: _Look) -> _Note:
     if world.profile is None or not isinstance(world.network, Network) or len(look.seeds) == 0:
         return None
     layer = world.profile.worst
-    people = torch.cat([look.seeds, look.judgement.twins[look.judgement.valid]])
+    people = torch.cat([look.seeds, look.evaluation.twins[look.evaluation.valid]])
     active = world.network.activations(people, [layer.name])[layer.name]
     dead = int((active[:, list(layer.biased)] == 0).all(0).sum())
     if dead == 0:
@@ -180,7 +180,7 @@ def _one_sensitive_value(look: _Look) -> _Note:
 
 
 def _seeds_already_discriminating(look: _Look) -> _Note:
-    count, of = int(look.judgement.discriminates.sum()), len(look.seeds)
+    count, of = int(look.evaluation.discriminates.sum()), len(look.seeds)
     if 2 * count <= of:
         return None
     return (

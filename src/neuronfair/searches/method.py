@@ -19,7 +19,7 @@ from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.step_sizes import Pace
 
 State = dict[str, Tensor]
@@ -118,5 +118,5 @@ class Method(Protocol):
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Return the row each walker wants judged at step t: (n, d)."""
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Return the state after the rows were judged."""

@@ -12,7 +12,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 FINE = 256  # parts of an attribute's range that bisection tells apart: a finer step costs a call and says no more
 
@@ -33,7 +33,7 @@ def shrink(
         good = domain.valid(trials)
         chosen = good.nonzero()[:, 0]
         for (part,) in zip(*families(network.encoding, domain, chosen), strict=True):
-            good[part] = judge(network, domain, trials[part], decision).discriminates
+            good[part] = evaluate(network, domain, trials[part], decision).discriminates
         return good
 
     result, goals = rows.clone(), domain.clip(seeds)

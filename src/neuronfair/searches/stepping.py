@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.domain.interface import Domain
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import EVEN, Judgement, evened, judge, not_finite
+from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, evened, not_finite
 from neuronfair.searches.method import Method, State, World
 
 # People whose scores are held at once, twins included: some 300 MB with all that is computed from them, and 5 GB on a
@@ -125,27 +125,27 @@ def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> 
 
 def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tuple[State, Judged]:
     rows = method.ask(world, state, t)
-    judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-    finite = judgement.finite
+    evaluation = evaluate(world.network, world.domain, rows, world.decision, checked=False)
+    finite = evaluation.finite
     if rows.device.type == "cpu" and not bool(finite):  # a GPU is asked when the step is counted
         raise not_finite()
     if exact:
-        doubtful = doubtful_hits(world, judgement)
-        judgement = replace(judgement, discriminates=judgement.discriminates & ~doubtful)
+        doubtful = doubtful_hits(world, evaluation)
+        evaluation = replace(evaluation, discriminates=evaluation.discriminates & ~doubtful)
     else:
-        doubtful = torch.zeros_like(judgement.discriminates)
+        doubtful = torch.zeros_like(evaluation.discriminates)
     packed = rows.to(world.domain.compact, copy=True)  # a recorded step may overwrite the rows before they are counted
     walkers = state["origin"], state["place"]
-    judged = Judged(packed, judgement.discriminates, doubtful, *judgement.pair, *walkers, finite)
-    return method.tell(world, state, rows, judgement, t), judged
+    judged = Judged(packed, evaluation.discriminates, doubtful, *evaluation.pair, *walkers, finite)
+    return method.tell(world, state, rows, evaluation, t), judged
 
 
-def doubtful_hits(world: World, judgement: Judgement) -> Tensor:
+def doubtful_hits(world: World, evaluation: Evaluation) -> Tensor:
     """Return which rows discriminate in the judgement, but not in float64: bool, (n,)."""
-    doubtful = torch.zeros_like(judgement.discriminates)
-    hits = judgement.discriminates.nonzero()[:, 0]
+    doubtful = torch.zeros_like(evaluation.discriminates)
+    hits = evaluation.discriminates.nonzero()[:, 0]
     for part in torch.split(hits, world.network.encoding.rows_per_pass) if len(hits) else ():
-        pairs = judgement[part].pairs()
+        pairs = evaluation[part].pairs()
         doubtful[part] = ~differ_exactly(world, pairs.rows, pairs.twins)
     return doubtful
 

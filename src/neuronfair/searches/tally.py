@@ -22,7 +22,7 @@ _KINDS = 4
 MISS_SHARE = 64  # one in so many misses is kept as a sample
 
 
-def judged_lines(keys: Tensor, step: Tensor, place: Tensor, walkers: int, kind: Tensor) -> Tensor:
+def evaluated_lines(keys: Tensor, step: Tensor, place: Tensor, walkers: int, kind: Tensor) -> Tensor:
     """Return the lines of people: their keys, and their order and kind in one number: int64, (n, 2)."""
     return torch.stack([keys, (step * walkers + place) * _KINDS + kind], 1)
 
@@ -59,14 +59,14 @@ WIDE = 256  # codes of a row, from which on fewer are put aside: pictures have v
 
 
 @dataclass(frozen=True)
-class Share:
+class ChainRange:
     """Which part of the walkers of a phase these are: the place of the first, and how many there are in all."""
 
     first: int = 0
     walkers: int | None = None  # None: these are all
 
 
-WHOLE = Share()
+WHOLE = ChainRange()
 
 
 class PhaseTally:
@@ -138,7 +138,7 @@ class PhaseTally:
         if not sound:
             raise not_finite()
         kind = torch.where(found, FOUND, torch.where(steps.doubtful, DOUBTFUL, MISS))
-        lines = judged_lines(keys, step, steps.place, self._walkers, kind)
+        lines = evaluated_lines(keys, step, steps.place, self._walkers, kind)
         missed = new & ~found & is_sampled(keys)
         chosen = found.nonzero()[:, 0]
         part = self._findings(steps.at(chosen), step[chosen])
@@ -179,7 +179,7 @@ class PhaseTally:
         may be done beside the search, part by part.
         """
         if not self._budget.counts_findings:
-            holds = standing(self._world, recent)
+            holds = holds_exactly(self._world, recent)
             kind = kind_of(lines)
             kind[kind == FOUND] = torch.where(holds, FOUND, REJECTED)
             lines = with_kind(lines, kind)
@@ -195,7 +195,7 @@ class PhaseTally:
         return Findings.join(self._parts)
 
 
-def standing(world: World, findings: Findings) -> Tensor:
+def holds_exactly(world: World, findings: Findings) -> Tensor:
     """Judge each pair once more, on its own and in float64; return which are decided differently then: bool, (f,)."""
     holds = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
     size = max(1, world.network.encoding.rows_per_pass // FINER.get(holds.device.type, 1))

@@ -34,14 +34,20 @@ _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs":
 
 
 def make_manifest(
-    plan: DataclassInstance, data: Dataset, *, model: str, weights: str, outputs: int, extra_weights: str | None = None
+    config: DataclassInstance,
+    data: Dataset,
+    *,
+    model: str,
+    weights: str,
+    outputs: int,
+    extra_weights: str | None = None,
 ) -> Json:
-    """Return the manifest of what is done with `data` by `plan`: a search, or a proof.
+    """Return the manifest of what is done with `data` by `config`: a search, or a proof.
 
     `model` says where the model is, seen from the run folder, and `weights` is its fingerprint. `extra_weights` is the
     weights file of a module that Python code makes.
     """
-    asked = asdict(plan)
+    asked = asdict(config)
     if asked.get("twins") == _BEFORE["twins"]:  # as in runs that were begun before there was a choice
         del asked["twins"]
     return {
@@ -126,9 +132,9 @@ def read_manifest(folder: Path, kind: Kind) -> Json:
     found = manifest.get("kind", "search")
     if found != kind:
         raise RunError(f"{folder}: holds a {found}, not a {kind}. Choose another folder")
-    plan = manifest["plan"]
-    decision = plan.get("decision")
-    kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(plan.get("seed"), int)
+    config = manifest["plan"]
+    decision = config.get("decision")
+    kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(config.get("seed"), int)
     if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
         raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
     if max(map(len, Path(manifest["model"]).parts), default=0) > 255 or "\0" in manifest["model"]:
@@ -147,6 +153,6 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
                 f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out, or --force"
             )
     for key in (*now["plan"], "twins"):
-        was, value = (plan.get(key, _BEFORE.get(key)) for plan in (there["plan"], now["plan"]))
+        was, value = (config.get(key, _BEFORE.get(key)) for config in (there["plan"], now["plan"]))
         if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
             raise OtherRunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")

@@ -24,10 +24,10 @@ from torch import Tensor
 from neuronfair.errors import NeuronFairError
 from neuronfair.scale.pool import Note, Pool
 from neuronfair.searches.campaign import PhaseTask, in_one_piece
-from neuronfair.searches.engine import PhaseResult, Record, Stop, search
-from neuronfair.searches.findings import Aside, Findings
+from neuronfair.searches.engine import PhaseResult, Record, Stop, run_phase
+from neuronfair.searches.findings import Findings, FindingsSummary
 from neuronfair.searches.keys import KeySet
-from neuronfair.searches.tally import Share, keys_of
+from neuronfair.searches.tally import ChainRange, keys_of
 from neuronfair.store.files import load_array, save_array, writing
 from neuronfair.store.remote import RemoteFolder
 from neuronfair.store.run import Run
@@ -58,7 +58,7 @@ class Division(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scattered:
+class ShardRunner:
     """Walks phases in shards: give it to `find` as `walk`.
 
     Shards are put together in `folder`, on this machine, and keep their files there or below `address`, which all who
@@ -204,10 +204,10 @@ def _walk(shared: _Shared, shard: ShardStore, note: Note) -> Stop:
         every=shared.every,
         resume=shard.resume(device),
         keep=False,
-        share=Share(first, len(task.starts)),
+        chains=ChainRange(first, len(task.starts)),
         even=True,
     )
-    return search(
+    return run_phase(
         task.world,
         task.rule,
         task.starts[chosen],
@@ -226,13 +226,13 @@ def _place(task: PhaseTask, name: str | None = None) -> str:
 
 def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
     """Return what a phase has found, by its parts; findings that would be too many are counted, and let go."""
-    domain, found, aside = task.world.domain, 0, None
+    domain, found, on_disk = task.world.domain, 0, None
     holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= LONG)
     kept = [Findings.empty(domain, task.world.network.outputs)]
     for part in parts:
         found += len(part)
         if not holds and task.keep:
-            look = Aside.of(part, domain)
-            aside = look if aside is None else aside + look
+            look = FindingsSummary.of(part, domain)
+            on_disk = look if on_disk is None else on_disk + look
         kept.append(part if holds else part.counts())
-    return PhaseResult(Findings.join(kept), found, "steps", 0.0, aside)
+    return PhaseResult(Findings.join(kept), found, "steps", 0.0, on_disk)

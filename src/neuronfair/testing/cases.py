@@ -18,7 +18,7 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.method import World
 
 WALKERS = 8
@@ -105,7 +105,7 @@ class ExampleCase:
     @cached_property
     def split(self) -> Tensor:
         """Which of them discriminate."""
-        return judge(self.network, self.domain, self.rows, self.decision).discriminates
+        return evaluate(self.network, self.domain, self.rows, self.decision).discriminates
 
     @cached_property
     def seeds(self) -> Tensor:

@@ -18,8 +18,8 @@ from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.engine import Checkpoint, Record
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
@@ -85,7 +85,7 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
     domain, rows = case("people").domain, case("people").seeds
     first = nn.Linear(TableEncoding.of(domain).width, 6)
     module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
-    outcome = find(network(module, domain), domain, rows, Plan(name, WALKERS, STEPS, STEPS), seeds=rows)
+    outcome = search(network(module, domain), domain, rows, SearchConfig(name, WALKERS, STEPS, STEPS), seeds=rows)
     assert len(outcome.findings) == 0
     assert outcome.first.findings.judged == WALKERS * STEPS
     assert [note.name for note in outcome.health][:1] == ["constant-decision"]
@@ -101,8 +101,8 @@ def no_seeds_give_no_findings(name: str) -> None:
         result, spy = explore(name, "people", phase, seeds=nobody)
         assert (len(result.findings), result.findings.judged, result.stop) == (0, 0, "walkers")
         assert spy.asked == []
-    plan = Plan(name, seeds=0, steps=STEPS)
-    outcome = find(network(here.module, here.domain), here.domain, here.rows, plan, seeds=nobody)
+    config = SearchConfig(name, seeds=0, steps=STEPS)
+    outcome = search(network(here.module, here.domain), here.domain, here.rows, config, seeds=nobody)
     assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
 
 
@@ -282,7 +282,7 @@ def _snapshot(module: nn.Module) -> list[object]:
 
 def _search_fragile(name: str, module: Fragile) -> None:
     domain, rows = case("people").domain, case("people").rows[:40]
-    find(Network(module, domain), domain, rows, Plan(name, WALKERS, STEPS, STEPS), seeds=case("people").seeds)
+    search(Network(module, domain), domain, rows, SearchConfig(name, WALKERS, STEPS, STEPS), seeds=case("people").seeds)
 
 
 @check()

@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan, SearchResult
-from neuronfair.searches.engine import PhaseResult, search
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig, SearchResult
+from neuronfair.searches.engine import PhaseResult, run_phase
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import Phases, Setting, phases
@@ -76,10 +76,10 @@ class Spy:
         self.asked.append((state["origin"], rows))
         return rows
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Tell the method."""
-        self.met.append(judgement.discriminates)
-        return self.inner.tell(world, state, rows, judgement, t)
+        self.met.append(evaluation.discriminates)
+        return self.inner.tell(world, state, rows, evaluation, t)
 
     def path(self, origin: int) -> list[list[int]]:
         """Return every row that one walker asked for."""
@@ -100,14 +100,14 @@ def explore(name: str, where: str, phase: str, budget: Budget | None = None, **o
     """Run one phase of a method on a case, and return what it found and what it did."""
     spy = Spy(getattr(_ready(name, where), phase))
     seeds = options.pop("seeds", case(where).starts(phase))
-    return search(case(where).world, spy, seeds, budget=budget or Budget(STEPS), **options), spy
+    return run_phase(case(where).world, spy, seeds, budget=budget or Budget(STEPS), **options), spy
 
 
 def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
     """Run a whole search by a method on a case."""
     here = case(where)
-    plan = Plan(name, WALKERS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
-    return find(network(here.module, here.domain), here.domain, here.rows, plan, seeds=here.seeds)
+    config = SearchConfig(name, WALKERS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
+    return search(network(here.module, here.domain), here.domain, here.rows, config, seeds=here.seeds)
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from neuronfair.model.forest import Tree, forest
 from neuronfair.model.open import open_model
 from neuronfair.model.open.trees import catboost_trees
 from neuronfair.model.open.trees.forests import forest_of
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """
 sensitive = ["sex"]
@@ -232,7 +232,7 @@ def test_catboost_reads_empty_cells_of_every_column_also_the_first(policy, nan_m
     trees = opened.trees()
     expected = torch.from_numpy(model.predict_proba(table))
     torch.testing.assert_close(trees.scores(rows), expected, rtol=1e-6, atol=1e-6)
-    flips = judge(opened.model, domain, rows, opened.decision).discriminates
+    flips = evaluate(opened.model, domain, rows, opened.decision).discriminates
     assert int(flips[rows[:, 0] == 16].sum()) > 0
     report = prove(model, domain, rows=0)
     assert report.complete

@@ -13,7 +13,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.test_frames import CELLS, OUTSIDE
 
@@ -128,7 +128,7 @@ def test_a_function_is_asked_about_the_row_itself_and_its_twins():
 
     rows = OUTSIDE.from_table(CELLS)
     found = open_model(fair, OUTSIDE, rows)
-    judge(found.model, OUTSIDE, rows, found.decision)
+    evaluate(found.model, OUTSIDE, rows, found.decision)
     people = seen[-1]
     for name in ("a", "n", "f"):
         assert people[name].tolist() == [cell for cell in CELLS[name] for _ in range(2)], name

@@ -246,5 +246,5 @@ def test_an_audit_finds_planted_bias(crowd):
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.
     assert abs(rate.rate - 30 / 74) < 0.05
     data = Dataset("crowd", crowd.domain, crowd.rows, crowd.labels)
-    plan = nf.Plan(seeds=10, steps=3, decision=opened.decision)
-    assert len(nf.find(opened.model, crowd.domain, data.rows, plan).findings) > 0
+    plan = nf.SearchConfig(seeds=10, steps=3, decision=opened.decision)
+    assert len(nf.search(opened.model, crowd.domain, data.rows, plan).findings) > 0

@@ -90,7 +90,7 @@ class Ready:
             return None
         return replay_corpus(self.corpus, opened.model, opened.decision)
 
-    def judge(self, report: Report, past: CorpusReport | None) -> tuple[Report, NeuronFairError | None]:
+    def evaluate(self, report: Report, past: CorpusReport | None) -> tuple[Report, NeuronFairError | None]:
         """Return a report with all checks, or with those before one that could not be judged, and why.
 
         The audit itself is done by then, and worth its page all the same.

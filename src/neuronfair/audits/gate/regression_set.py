@@ -28,7 +28,7 @@ from neuronfair.limits import read_text
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 SHOWN = 10  # sentences about people whose decision still flips, or who fit no longer
 
@@ -118,10 +118,10 @@ def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None
     for names, index, _ in corpus.groups:
         view = corpus.domain.to(model.encoding.device).with_sensitive(*names)
         for (part,) in zip(*families(model.encoding, view, index), strict=True):
-            judgement = judge(model, view, corpus.rows[part].to(view.device), decision)
-            flips[part] = judgement.discriminates.cpu()
-            still = judgement.discriminates.nonzero()[:SHOWN, 0]
-            for i, *pair in zip(part[still.cpu()].tolist(), *judgement[still].pairs(), strict=True):
+            evaluation = evaluate(model, view, corpus.rows[part].to(view.device), decision)
+            flips[part] = evaluation.discriminates.cpu()
+            still = evaluation.discriminates.nonzero()[:SHOWN, 0]
+            for i, *pair in zip(part[still.cpu()].tolist(), *evaluation[still].pairs(), strict=True):
                 told[i] = _sentence(view, decision, *pair)
     return CorpusReport(
         file=str(corpus.file),

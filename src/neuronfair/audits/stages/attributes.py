@@ -28,7 +28,7 @@ from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import Note
-from neuronfair.searches.config import Plan
+from neuronfair.searches.config import SearchConfig
 from neuronfair.store.manifest import where
 from neuronfair.store.sealed_json import Json
 
@@ -100,7 +100,7 @@ class Choices:
             inquiries.append(found.inquiry)
             clock.add(found.seconds)
         case = self._case(opened, len(self.views) - 1)
-        return replace(case, data=replace(case.data, domain=found.domain), plans=found.plans)
+        return replace(case, data=replace(case.data, domain=found.domain), configs=found.configs)
 
     def _inquire(self, opened: Opened, number: int, one: Inquiry, clock: Clock, show: Progress) -> AttributeCase:
         """Go through all stages by one choice, and return what its searches looked at."""
@@ -151,7 +151,7 @@ class Choices:
             data=view,
             decision=opened.decision,
             seeds=self.seeds,
-            plans=tuple(self._plan(method, sized, opened) for method in settings.methods_for(opened)),
+            configs=tuple(self._plan(method, sized, opened) for method in settings.methods_for(opened)),
             samples=sized.samples,
             confidence=settings.confidence,
             seed=settings.seed,
@@ -165,8 +165,8 @@ class Choices:
             opened=opened,
         )
 
-    def _plan(self, method: str, settings: AuditSettings, opened: Opened) -> Plan:
-        return Plan(
+    def _plan(self, method: str, settings: AuditSettings, opened: Opened) -> SearchConfig:
+        return SearchConfig(
             method=method,
             seeds=settings.seeds,
             steps=settings.steps,
@@ -200,7 +200,7 @@ class _Found:
 
     inquiry: Inquiry
     domain: TableDomain  # that was searched
-    plans: tuple[Plan, ...]
+    configs: tuple[SearchConfig, ...]
     seconds: dict[str, float]
 
 
@@ -213,7 +213,7 @@ def _elsewhere(common: _Common, number: int, note: Note) -> _Found:
         opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
         sought = choices._inquire(opened, number, one, clock, silent)
     note(1, 1, 0)
-    return _Found(one, sought.domain, sought.plans, clock.parts)
+    return _Found(one, sought.domain, sought.configs, clock.parts)
 
 
 def _labelled(show: Progress, names: Sequence[str]) -> Progress:

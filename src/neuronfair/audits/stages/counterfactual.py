@@ -94,7 +94,7 @@ def compare_counterparts(
     if not leads:
         return case
     inquiry.add(search_twins="counterpart")
-    plans = tuple(replace(plan, twins="counterpart") for plan in case.plans)
+    configs = tuple(replace(config, twins="counterpart") for config in case.configs)
     domain = with_counterparts(case.domain, effect.counterparts)
     progress("Judging plausible people beside their counterparts", 0, None)
     inquiry.rate = discrimination_rate(  # that groups are compared with
@@ -106,7 +106,7 @@ def compare_counterparts(
         decision=case.decision,
         seed=case.seed,
     )
-    return replace(case, data=replace(case.data, domain=domain), plans=plans)
+    return replace(case, data=replace(case.data, domain=domain), configs=configs)
 
 
 def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:

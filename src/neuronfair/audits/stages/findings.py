@@ -32,7 +32,7 @@ from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.progress import Progress
 from neuronfair.searches.config import SearchResult
-from neuronfair.searches.evaluate import Judgement, Pairs, judge
+from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.shrink import shrink
 
@@ -96,12 +96,12 @@ def plausible_flips(case: AttributeCase, people: Tensor) -> Tensor:
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
 
 
-def _judged(case: AttributeCase, people: Tensor) -> Iterator[Judgement]:
+def _judged(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
     for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
-        yield judge(case.exact, case.domain, part, case.decision)
+        yield evaluate(case.exact, case.domain, part, case.decision)
 
 
-def _preferred(case: AttributeCase, judged: Judgement) -> Judgement:
+def _preferred(case: AttributeCase, judged: Evaluation) -> Evaluation:
     """Return a judgement without implausible twins, where the decision differs from a plausible one's."""
     good = case.pairs.twins(judged.rows).valid & judged.valid
     some = (judged.differs & good).any(1, keepdim=True)
@@ -184,7 +184,7 @@ def describe(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> None:
     def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
         """Return people in words; `first` holds the columns that are most telling for each."""
         columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
-        found_by = [outcome.plan.method for outcome in outcomes]
+        found_by = [outcome.config.method for outcome in outcomes]
         places = [(int(number[w]), found_by[method[w]]) if w >= 0 else (-1 - w, TABLE) for w in which.tolist()]
         both = partners(case, people)
         pairs = map(phrases.DescribedPair, *both)

@@ -46,8 +46,8 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import Records, records_of
 from neuronfair.progress import Progress
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches import campaign
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 
@@ -66,7 +66,7 @@ class AttributeCase:
     data: Dataset
     decision: Decision
     seeds: Tensor
-    plans: tuple[Plan, ...]
+    configs: tuple[SearchConfig, ...]
     samples: int
     confidence: float
     seed: int
@@ -296,28 +296,28 @@ def look_inside(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> No
 
 def search(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> None:
     """Run the searches one after the other; Ctrl-C ends them, and what was found is kept."""
-    for plan in case.plans:
+    for config in case.configs:
         run, place = None, None
         if case.folder is not None:
-            place = f"{case.folder.name}/{plan.method}"
-            manifest = make_manifest(plan, case.data, outputs=case.model.outputs, **case.manifest)
+            place = f"{case.folder.name}/{config.method}"
+            manifest = make_manifest(config, case.data, outputs=case.model.outputs, **case.manifest)
             manifest["worst"] = f"../{NEARER}"
-            run = Run.create_or_open(case.folder / plan.method, manifest, case.domain, case.model.outputs)
+            run = Run.create_or_open(case.folder / config.method, manifest, case.domain, case.model.outputs)
 
         begun = time.perf_counter()
 
         def note(
-            phase: str, done: int, total: int, found: int, method: str = plan.method, begun: float = begun
+            phase: str, done: int, total: int, found: int, method: str = config.method, begun: float = begun
         ) -> None:
             speed = found / max(1e-9, time.perf_counter() - begun)
             progress(f"{method}: {phase}", done, total, f"{found:,} findings ({speed:,.0f} a second)")
 
-        outcome = find(
+        outcome = campaign.search(
             case.model,
             case.domain,
             case.looked_at,
-            plan,
-            seeds=case.seeds[: plan.seeds],
+            config,
+            seeds=case.seeds[: config.seeds],
             profile=inquiry.profile,
             population=case.population,
             recorder=run,

@@ -30,9 +30,9 @@ def prove_and_sample(case: AttributeCase, inquiry: Inquiry, opened: Opened, seco
     Ctrl-C ends the proof, and what was proved by then is kept.
     """
     findings = [
-        EvaluatedPeople(f"found by {o.plan.method}", o.findings.rows)
+        EvaluatedPeople(f"found by {o.config.method}", o.findings.rows)
         for o in inquiry.outcomes
-        if o.plan.twins == "flip"
+        if o.config.twins == "flip"
     ]
     seen = [*findings, EvaluatedPeople("a row of the table", case.data.rows)]
     proved, found = proof_of(opened, case.domain, seconds, progress, seen)

@@ -25,7 +25,7 @@ from neuronfair.proof.decide.strata import Drawing, valid_values
 from neuronfair.proof.problem import Problem
 from neuronfair.proof.result import Leaves, Proof
 from neuronfair.proof.where import condition
-from neuronfair.searches.evaluate import Judgement, judge
+from neuronfair.searches.evaluate import Evaluation, evaluate
 
 EVALUATED = 20_000  # people of boxes, and as many rows, with all their twins; fewer where there are many twins
 MEMBERS = 200_000  # people and twins together
@@ -148,14 +148,14 @@ class _Claims:
         if not len(claimed.rows):
             return
         domain = self.subject.domain.to(model.encoding.device)
-        found = judge(model, domain, claimed.rows.to(domain.device), self.subject.decision)
+        found = evaluate(model, domain, claimed.rows.to(domain.device), self.subject.decision)
         flip, alike = (part.cpu() for part in _surely(found, near))
         wrong = torch.where(claimed.fair, flip, alike)
         if bool(wrong.any()):
             number = int(wrong.nonzero()[0, 0])
             raise self._error(found[number : number + 1], int(claimed.box[number]), bool(flip[number]), what)
 
-    def _error(self, found: Judgement, box: int, flips: bool, what: str) -> Contradiction:
+    def _error(self, found: Evaluation, box: int, flips: bool, what: str) -> Contradiction:
         domain = self.subject.domain
         pair = found.pairs()
         person = ", ".join(f"{a.name} {a.value(int(c))}" for a, c in zip(domain.attributes, pair.rows[0], strict=True))
@@ -183,7 +183,7 @@ class _Claims:
         return " and ".join(filter(None, (self.subject.where, *parts))) or "anything"
 
 
-def _surely(found: Judgement, near: float) -> tuple[Tensor, Tensor]:
+def _surely(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:
     """Return who is surely decided otherwise than a twin, and who surely alike, by scores that are right but for a bit.
 
     `near` is that bit, in parts of the largest score of a family, or of 1.

@@ -33,7 +33,7 @@ from neuronfair.proof.boxes.space import Axis, Boxes
 from neuronfair.proof.decide.half_spaces import HalfSpaces
 from neuronfair.proof.problem import Problem, rows_at
 from neuronfair.proof.result import Leaves, Proof
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 
 DRAWN = 1 << 15  # people that are drawn at once
 MOST_TIMES = 20  # as many people are drawn as are judged, at most
@@ -107,7 +107,7 @@ def strata_rate(
     parts = families(model.encoding, subject.domain, people)[0] if len(people) else ()
     domain, done = subject.domain.to(model.encoding.device), 0
     for rows in parts:
-        found += int(judge(model, domain, rows.to(domain.device), subject.decision).discriminates.sum())
+        found += int(evaluate(model, domain, rows.to(domain.device), subject.decision).discriminates.sum())
         done += len(rows)
         if progress:
             progress(done, len(people))

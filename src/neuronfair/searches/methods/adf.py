@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.steps import (
     FLOOR,
@@ -48,11 +48,11 @@ class Adf:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Go on from the new rows, or in the local phase sometimes from the old ones, and take a step."""
-        found = judgement.discriminates
+        found = evaluation.discriminates
         accepted = metropolis(world, state, found, t) if self.local and t else torch.ones_like(found)
-        state = state | where(accepted, {"base": rows, "twin": judgement.twin, "missed": ~found}, state)
+        state = state | where(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~found}, state)
         base, pairs = state["base"], torch.cat([state["base"], state["twin"]])
         g, g_twin = world.gradient(
             pairs, lambda s: -confidence(world.decision, s).clamp(min=FLOOR).log(), state, t

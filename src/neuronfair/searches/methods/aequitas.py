@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.steps import choose, in_scale, metropolis, where
 
@@ -42,9 +42,9 @@ class Aequitas:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn from the last step, and take another one."""
-        found = judgement.discriminates
+        found = evaluation.discriminates
         accepted = metropolis(world, state, found, t) if t else torch.ones_like(found)
         state = state | where(accepted, {"base": rows, "missed": ~found}, state)
         if t:

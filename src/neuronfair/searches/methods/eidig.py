@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.steps import (
     agreed,
@@ -44,9 +44,9 @@ class EidigGlobal:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Update the momentum and take a step towards a less certain decision."""
-        g, g_twin = _output_gradients(world, state, rows, judgement.twin, t)
+        g, g_twin = _output_gradients(world, state, rows, evaluation.twin, t)
         g, g_twin = MOMENTUM * state["g"] + g, MOMENTUM * state["g_twin"] + g_twin
         codes = agreed(world, state, rows, -g, -g_twin, t)
         return state | {"g": g, "g_twin": g_twin, "rows": world.domain.move(rows, codes)}
@@ -68,21 +68,21 @@ class EidigLocal:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Go on from a finding, or back to the seed with its probabilities, and change one attribute."""
 
         def again_weighed(some: Tensor | slice) -> State:
-            here, twin = {"origin": state["origin"][some]}, judgement.twin[some]
+            here, twin = {"origin": state["origin"][some]}, evaluation.twin[some]
             weights = self._weights(world, here, rows[some], twin, t)
             return {"weights": weights, "run": torch.zeros_like(here["origin"])}
 
         again = {"base": state["seed"], "weights": state["first"], "run": torch.zeros_like(state["run"])}
         onwards = {"base": rows, "weights": state["weights"], "run": state["run"] + 1}
         if t == 0:
-            state = state | {"weights": self._weights(world, state, rows, judgement.twin, t)}
+            state = state | {"weights": self._weights(world, state, rows, evaluation.twin, t)}
             state = state | {"first": state["weights"]}
         else:
-            state = state | where(judgement.discriminates, onwards, again)
+            state = state | where(evaluation.discriminates, onwards, again)
         if self.interval is not None:
             kept = {name: state[name] for name in ("weights", "run")}
             state = state | renewed(state["run"] >= self.interval, kept, again_weighed)

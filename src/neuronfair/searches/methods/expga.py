@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.symbgen import neighbours
 
@@ -47,7 +47,7 @@ class Explained:
         rank = self.rank(world, drawn, t).view(n, PEOPLE)
         return drawn.view(n, PEOPLE, -1)[torch.arange(n, device=seeds.device), rank.argmin(1)]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn nothing."""
         return state
 
@@ -101,10 +101,10 @@ class Island:
         """Return the next member of each island."""
         return state["people"][:, t % self.members]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Note the fitness, and breed when everybody has one."""
         fitness = state["fitness"].clone()
-        fitness[:, t % self.members] = torch.where(judgement.discriminates, FOUND, MISSED).double()
+        fitness[:, t % self.members] = torch.where(evaluation.discriminates, FOUND, MISSED).double()
         if (t + 1) % self.members:
             return state | {"fitness": fitness}
         n, m, d = state["people"].shape

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, search
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.visited import among
@@ -65,7 +65,7 @@ class Frontier:
         # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
         pilot, ends = _Pilot(replace(self, table=table)), list[Checkpoint]()
         record = Record(ends.append, every=PILOT_STEPS + 1)
-        result = search(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
+        result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
         moves = ends[-1].state["moves"]
         moves = moves[moves >= 0]
         counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
@@ -156,12 +156,12 @@ class Frontier:
         share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
         return world.domain.move(rows, torch.where(u < share, world.anywhere(v), rows))
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""
-        ends = judgement.ends
+        ends = evaluation.ends
         people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
         slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
-        new = {"rows": rows, "inside": judgement.discriminates, "high": ends.high, "low": ends.low}
+        new = {"rows": rows, "inside": evaluation.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A finding is never given up for a miss, nor a slope for a plateau.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
@@ -198,14 +198,14 @@ class _Pilot:
     def ask(self, world: World, state: State, t: int) -> Tensor:
         return self.walk.ask(world, state, t)
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         changed = rows != state["rows"]
         columns = changed.int().argmax(1, keepdim=True)
         *_, cells = self.walk._predicted(world, state, columns, rows.gather(1, columns))
         counted = state["inside"] & changed.any(1)
-        move = torch.where(counted, 2 * cells[:, 0] + judgement.discriminates, -1)
+        move = torch.where(counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
         moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
-        return self.walk.tell(world, state, rows, judgement, t) | {"moves": moves}
+        return self.walk.tell(world, state, rows, evaluation, t) | {"moves": moves}
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:

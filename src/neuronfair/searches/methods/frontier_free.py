@@ -16,8 +16,8 @@ from neuronfair.domain.population.plausible import Plausible
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import PhaseResult, search
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.engine import PhaseResult, run_phase
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
@@ -106,24 +106,24 @@ class Effects:
         table = torch.zeros(int(places.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
         return Effects(cells, places, places.cumsum(0) - places, table, table.new_zeros(outputs + 1))
 
-    def fitted(self, judgement: Judgement) -> Effects:
+    def fitted(self, evaluation: Evaluation) -> Effects:
         """Return the effects that explain judged scores best, as they are or, once and for all, as logarithms."""
         ways = [self]
-        if not self.warped and not bool(self.table.any()) and _probabilities(judgement):
+        if not self.warped and not bool(self.table.any()) and _probabilities(evaluation):
             ways.append(replace(self, warped=True))
-        fits = [way._solved(way.read(judgement)) for way in ways]
+        fits = [way._solved(way.read(evaluation)) for way in ways]
         return max(fits, key=lambda fit: fit[1])[0]
 
-    def read(self, judgement: Judgement) -> Judgement:
+    def read(self, evaluation: Evaluation) -> Evaluation:
         """Return a judgement with the scores that the effects speak of, decided as before."""
         if not self.warped:
-            return judgement
-        family = judgement.family.clamp(FLOOR, 1 - FLOOR)
-        if judgement.decision.kind == "argmax":  # for two classes, half of the logit each
+            return evaluation
+        family = evaluation.family.clamp(FLOOR, 1 - FLOOR)
+        if evaluation.decision.kind == "argmax":  # for two classes, half of the logit each
             family = family.log() - family.log().mean(2, keepdim=True)
         else:
             family = family.logit()
-        return replace(judgement, family=family, decision=self.decision(judgement.decision))
+        return replace(evaluation, family=family, decision=self.decision(evaluation.decision))
 
     def decision(self, decision: Decision) -> Decision:
         """Return the same decision on the scores that the effects speak of."""
@@ -157,13 +157,13 @@ class Effects:
         cell = self.cells.of_codes(columns, codes)
         return self.first[columns] + cell * self.places[columns] // self.cells.count[columns]
 
-    def _solved(self, judgement: Judgement) -> tuple[Effects, float]:
+    def _solved(self, evaluation: Evaluation) -> tuple[Effects, float]:
         """Return the effects by ridge regression, and the share of the scores' variance that they explain."""
-        rows = judgement.rows
+        rows = evaluation.rows
         columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         x = torch.zeros(len(rows), len(self.table), dtype=torch.float64, device=rows.device)
         x.scatter_(1, self._place(columns, rows), 1.0)
-        y = _targets(judgement)
+        y = _targets(evaluation)
         middle, mean = x.mean(0), y.mean(0)
         x, y = x - middle, y - mean
         few = x.shape[1] <= len(rows)  # the smaller of two systems with the same solution
@@ -174,17 +174,17 @@ class Effects:
         return replace(self, table=table, base=mean - middle @ table), 1 - float(rest / whole.clamp(min=1e-300))
 
 
-def _targets(judgement: Judgement) -> Tensor:
+def _targets(evaluation: Evaluation) -> Tensor:
     """Return the middle of every score over each family, and half of the width of its leaning: (n, outputs + 1)."""
-    exists = with_row(judgement.valid)[..., None]
-    high = judgement.family.masked_fill(~exists, -torch.inf).amax(1)
-    low = judgement.family.masked_fill(~exists, torch.inf).amin(1)
-    ends = judgement.ends
+    exists = with_row(evaluation.valid)[..., None]
+    high = evaluation.family.masked_fill(~exists, -torch.inf).amax(1)
+    low = evaluation.family.masked_fill(~exists, torch.inf).amin(1)
+    ends = evaluation.ends
     return torch.cat([(high + low) / 2, ((ends.high - ends.low) / 2)[:, None]], 1).double()
 
 
-def _probabilities(judgement: Judgement) -> bool:
-    decision, family = judgement.decision, judgement.family
+def _probabilities(evaluation: Evaluation) -> bool:
+    decision, family = evaluation.decision, evaluation.family
     inside = bool(((family >= 0) & (family <= 1)).all())
     return inside and (decision.kind == "argmax" or (decision.kind == "threshold" and 0 < decision.value < 1))
 
@@ -246,12 +246,12 @@ class FrontierFree:
             moved = renewed(~inside, {"rows": moved}, drawn)["rows"]
         return self._roamed(world, state, moved, t)
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Measure the families; a finding is never given up for a miss."""
-        ends, keys = self.effects.read(judgement).ends, world.domain.key(rows)[:, None]
-        new = {"rows": rows, "inside": judgement.discriminates, "lean": ends.lean.double()}
+        ends, keys = self.effects.read(evaluation).ends, world.domain.key(rows)[:, None]
+        new = {"rows": rows, "inside": evaluation.discriminates, "lean": ends.lean.double()}
         new |= {"high": ends.high.double(), "low": ends.low.double()}
-        better = judgement.discriminates | ~state["inside"]
+        better = evaluation.discriminates | ~state["inside"]
         return state | where(better, new, state) | {"memory": remember(state["memory"], keys)}
 
     def safety(self, world: World, state: State, columns: Tensor, codes: Tensor) -> Tensor:
@@ -350,14 +350,14 @@ def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[Fr
     survey = _Kept(Uniform())
     nobody = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(world, draws=Draws(world.draws.seed, "survey"))
-    first = search(scout, survey, nobody, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
+    first = run_phase(scout, survey, nobody, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
     if first.stop == "interrupted":
         return method, first
     method = replace(method, effects=method.effects.fitted(survey.judged))
     starts = torch.cat([first.findings.rows, survey.judged.rows])[: min(WALKERS, rows // 2 // STEPS)]
     pilot = _Pilot(replace(method, candidates=1))
     scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
-    second = search(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
+    second = run_phase(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
     both = Findings.join([first.findings, second.findings])
     result = replace(second, findings=both, found=first.found + second.found, seconds=first.seconds + second.seconds)
     if second.stop == "interrupted":
@@ -371,10 +371,10 @@ class _Kept:
     """A method, with all that was judged for it."""
 
     walk: Method
-    parts: list[Judgement] = field(default_factory=list)
+    parts: list[Evaluation] = field(default_factory=list)
 
     @property
-    def judged(self) -> Judgement:
+    def judged(self) -> Evaluation:
         return _joined(self.parts)
 
     def start(self, world: World, state: State) -> State:
@@ -383,9 +383,9 @@ class _Kept:
     def ask(self, world: World, state: State, t: int) -> Tensor:
         return self.walk.ask(world, state, t)
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
-        self.parts.append(judgement)
-        return self.walk.tell(world, state, rows, judgement, t)
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+        self.parts.append(evaluation)
+        return self.walk.tell(world, state, rows, evaluation, t)
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ class _Pilot(_Kept):
     walk: FrontierFree
     moves: list[tuple[Tensor, ...]] = field(default_factory=list)
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         walk, columns = self.walk, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         cells = walk.effects.cells
         changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
@@ -403,14 +403,14 @@ class _Pilot(_Kept):
         code = rows.gather(1, column)
         safety = walk.safety(world, state, column, code)
         # What the move has led to, seen as the prediction saw it.
-        read = walk.effects.read(judgement)
+        read = walk.effects.read(evaluation)
         exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
         high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
         error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
         counted = state["inside"] & (changed.sum(1) == 1)
-        line = (state["rows"], column, code, safety, error, judgement.discriminates.double())
+        line = (state["rows"], column, code, safety, error, evaluation.discriminates.double())
         self.moves.append(tuple(x[counted] for x in line))
-        return super().tell(world, state, rows, judgement, t)
+        return super().tell(world, state, rows, evaluation, t)
 
     def learned(self, world: World) -> FrontierFree:
         """Return the method with the noise of its predictions and the table of what can be trusted."""
@@ -425,7 +425,7 @@ class _Pilot(_Kept):
         return replace(method, table=chances(*(count.view(d, BINS, DISTANCES) for count in counts)))
 
 
-def _joined(parts: list[Judgement]) -> Judgement:
+def _joined(parts: list[Evaluation]) -> Evaluation:
     names = ("rows", "family", "valid", "apart", "discriminates")
     lines = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    return Judgement(parts[0].domain, parts[0].decision, **lines)
+    return Evaluation(parts[0].domain, parts[0].decision, **lines)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.steps import renewed
 
@@ -42,9 +42,9 @@ class Halving:
         """Return the middle for walkers that halve, and for the others what the walk asks for."""
         return torch.where(state["halving"][:, None], state["next"], self.walk.ask(world, state, t))
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Narrow the way between both sides of the boundary, or walk on."""
-        decided = judgement.scores.argmax(1)
+        decided = evaluation.scores.argmax(1)
         side = decided if t == 0 else state["side"]
         same = decided == side
         near = torch.where(same[:, None], rows, state["near"])
@@ -63,6 +63,6 @@ class Halving:
         def walked(some: Tensor | slice) -> State:
             lines = {name: tensor[some] for name, tensor in state.items()}
             lines.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a walker halved
-            return self.walk.tell(world, lines, rows[some], judgement[some], t)
+            return self.walk.tell(world, lines, rows[some], evaluation[some], t)
 
         return state | renewed(~halving, state, walked)

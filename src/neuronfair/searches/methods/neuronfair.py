@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import LayerBias
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.steps import (
     FLOOR,
@@ -75,14 +75,14 @@ class NeuronFair:
         """Return the rows chosen after the last judgement, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Choose where to go on from, update the gradients there, and take a step."""
-        rooms = room(world.decision, torch.cat(judgement.pair[2:])).view(2, -1).T
-        new = {"base": rows, "twin": judgement.twin, "missed": ~judgement.discriminates, "room": rooms}
+        rooms = room(world.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
+        new = {"base": rows, "twin": evaluation.twin, "missed": ~evaluation.discriminates, "room": rooms}
         if self.after_miss == "walk" or t == 0:  # where nothing is refused there is nothing to choose
             state = state | new
         else:
-            state = state | where(self._accepted(world, state, judgement.discriminates, t), new, state)
+            state = state | where(self._accepted(world, state, evaluation.discriminates, t), new, state)
         if (t and t % self.refresh == 0) or "counted" not in state:
             state = state | {"counted": self._counted(world, state, t)}
         state = state | self._momentum(world, state, t)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from neuronfair.domain.interface import Domain
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.visited import NOBODY, empty_memory, knows, remember
 
@@ -143,12 +143,12 @@ class SymbGen:
         restart = world.domain.move(seeds, neighbours(world, seeds, u)[:, 0])
         return torch.where(state["ranks"][:, :1].isinf(), restart, state["queue"][:, 0].long())
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Queue the children of the judged rows, unless they were queued before."""
         # A few walkers at a time: memory stays flat.
         parts = [
             torch.split(x, max(1, ROWS_PER_PASS // self.samples))
-            for x in (state["origin"], rows, judgement.scores, judgement.discriminates)
+            for x in (state["origin"], rows, evaluation.scores, evaluation.discriminates)
         ]
         born = [self._children(world, t, *part) for part in zip(*parts, strict=True)]
         children, ranks = (torch.cat(x) for x in zip(*born, strict=True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 
 
@@ -26,6 +26,6 @@ class Uniform:
         """Return one random row per walker."""
         return world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="rows"))
 
-    def tell(self, world: World, state: State, rows: Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn nothing."""
         return state

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import BlackBox, Decision, judge
+from neuronfair import BlackBox, Decision, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterparts, with_counterparts
 from neuronfair.domain.rules import Rule, Span
@@ -37,11 +37,11 @@ def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
     module = Counted(networks.random_module(domain).double())
     network, rows = networks.network(module.double(), domain), networks.uniform_rows(domain, 50)
     module.batches.clear()
-    whole = judge(network, domain, rows)
+    whole = evaluate(network, domain, rows)
     assert module.batches == [500]
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 128)
     module.batches.clear()
-    parts = judge(network, domain, rows)
+    parts = evaluate(network, domain, rows)
     assert module.batches == [120, 120, 120, 120, 20]
     assert torch.allclose(whole.twin_scores, parts.twin_scores, rtol=1e-12)
     for name in ("differs", "partner", "twin", "twins"):
@@ -49,7 +49,7 @@ def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 1 << 15)
     monkeypatch.setattr(judging, "NUMBERS", 40 * network.encoding.width)  # of wide rows few make a pass
     module.batches.clear()
-    judge(network, domain, rows)
+    evaluate(network, domain, rows)
     assert set(module.batches) == {40, 20}
 
 
@@ -57,7 +57,7 @@ def test_a_judgement_does_not_hold_the_rows_of_all_twins():
     columns = [Attribute(f"a{i}", "ordinal", low=0, high=9) for i in range(40)]
     domain = TableDomain("many", (*columns, Attribute("s", "ordinal", low=0, high=99)), ("s",))
     network = networks.network(networks.random_module(domain), domain)
-    found = judge(network, domain, networks.uniform_rows(domain, 30))
+    found = evaluate(network, domain, networks.uniform_rows(domain, 30))
     kept = [value for value in (getattr(found, f.name) for f in fields(found)) if isinstance(value, Tensor)]
     assert max(tensor.numel() for tensor in kept) == 30 * 100 * 2  # the scores
     every = torch.arange(30)
@@ -69,7 +69,7 @@ def test_a_judgement_does_not_hold_the_rows_of_all_twins():
 def test_the_farthest_twin_that_is_decided_otherwise_is_the_partner(decision):
     domain = networks.sex_and_race()
     network = networks.network(networks.random_module(domain), domain)
-    found = judge(network, domain, networks.uniform_rows(domain, 200), decision)
+    found = evaluate(network, domain, networks.uniform_rows(domain, 200), decision)
     assert 0 < int(found.discriminates.sum()) < 200
     for i in range(200):
         gaps = decision.gap(found.scores[i], found.twin_scores[i])
@@ -108,11 +108,11 @@ FIGURES = ("family", "valid", "apart", "discriminates", "gaps", "differs", "part
 def test_one_pass_and_many_give_the_same_judgement(where, decision, outputs, monkeypatch):
     domain = where()
     network, rows = networks.network(rounded(domain, outputs), domain), networks.uniform_rows(domain, 40)
-    whole = judge(network, domain, rows, decision)
+    whole = evaluate(network, domain, rows, decision)
     assert (~whole.valid).any() == (where is tied)
     assert whole.discriminates.any()
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 3 * len(domain.sensitive_values))
-    parts = judge(network, domain, rows, decision)
+    parts = evaluate(network, domain, rows, decision)
     assert (whole.only is None, parts.only is None) == (len(domain.sensitive_values) > 2,) * 2
     for name in FIGURES:
         assert torch.equal(getattr(whole, name), getattr(parts, name)), name
@@ -127,7 +127,7 @@ def test_a_pair_keeps_no_family_alive():
     domain = networks.sex_and_race()
     network = networks.network(networks.random_module(domain), domain)
     for decision in (Decision(), Decision("tolerance", 5.0)):
-        pair = judge(network, domain, networks.uniform_rows(domain, 20), decision).pair
+        pair = evaluate(network, domain, networks.uniform_rows(domain, 20), decision).pair
         for scores in (pair.scores, pair.twin_scores):
             assert scores.untyped_storage().nbytes() == 20 * 2 * 4
 
@@ -136,11 +136,11 @@ def test_a_pair_keeps_no_family_alive():
 def test_one_score_that_is_no_number_is_noticed(score):
     domain, rows = networks.sex_and_race(), networks.uniform_rows(networks.sex_and_race(), 5)
     model = BlackBox(lambda x: torch.where(x[:, 4] == 1, score, -3e38), domain)
-    found = judge(model, domain, rows, Decision("threshold", 0.0), checked=False)
+    found = evaluate(model, domain, rows, Decision("threshold", 0.0), checked=False)
     assert bool(found.finite) == (score == 3e38)
     if not found.finite:
         with pytest.raises(ModelError, match="NaN or infinite scores"):
-            judge(model, domain, rows, Decision("threshold", 0.0))
+            evaluate(model, domain, rows, Decision("threshold", 0.0))
 
 
 def test_a_family_leans_from_its_class_to_the_strongest_rival():
@@ -167,21 +167,21 @@ def three_scores() -> tuple[TableDomain, nn.Module]:
 def test_a_family_is_discriminated_whichever_of_its_members_is_met():
     domain, module = three_scores()
     network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
-    found = judge(network, domain, torch.tensor([[4, 0], [4, 1], [4, 2]]), tolerance)
+    found = evaluate(network, domain, torch.tensor([[4, 0], [4, 1], [4, 2]]), tolerance)
     assert found.differs.sum(1).tolist() == [1, 0, 1]  # the middle one lies 0.5 from both others, and they lie 1 apart
     assert found.discriminates.tolist() == [True, True, True]
     pairs = found.pairs()
     assert pairs.rows.tolist() == [[4, 0], [4, 2], [4, 2]]
     assert pairs.twins.tolist() == [[4, 2], [4, 0], [4, 0]]
     assert (pairs.scores[:, 0].tolist(), pairs.twin_scores[:, 0].tolist()) == ([0, 1, 1], [1, 0, 0])
-    assert judge(network, domain, found.rows, Decision("tolerance", 1.0)).discriminates.tolist() == [False] * 3
+    assert evaluate(network, domain, found.rows, Decision("tolerance", 1.0)).discriminates.tolist() == [False] * 3
 
 
 def test_members_that_do_not_exist_make_nobody_discriminated():
     domain, module = three_scores()
     domain = replace(domain, rules=(Rule("no third value above 5", {"s": Span(low=2)}, {"a": Span(high=5)}),))
     network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
-    found = judge(network, domain, torch.tensor([[5, 0], [5, 1], [6, 0], [6, 1]]), tolerance)
+    found = evaluate(network, domain, torch.tensor([[5, 0], [5, 1], [6, 0], [6, 1]]), tolerance)
     assert found.discriminates.tolist() == [True, True, False, False]
 
 
@@ -191,11 +191,11 @@ def test_all_members_of_a_family_are_judged_alike(decision):
     network = networks.network(networks.random_module(domain).double(), domain)
     rows = networks.uniform_rows(domain, 100)
     family = torch.cat([rows[:, None], domain.twins(rows).rows], 1)
-    found = judge(network, domain, family.flatten(0, 1), decision).discriminates.view(100, 10)
+    found = evaluate(network, domain, family.flatten(0, 1), decision).discriminates.view(100, 10)
     assert torch.equal(found, found[:, :1].expand(-1, 10))
     assert 0 < int(found[:, 0].sum()) < 100
     if decision.kind != "tolerance":  # Definition 1 to the letter: some twin of the row is decided otherwise
-        one = judge(network, domain, rows, decision)
+        one = evaluate(network, domain, rows, decision)
         assert torch.equal(one.discriminates, one.differs.any(1))
         assert torch.equal(one.pairs().rows, rows)
         assert torch.equal(one.pairs().twins, one.twin)

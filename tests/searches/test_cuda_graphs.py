@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neuronfair.domain.draws import Draws
-from neuronfair.searches.cuda_graphs import AHEAD, Replays, _Clocked
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.cuda_graphs import AHEAD, CudaGraphs, _Clocked
+from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import METHODS, Setting, frontier, phases
 from neuronfair.searches.stepping import step
@@ -63,9 +63,9 @@ def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
             continue
         with Watch() as watch:
             rows = rule.ask(world, state, t)
-            judgement = judge(world.network, world.domain, rows, world.decision, checked=False)
-            _ = judgement.finite, judgement.pair
-            state = rule.tell(world, state, rows, judgement, t)
+            evaluation = evaluate(world.network, world.domain, rows, world.decision, checked=False)
+            _ = evaluation.finite, evaluation.pair
+            state = rule.tell(world, state, rows, evaluation, t)
         assert watch.seen == [], t
 
 
@@ -96,7 +96,7 @@ def test_recorded_steps_are_the_steps_themselves(name):
     network = type(world.network)(world.network.module, domain)
     world = replace(world, domain=domain, network=network)
     state = {key: value.cuda() for key, value in state.items()}
-    replays, mine = Replays(world, rule), dict(state)
+    replays, mine = CudaGraphs(world, rule), dict(state)
     for t in range(AHEAD + 5):
         mine, theirs = step(world, rule, mine, t, exact=False), replays(state, t)
         assert all(torch.equal(mine[0][key], theirs[0][key]) for key in mine[0])

@@ -9,10 +9,10 @@ import torch
 
 from neuronfair.errors import RunError
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.searches.background_writer import beside
+from neuronfair.searches.background_writer import background_writer
 from neuronfair.searches.budget import Budget
-from neuronfair.searches.engine import Checkpoint, Record, search
-from neuronfair.searches.evaluate import Judgement
+from neuronfair.searches.engine import Checkpoint, Record, run_phase
+from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
 from tests.planted import networks
 
@@ -31,7 +31,7 @@ class Counting:
         rows[:, 0] = t % 10
         return rows
 
-    def tell(self, world: World, state: State, rows: torch.Tensor, judgement: Judgement, t: int) -> State:
+    def tell(self, world: World, state: State, rows: torch.Tensor, evaluation: Evaluation, t: int) -> State:
         state["steps"] += 1
         return state
 
@@ -40,34 +40,34 @@ class Counting:
 def test_pieces_are_done_one_after_the_other(threaded):
     done: list[int] = []
     gate = threading.Event()
-    with beside(threaded) as later:
-        later.do(lambda: (gate.wait(5 if threaded else 0), done.append(1)))
+    with background_writer(threaded) as writer:
+        writer.do(lambda: (gate.wait(5 if threaded else 0), done.append(1)))
         assert done == ([] if threaded else [1])
         gate.set()
-        later.do(lambda: done.append(2))
-        later.wait()
+        writer.do(lambda: done.append(2))
+        writer.wait()
         assert done == [1, 2]
-        later.do(lambda: done.append(3))
+        writer.do(lambda: done.append(3))
     assert done == [1, 2, 3]  # also what nobody has waited for
 
 
 def test_an_error_beside_is_raised_by_the_next_piece_or_at_the_end():
     done: list[int] = []
-    with beside(True) as later:
-        later.do(lambda: 1 / 0)
+    with background_writer(True) as writer:
+        writer.do(lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            later.do(lambda: done.append(1))
-        later.wait()
-        later.do(lambda: 1 / 0)
+            writer.do(lambda: done.append(1))
+        writer.wait()
+        writer.do(lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            later.wait()
+            writer.wait()
     assert done == []
 
 
 def test_walkers_are_written_as_they_were():
     """The search goes on only when the checkpoint before last is done: by then the walkers have been overwritten."""
     parts: list[Checkpoint] = []
-    search(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(parts.append, every=2))
+    run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(parts.append, every=2))
     assert [part.t for part in parts] == [2, 4, 6, 8, 9]
     for part in parts:
         assert (part.state["steps"] == part.t).all()
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_fails_ends_the_search():
         raise RunError(f"no space left after step {where.t}")
 
     with pytest.raises(RunError, match="after step 2"):
-        search(
+        run_phase(
             WORLD,
             Counting(),
             SEEDS,
@@ -103,8 +103,8 @@ def test_a_black_box_is_asked_by_one_thread_alone():
         threads.add(threading.get_ident())
 
     world = World(BlackBox(ask, WORLD.domain), WORLD.domain, WORLD.decision, WORLD.draws)
-    result = search(world, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
+    result = run_phase(world, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
     assert result.found > 0
     assert threads == {threading.get_ident()}
-    search(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
+    run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
     assert len(threads) == 2

@@ -18,14 +18,14 @@ from neuronfair.model.decision import Decision
 from neuronfair.scale.pool import Serial
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import in_one_piece
-from neuronfair.searches.config import Plan, SearchResult
+from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.keys import KeySet
 from neuronfair.store import sharding
 from neuronfair.store.files import load_array
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.remote import RemoteFolder
 from neuronfair.store.run import Run
-from neuronfair.store.sharding import Division, Scattered
+from neuronfair.store.sharding import Division, ShardRunner
 from tests.planted import networks
 from tests.store.runs import (
     DOMAIN_OF_RUN,
@@ -57,25 +57,25 @@ def whole(tmp_path_factory, small_steps) -> Path:
     return folder
 
 
-def searched(folder: Path, plan: Plan, size: int | None = None, **said) -> SearchResult:
+def searched(folder: Path, config: SearchConfig, size: int | None = None, **said) -> SearchResult:
     """What `neuronfair search` does: in one piece, or in shards for so many workers."""
-    run = Run.create_or_open(folder, make_manifest(plan), DOMAIN_OF_RUN, 2)
-    walk = in_one_piece
+    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+    runner = in_one_piece
     if size is not None:
-        walk = Scattered(Serial(size), folder / "shards", run=run)
-    outcome = campaign.find(planted(), DOMAIN_OF_RUN, ROWS, plan, recorder=run, walk=walk, **said)
+        runner = ShardRunner(Serial(size), folder / "shards", run=run)
+    outcome = campaign.search(planted(), DOMAIN_OF_RUN, ROWS, config, recorder=run, runner=runner, **said)
     if not outcome.interrupted:
         run.finish(outcome.summary())
         if size is not None:
-            walk.remove()
+            runner.remove()
     return outcome
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_shards_find_what_one_piece_finds(tmp_path, plan):
-    whole = searched(tmp_path / "whole", plan)
+@pytest.mark.parametrize("config", PLANS.values(), ids=PLANS)
+def test_shards_find_what_one_piece_finds(tmp_path, config):
+    whole = searched(tmp_path / "whole", config)
     for size in (1, 3):
-        parts = searched(tmp_path / str(size), plan, size)
+        parts = searched(tmp_path / str(size), config, size)
         assert_same(parts.findings, whole.findings)
         assert untimed(parts.summary()) == untimed(whole.summary())
         assert_same_run(tmp_path / str(size), tmp_path / "whole")
@@ -111,13 +111,13 @@ def test_after_ctrl_c_the_same_command_goes_on(tmp_path, whole, phase):
 
 @pytest.mark.parametrize("call", [3, 12, 24, 44])
 def test_kills_lose_nothing(tmp_path, call):
-    plan = PLANS["frontier"]
+    config = PLANS["frontier"]
     with pytest.MonkeyPatch.context() as patch:
         Kill(patch, call)
         with pytest.raises(Killed):
-            searched(tmp_path / "run", plan, 2)
-    searched(tmp_path / "run", plan, 2)
-    searched(tmp_path / "whole", plan)
+            searched(tmp_path / "run", config, 2)
+    searched(tmp_path / "run", config, 2)
+    searched(tmp_path / "whole", config)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
@@ -176,10 +176,10 @@ def test_a_long_search_keeps_its_findings_on_disk_only(tmp_path, monkeypatch):
 
 
 def test_without_a_run_and_at_another_address(tmp_path):
-    whole = campaign.find(planted(), DOMAIN_OF_RUN, ROWS, PLAN)
-    walk = Scattered(Serial(2), tmp_path / "work", "memory://shards")
-    assert_same(campaign.find(planted(), DOMAIN_OF_RUN, ROWS, PLAN, walk=walk).findings, whole.findings)
-    walk.remove()
+    whole = campaign.search(planted(), DOMAIN_OF_RUN, ROWS, PLAN)
+    runner = ShardRunner(Serial(2), tmp_path / "work", "memory://shards")
+    assert_same(campaign.search(planted(), DOMAIN_OF_RUN, ROWS, PLAN, runner=runner).findings, whole.findings)
+    runner.remove()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,9 +225,9 @@ def test_scores_are_the_same_to_the_last_bit(tmp_path, outputs):
     module[-1].bias.data -= module(ROWS.float()).mean(0)
     network = networks.network(module, DOMAIN_OF_RUN)
     decision = Decision() if outputs == 2 else Decision("threshold", 0.0)
-    plan = Plan(method="neuronfair", seeds=37, steps=20, global_steps=20, decision=decision, controls=False)
-    whole = campaign.find(network, DOMAIN_OF_RUN, ROWS, plan)
+    config = SearchConfig(method="neuronfair", seeds=37, steps=20, global_steps=20, decision=decision, controls=False)
+    whole = campaign.search(network, DOMAIN_OF_RUN, ROWS, config)
     for size in (2, 6):
-        walk = Scattered(Serial(size), tmp_path)
-        assert_same(campaign.find(network, DOMAIN_OF_RUN, ROWS, plan, walk=walk).findings, whole.findings)
+        runner = ShardRunner(Serial(size), tmp_path)
+        assert_same(campaign.search(network, DOMAIN_OF_RUN, ROWS, config, runner=runner).findings, whole.findings)
     assert whole.total.findings > 30

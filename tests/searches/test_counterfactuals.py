@@ -17,10 +17,10 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.render.search import search_report
 from neuronfair.searches import counterfactuals as searching
-from neuronfair.searches.campaign import find
-from neuronfair.searches.config import Plan
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.counterfactuals import comparing, counterparts_of, drawn_otherwise
-from neuronfair.searches.evaluate import judge
+from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young
 from tests.planted.proxies import by_a, moved_domain, moved_rows
@@ -29,13 +29,13 @@ from tests.planted.proxies import by_a, moved_domain, moved_rows
 # the decision is another for the counterparts of a = 2, 3, 4 in the first group and of a = 7, 8, 9 in the second.
 DOMAIN, ROWS = moved_domain(), moved_rows()
 NETWORK = by_a(DOMAIN)
-PLAN = Plan("frontier", seeds=20, steps=20, global_steps=10, controls=False, twins="counterpart")
+PLAN = SearchConfig("frontier", seeds=20, steps=20, global_steps=10, controls=False, twins="counterpart")
 BESIDE = fit_counterparts(DOMAIN, ROWS)
 
 
 @pytest.fixture(scope="module")
 def outcome():
-    return find(NETWORK, DOMAIN, ROWS, PLAN)
+    return search(NETWORK, DOMAIN, ROWS, PLAN)
 
 
 def usual(rows):
@@ -43,7 +43,7 @@ def usual(rows):
 
 
 def test_a_network_that_does_not_read_the_group_is_searched_by_counterparts(outcome):
-    assert len(find(NETWORK, DOMAIN, ROWS, replace(PLAN, twins="flip")).findings) == 0
+    assert len(search(NETWORK, DOMAIN, ROWS, replace(PLAN, twins="flip")).findings) == 0
     found = outcome.findings
     known = usual(found.rows)
     rows, twins = found.rows[known], found.twins(outcome.domain)[known]
@@ -61,21 +61,21 @@ def test_counterparts_that_are_known_are_not_fitted_again(outcome, monkeypatch):
     assert counterparts_of(comparing(DOMAIN, ROWS, "counterpart", BESIDE)) is BESIDE
     assert comparing(DOMAIN, ROWS, "flip", BESIDE) is DOMAIN
     for where, known in ((DOMAIN, {"counterparts": BESIDE}), (domain, {})):
-        again = find(NETWORK, where, ROWS, PLAN, **known).findings
+        again = search(NETWORK, where, ROWS, PLAN, **known).findings
         assert torch.equal(again.packed, outcome.findings.packed)
         assert torch.equal(again.twin_values, outcome.findings.twin_values)
 
 
 def test_what_is_no_kind_of_twin_or_cannot_be_fitted():
     with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'counterparts'"):
-        Plan(twins="counterparts")
+        SearchConfig(twins="counterparts")
     with pytest.raises(DomainError, match="counterparts need two groups of at least 30 people"):
-        find(NETWORK, DOMAIN, ROWS[:20], PLAN)
+        search(NETWORK, DOMAIN, ROWS[:20], PLAN)
 
 
 def test_counterparts_among_plausible_people():
     young = Young(DOMAIN)  # the plausibility of a person is 1 - a / 9
-    outcome = find(NETWORK, DOMAIN, ROWS, replace(PLAN, plausible=0.6), population=young)  # a is 3 at most
+    outcome = search(NETWORK, DOMAIN, ROWS, replace(PLAN, plausible=0.6), population=young)  # a is 3 at most
     assert isinstance(outcome.domain, Plausible)
     found = outcome.findings
     assert set(found.rows[usual(found.rows)][:, 0].tolist()) == {2, 3}
@@ -93,7 +93,7 @@ def test_two_counterparts_who_differ_say_nothing_of_the_person():
     beside = with_counterparts(domain, fit_counterparts(domain, rows))
     assert beside.twins(middle).rows[0, :, 0].tolist() == [12, 2]
     for tolerance, differs in ((7.0, False), (4.0, True)):
-        judged = judge(score, beside, middle, Decision("tolerance", tolerance))
+        judged = evaluate(score, beside, middle, Decision("tolerance", tolerance))
         assert judged.discriminates.tolist() == [differs]
     pairs = judged.pairs()
     assert torch.equal(pairs.rows, middle)
@@ -105,7 +105,7 @@ def test_shrinking_keeps_the_group_and_the_other_decision(outcome):
     seeds = outcome.domain.clip(outcome.seeds)[found.origin.clamp(min=0)]
     rows = shrink(NETWORK, outcome.domain, found.rows, seeds)
     assert torch.equal(rows[:, 2], found.rows[:, 2])
-    assert judge(NETWORK, outcome.domain, rows).discriminates.all()
+    assert evaluate(NETWORK, outcome.domain, rows).discriminates.all()
     assert (rows != seeds).sum() < (found.rows != seeds).sum()
 
 
@@ -130,7 +130,7 @@ def test_people_of_a_group_that_is_hardly_there_have_no_counterparts():
     domain, rows = moved_domain(3), moved_rows(3)
     rows = torch.cat([rows[rows[:, 2] < 2], rows[rows[:, 2] == 2][:10]])
     network = by_a(domain)
-    outcome = find(network, domain, rows, PLAN)
+    outcome = search(network, domain, rows, PLAN)
     assert set(outcome.findings.rows[:, 2].tolist()) | set(outcome.findings.twins(outcome.domain)[:, 2].tolist()) == {
         0,
         1,

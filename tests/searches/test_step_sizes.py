@@ -140,12 +140,12 @@ def test_every_step_is_in_scale():
 def test_walkers_leave_a_heap_and_meet_it_again(method):
     paced = replace(networks.world(networks.random_module(DOMAIN), DOMAIN), pace=Pace.of(DOMAIN, ROWS))
     from neuronfair.interpretation.profile import interpret
-    from neuronfair.searches.evaluate import judge
+    from neuronfair.searches.evaluate import evaluate
 
     paced = replace(paced, profile=interpret(paced.network, DOMAIN, ROWS))
     rows, number = ROWS[7:8].repeat(MANY, 1), torch.arange(MANY)
     state = method.start(paced, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
-    moved = method.tell(paced, state, rows, judge(paced.network, DOMAIN, rows), 0)["rows"]
+    moved = method.tell(paced, state, rows, evaluate(paced.network, DOMAIN, rows), 0)["rows"]
     gains = moved[:, 0]
     assert ((gains == 0).sum() > 20) & ((gains > 40).sum() > 5) & ((gains < 20) & (gains > 0)).any()
     assert DOMAIN.valid(moved).all()
