@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from types import SimpleNamespace
 
 # pytester forgets the modules that its tests import, and some cannot be imported twice: so all are imported before.
 import pyarrow.parquet  # noqa: F401
@@ -17,7 +15,6 @@ import sklearn.cluster  # noqa: F401
 
 from neuronfair.audits.gate.regression_set import extend, read_corpus
 from neuronfair.audits.report.attribute import Change
-from neuronfair.audits.test_models import keep
 from tests import reports
 from tests.planted import networks
 
@@ -92,9 +89,10 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     assert "is decided 'class " in text
     assert "; with s " in text
     assert not any("fairness.py" in line for line in result.outlines)  # the line of the test, and none of ours
-    again = text.partition("See it again: neuronfair ")[2].split()
+    again = text.partition("See it again: neuronfair ")[2].partition(" --model (its file")[0].split()
     monkeypatch.chdir(pytester.path)
-    shown = run(*again)
+    pytester.makepyfile(made="from tests.planted import networks\nbiased = networks.one_biased_neuron")
+    shown = run(*again, "--model", "made:biased")
     assert shown.status == 0, shown
     assert "it still holds" in " ".join(shown.out.split())
     # The person in the message is the one on the terminal.
@@ -109,7 +107,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     )
 
 
-def test_a_limit_above_the_rate_iskeep(outcome):
+def test_a_limit_above_the_rate_is_kept(outcome):
     outcome("assert 0.11 < fairness.check(biased, domain, max_rate=0.15).rate.rate < 0.14").assert_outcomes(passed=1)
 
 
@@ -141,20 +139,6 @@ def test_every_kind_of_model_is_taken(outcome, model):
     assert "Worst pair" in text
     if "network(" not in model:
         assert "--model" in text.partition("See it again: neuronfair replay ")[2]
-
-
-def test_a_module_that_is_no_plain_relu_network_is_not_kept_as_one(outcome):
-    text = said(
-        outcome(
-            """
-            biased[0][1] = nn.LeakyReLU(0.5)
-            biased[0][0].weight.data *= torch.tensor([-1.0, -1, -1, -1, 1, -1, -1, -1])[:, None] ** 2
-            biased[0][0].bias.data -= 1
-            fairness.check(biased, domain, max_rate=0.05, settings=CheckSettings(seeds=10, steps=10))
-            """
-        )
-    )
-    assert "--model" in text.partition("See it again: neuronfair replay ")[2]
 
 
 def test_a_table_is_judged_as_well(outcome):
@@ -296,12 +280,3 @@ def test_pytest_starts_without_torch_and_leaves_threads_alone(tmp_path, monkeypa
     assert done.stdout.startswith("[] None\n.['neuronfair', 'numpy', 'torch'] PASSIVE\n.")
     shown = subprocess.run([*command[:3], "--fixtures", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
     assert "Check models for discrimination" in shown.stdout
-
-
-def test_a_file_is_a_file_whatever_its_name(tmp_path, monkeypatch):
-    """Also with a colon in it, as after the letter of a drive; without the file it is Python code."""
-    monkeypatch.chdir(tmp_path)
-    opened = SimpleNamespace(source="C:model.onnx", fingerprint="f")
-    assert keep(tmp_path, networks.domain(), opened) == {"model": "C:model.onnx", "weights": "f"}
-    Path("C:model.onnx").touch()
-    assert keep(tmp_path, networks.domain(), opened) == {"model": str(tmp_path / "C:model.onnx"), "weights": "f"}

@@ -14,8 +14,8 @@ from torch import nn
 from neuronfair.audits.gate.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.audits.gate.gate import check_groups, people_needed
 from neuronfair.audits.gate.regression_set import read_corpus, replay_corpus
-from neuronfair.audits.inputs import DRAWN, ModelSource, drawn_from, prepare
-from neuronfair.audits.provenance import Origin, replay_options, score_scale
+from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
+from neuronfair.audits.provenance import replay_options, score_scale
 from neuronfair.audits.report.counterfactual import CounterpartReport
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import CorpusReport, GateCheck
@@ -25,7 +25,6 @@ from neuronfair.audits.stages.groups import group_figures
 from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry, search
 from neuronfair.audits.stages.population import usual_if_known
 from neuronfair.audits.stages.proof import proof_of
-from neuronfair.audits.test_models import keep
 from neuronfair.audits.wording.counterfactual import counterpart_report
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.domain.population.counterfactuals import with_counterparts
@@ -48,7 +47,241 @@ from neuronfair.progress import silent
 from neuronfair.proof.decide.contradictions import EvaluatedPeople
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.starts import cluster_seeds
-from neuronfair.store.manifest import MANIFEST
+from neuronfair.store.manifest import MANIFEST, where
+
+SAMPLES = 10_000  # people judged at least
+ALIKE = (
+    "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
+    "and the decision"
+)
+TRUST = "If it is fed rightly: settings=CheckSettings(trust_feeding=True)"
+Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """How thorough a check is; if it fails, `method` searches for people to show, from `seeds` rows."""
+
+    confidence: float = 0.95
+    samples: int | None = None  # people judged; None: so many that a fair model passes easily
+    method: str | None = None  # None: one that can search the model
+    seeds: int = 100
+    steps: int = 100
+    seed: int = 0
+    trust_feeding: bool = False  # judge a model even if it seems to be wrongly fed
+    preprocess: Callable[[Any], Any] | str | None = None  # from a table to the inputs of the model
+    prove: float = 20.0  # seconds for the proof, if one is asked for
+
+
+class Demands(TypedDict, total=False):
+    """What a check may ask for besides a rate."""
+
+    corpus: str | Path | None  # everybody in this file must be decided as their twin is
+    proved: float | None  # share of the people of the domain for whom it must be proved that no decision flips
+    twins: TwinKind  # "counterpart": judge how many would be decided otherwise in another group, and not flips
+
+
+@dataclass(frozen=True)
+class FairnessResult:
+    """What a check that passed has measured."""
+
+    rate: Rate  # the one with the largest upper end
+    max_rate: float
+    corpus: CorpusReport | None
+    rates: tuple[Rate, ...] = ()  # of plausible pairs, the table and plausible people, where one was given; the domain
+    proved: Proved | None = None  # where a proof was asked for
+    counterpart: CounterpartReport | None = None  # where counterparts were asked for
+
+
+class Fairness:
+    """What the fixture `fairness` is. Discriminatory inputs that it finds are left in `folder` for a replay."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._checks = 0
+
+    def check(
+        self,
+        model: Models,
+        domain: TableDomain | Dataset | str | Path,
+        *,
+        max_rate: float = 0.01,
+        sensitive: str | Sequence[str] | None = None,
+        decision: Decision | None = None,
+        seconds: float | None = 20.0,
+        settings: CheckSettings | None = None,
+        **demands: Unpack[Demands],
+    ) -> FairnessResult:
+        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of each population.
+
+        `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
+        of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
+        domain. The upper confidence bounds must not exceed `max_rate`: of people drawn uniformly from the domain and,
+        with a table, of its rows and of plausible people. Only if one does, a search of `seconds` at most looks for
+        people to show. With twins="counterpart" it is the excess of the counterfactual test that must not exceed
+        `max_rate`, at its upper confidence bound. Everybody in the `corpus` file must get the decision of their twin.
+        For a share `proved` of all people of the domain it must be proved that the decision does not flip. A model that
+        gives everybody the same decision fails, and so does one that fails the input encoding check, unless the
+        settings trust the encoding: nothing can be said about it.
+        """
+        __tracebackhide__ = True  # pytest then shows the line of the test
+        settings = settings or CheckSettings()
+        least, twins = demands.get("proved"), _checked_twins(max_rate, domain, demands)
+        source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
+        case = prepare(_data(domain, settings.seed), source, sensitive=sensitive)
+        past = _replay(demands.get("corpus"), case)
+        measured = _measure(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
+        problems = _encoding_problems(case, settings)
+        if measured.excess:
+            problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
+        elif not any(rate.found for rate in measured.rates) and decides_alike(case, measured.samples, settings.seed):
+            problems.append(ALIKE)
+        proved = None if least is None else _prove(case, settings)
+        if proved is not None and least is not None and proved.proved_fair.share < least:
+            problems.append(
+                f"{proved.sentence} It must be proved for {percent(least)} that the decision does not flip."
+            )
+        if past is not None and past.still_flips:
+            count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
+            problems += [f"{count} still flip:", *past.examples]
+        if problems:
+            raise AssertionError("\n".join(map(visible, problems)))
+        return FairnessResult(measured.largest, max_rate, past, measured.rates, proved, measured.counterpart)
+
+    def check_groups(
+        self,
+        model: Models,
+        data: Dataset,
+        *fail_if: str,
+        sensitive: str | Sequence[str] | None = None,
+        decision: Decision | None = None,
+        confidence: float = 0.95,
+    ) -> tuple[GateCheck, ...]:
+        """Fail if one of these limits holds for the groups of a table, such as "disparate_impact < 0.8".
+
+        The metrics are `disparate_impact`, `selection_rate.difference` and `error_rate.difference`, each taken at the
+        safe end of its confidence interval. One that is not known is an error.
+        """
+        __tracebackhide__ = True
+        case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
+        data, opened = case.data, case.opened
+        name = "+".join(data.domain.sensitive)
+        limits = read_expressions(fail_if, [name], [])
+        if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
+            raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
+        if decides_alike(case, DRAWN, 0):
+            raise AssertionError(ALIKE)
+        records = records_of(opened, data)
+        _, disparity = group_figures(records.model, records.data, opened.decision, confidence)
+        checks = tuple(check_groups(limit, name, disparity) for limit in limits)
+        if any(check.fired for check in checks):
+            raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
+        return checks
+
+    def _worst_pair(
+        self, case: AuditInput, measured: _Measured, twins: TwinKind, seconds: float | None, settings: CheckSettings
+    ) -> list[str]:
+        """Search, leave the findings in a folder, and return the worst pair in words and the command to replay it."""
+        folder, opened, seed = self._folder / str(self._checks), case.opened, settings.seed
+        self._checks += 1
+        config = SearchConfig(
+            method=settings.method or ("frontier" if opened.white_box else "frontier-free"),
+            seeds=settings.seeds,
+            steps=settings.steps,
+            seconds=seconds,
+            seed=seed,
+            decision=opened.decision,
+            controls=False,
+            twins=twins,
+            scale=score_scale(opened, case.data),
+        )
+        if (folder / config.method / MANIFEST).is_file():
+            shutil.rmtree(folder)  # of an earlier run of the same test
+        folder.mkdir(parents=True, exist_ok=True)
+        data, reopen = measured.searched, replay_options(opened, case.origin)
+        one = AttributeCase(
+            model=opened.model,
+            data=data,
+            decision=opened.decision,
+            seeds=cluster_seeds(opened.model.encoding, data.rows, config.seeds, seed=seed),
+            configs=(config,),
+            samples=SAMPLES,
+            confidence=settings.confidence,
+            seed=seed,
+            telling=importance(opened.model, data.domain, data.rows, opened.decision),
+            folder=folder,
+            manifest={"model": where(opened.source), "weights": opened.fingerprint},
+            replay=reopen or (),
+            population=measured.population,
+        )
+        found = Inquiry.of(data.domain)
+        search(one, found, silent)
+        describe(one, found, silent)
+        if not found.report.worst:
+            return []
+        worst = found.report.worst[0]
+        again = f"{worst.replay}{' --model (its file, or package.module:name)' if reopen is None else ''}"
+        return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What a check has measured, and what exceeds the limit, in sentences."""
+
+    rates: tuple[Rate, ...]
+    samples: int
+    population: PopulationModel | None  # of plausible people; None where there is no table
+    searched: Dataset  # with the twins that the searches compare people with
+    counterpart: CounterpartReport | None
+    excess: list[str]
+
+    @property
+    def largest(self) -> Rate:
+        """The rate with the largest upper confidence bound."""
+        return max(self.rates, key=lambda rate: rate.interval[1])
+
+
+def _measure(
+    case: AuditInput, max_rate: float, twins: TwinKind, settings: CheckSettings, *, has_table: bool
+) -> _Measured:
+    """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
+    data, confidence, seed = case.data, settings.confidence, settings.seed
+    limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
+    samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
+    population = usual_if_known(data, seed) if has_table else None
+    rates = sampled_rates(case.opened, data, samples, confidence, seed, data if has_table else None, population)
+    measured = _Measured(rates, samples, population, data, None, [])
+    if twins == "flip":
+        return replace(measured, excess=too_many(measured.largest, limit, data))
+    counterpart, searched = compared(case.opened, data, settings.samples, confidence, seed)
+    return replace(measured, searched=searched, counterpart=counterpart, excess=too_large(counterpart, max_rate))
+
+
+def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, demands: Demands) -> TwinKind:
+    """Return whom people are compared with; refuse demands that cannot be met or cannot fail."""
+    if not 0 < max_rate < 1:
+        raise NeuronFairError(
+            f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
+        )
+    least = demands.get("proved")
+    if least is not None and not 0 < least <= 1:
+        raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
+    twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # which refuses others
+    if twins == "counterpart" and not isinstance(domain, Dataset):
+        raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
+    return twins
+
+
+def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
+    if not case.data.labelled or settings.trust_feeding:
+        return []
+    feeding = check_feeding(case.opened, case.data)
+    return [f"{feeding.text} {TRUST}"] if feeding.refused else []
+
+
+def _prove(case: AuditInput, settings: CheckSettings) -> Proved:
+    seen = [EvaluatedPeople("a row of the table", case.data.rows)]
+    return proof_of(case.opened, case.data.domain, settings.prove, silent, seen)[0]
 
 
 def sampled_rates(
@@ -58,18 +291,18 @@ def sampled_rates(
     confidence: float,
     seed: int,
     table: Dataset | None = None,
-    usual: PopulationModel | None = None,
+    population: PopulationModel | None = None,
 ) -> tuple[Rate, ...]:
     """Return how often the decision flips in each population that there is, and in the whole domain.
 
-    `table` is the data set, and `usual` says who is plausible: then plausible pairs come first.
+    `table` is the data set, and `population` says who is plausible: then plausible pairs come first.
     """
-    populations: tuple[Population | Dataset | PopulationModel | None, ...] = (table, usual, "domain")
+    every: tuple[Population | Dataset | PopulationModel | None, ...] = (table, population, "domain")
     pairs = None
-    if table is not None and usual is not None:
+    if table is not None and population is not None:
         pairs = plausible_pair_rate(
             opened,
-            plausible_twins(data.domain, usual, table.rows),
+            plausible_twins(data.domain, population, table.rows),
             table,
             samples=samples,
             confidence=confidence,
@@ -80,20 +313,20 @@ def sampled_rates(
         discrimination_rate(
             opened,
             data.domain,
-            population=population,
+            population=one,
             samples=samples,
             confidence=confidence,
             decision=opened.decision,
             seed=seed,
         )
-        for population in populations
-        if population is not None
+        for one in every
+        if one is not None
     )
 
 
-def decides_alike(opened: Opened, data: Dataset, samples: int, seed: int) -> bool:
-    """Return whether all these rows, and as many drawn from the domain as were judged, get one decision."""
-    model = opened.model
+def decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
+    """Return whether all rows of the table, and so many drawn from the domain, get one decision."""
+    model, data, opened = case.opened.model, case.data, case.opened
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     parts = torch.split(people, model.encoding.rows_per_pass)
     return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
@@ -144,210 +377,6 @@ def too_large(report: CounterpartReport, most: float) -> list[str]:
     return [f"{report.sentence} Its upper end may be {100 * most:g} at most.", *report.sentences[1:]]
 
 
-SAMPLES = 10_000  # people judged at least
-ALIKE = (
-    "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
-    "and the decision"
-)
-TRUST = "If it is fed rightly: settings=CheckSettings(trust_feeding=True)"
-Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class CheckSettings:
-    """How thorough a check is; if it fails, `method` searches for people to show, from `seeds` rows."""
-
-    confidence: float = 0.95
-    samples: int | None = None  # people judged; None: so many that a fair model passes easily
-    method: str | None = None  # None: one that can search the model
-    seeds: int = 100
-    steps: int = 100
-    seed: int = 0
-    trust_feeding: bool = False  # judge a model even if it seems to be wrongly fed
-    preprocess: Callable[[Any], Any] | str | None = None  # from a table to the inputs of the model
-    prove: float = 20.0  # seconds for the proof, if one is asked for
-
-
-class Demands(TypedDict, total=False):
-    """What a check may ask for besides a rate."""
-
-    corpus: str | Path | None  # everybody in this file must be decided as their twin is
-    proved: float | None  # share of the people of the domain for whom it must be proved that no decision flips
-    twins: TwinKind  # "counterpart": judge how many would be decided otherwise in another group, and not flips
-
-
-@dataclass(frozen=True)
-class FairnessResult:
-    """What a check that passed has measured."""
-
-    rate: Rate  # the one with the largest upper end
-    max_rate: float
-    corpus: CorpusReport | None
-    rates: tuple[Rate, ...] = ()  # of plausible pairs, the table and plausible people, where one was given; the domain
-    proved: Proved | None = None  # where a proof was asked for
-    counterpart: CounterpartReport | None = None  # where counterparts were asked for
-
-
-class Fairness:
-    """What the fixture `fairness` is; people who are found are left in `folder`, so that they can be seen again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._checks = 0
-
-    def check(
-        self,
-        model: Models,
-        domain: TableDomain | Dataset | str | Path,
-        *,
-        max_rate: float = 0.01,
-        sensitive: str | Sequence[str] | None = None,
-        decision: Decision | None = None,
-        seconds: float | None = 20.0,
-        settings: CheckSettings | None = None,
-        **demands: Unpack[Demands],
-    ) -> FairnessResult:
-        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of each population.
-
-        `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
-        of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
-        domain. The upper ends of the intervals must not exceed `max_rate`: of people drawn uniformly from the domain
-        and, with a table, of its rows and of plausible people. Only if one does, people to show are searched for, for
-        `seconds` at most. With twins="counterpart" it is the effect of counterparts that must not exceed `max_rate`, at
-        the upper end of its interval: how many more people of the table would be decided otherwise, had they been of
-        another group, than with shuffled groups. Everybody in the `corpus` file must be decided as their twin is. For a
-        share `proved` of all people of the domain it must be proved that the decision does not flip. A model
-        that gives everybody the same decision fails, and so does one that seems to be wrongly fed, unless the settings
-        trust the feeding: nothing can be said about it.
-        """
-        __tracebackhide__ = True  # pytest then shows the line of the test
-        if not 0 < max_rate < 1:
-            raise NeuronFairError(
-                f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
-            )
-        least = demands.get("proved")
-        if least is not None and not 0 < least <= 1:
-            raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
-        twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # which refuses others
-        if twins == "counterpart" and not isinstance(domain, Dataset):
-            raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
-        settings = settings or CheckSettings()
-        confidence, seed = settings.confidence, settings.seed
-        source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
-        case = prepare(_data(domain, seed), source, sensitive=sensitive)
-        data, opened = case.data, case.opened
-        past = _replay(demands.get("corpus"), data.domain, opened)
-        limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
-        samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
-        usual = usual_if_known(data, seed) if isinstance(domain, Dataset) else None
-        rates = sampled_rates(
-            opened, data, samples, confidence, seed, data if isinstance(domain, Dataset) else None, usual
-        )
-        rate = max(rates, key=lambda one: one.interval[1])
-        feeding = check_feeding(opened, data) if data.labelled and not settings.trust_feeding else None
-        problems = [f"{feeding.text} {TRUST}"] if feeding is not None and feeding.refused else []
-        counterpart, sought = None, data
-        if twins == "counterpart":
-            counterpart, sought = compared(opened, data, settings.samples, confidence, seed)
-        excess = too_many(rate, limit, data) if counterpart is None else too_large(counterpart, max_rate)
-        if excess:
-            config = SearchConfig(
-                method=settings.method or ("frontier" if opened.white_box else "frontier-free"),
-                seeds=settings.seeds,
-                steps=settings.steps,
-                seconds=seconds,
-                seed=seed,
-                decision=opened.decision,
-                controls=False,
-                twins=twins,
-                scale=score_scale(opened, data),
-            )
-            problems += [*excess, *self._shown(opened, sought, config, settings, usual)]
-        elif not any(one.found for one in rates) and decides_alike(opened, data, samples, seed):
-            problems.append(ALIKE)
-        seen = [EvaluatedPeople("a row of the table", data.rows)]
-        proved = None if least is None else proof_of(opened, data.domain, settings.prove, silent, seen)[0]
-        if proved is not None and proved.proved_fair.share < (least or 0):
-            problems.append(
-                f"{proved.sentence} It must be proved for {percent(least)} that the decision does not flip."
-            )
-        if past is not None and past.still_flips:
-            count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
-            problems += [f"{count} still flip:", *past.examples]
-        if problems:
-            raise AssertionError("\n".join(map(visible, problems)))
-        return FairnessResult(rate, max_rate, past, rates, proved, counterpart)
-
-    def check_groups(
-        self,
-        model: Models,
-        data: Dataset,
-        *fail_if: str,
-        sensitive: str | Sequence[str] | None = None,
-        decision: Decision | None = None,
-        confidence: float = 0.95,
-    ) -> tuple[GateCheck, ...]:
-        """Fail if one of these limits holds for the groups of a table, such as "disparate_impact < 0.8".
-
-        The figures are `disparate_impact`, `selection_rate.difference` and `error_rate.difference`, each judged on the
-        safe side of its interval. One that is not known is an error.
-        """
-        __tracebackhide__ = True
-        case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
-        data, opened = case.data, case.opened
-        name = "+".join(data.domain.sensitive)
-        limits = read_expressions(fail_if, [name], [])
-        if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
-            raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
-        if decides_alike(opened, data, DRAWN, 0):
-            raise AssertionError(ALIKE)
-        records = records_of(opened, data)
-        _, disparity = group_figures(records.model, records.data, opened.decision, confidence)
-        checks = tuple(check_groups(limit, name, disparity) for limit in limits)
-        if any(check.fired for check in checks):
-            raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
-        return checks
-
-    def _shown(
-        self,
-        opened: Opened,
-        data: Dataset,
-        config: SearchConfig,
-        settings: CheckSettings,
-        usual: PopulationModel | None,
-    ) -> list[str]:
-        """Search, leave what is found in a folder, and return the worst pair in words and how to see it again."""
-        folder = self._folder / str(self._checks)
-        self._checks += 1
-        if (folder / config.method / MANIFEST).is_file():
-            shutil.rmtree(folder)  # of an earlier run of the same test
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = keep(folder, data.domain, opened)
-        case = AttributeCase(
-            model=opened.model,
-            data=data,
-            decision=opened.decision,
-            seeds=cluster_seeds(opened.model.encoding, data.rows, config.seeds, seed=config.seed),
-            configs=(config,),
-            samples=SAMPLES,
-            confidence=settings.confidence,
-            seed=config.seed,
-            telling=importance(opened.model, data.domain, data.rows, opened.decision),
-            folder=folder,
-            manifest=kept or {"model": opened.source, "weights": opened.fingerprint},
-            replay=replay_options(opened, Origin(preprocess=settings.preprocess)) or (),
-            population=usual,
-        )
-        found = Inquiry.of(data.domain)
-        search(case, found, silent)
-        describe(case, found, silent)
-        if not found.report.worst:
-            return []
-        worst = found.report.worst[0]
-        again = f"{worst.replay}{'' if kept else ' --model (its file, or package.module:name)'}"
-        return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
-
-
 def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
     """Return the table, or people drawn from a domain where there is none."""
     if isinstance(domain, Dataset):
@@ -355,9 +384,9 @@ def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
     return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
-def _replay(corpus: str | Path | None, domain: TableDomain, opened: Opened) -> CorpusReport | None:
+def _replay(corpus: str | Path | None, case: AuditInput) -> CorpusReport | None:
     if corpus is None:
         return None
     if not Path(corpus).is_file():
         raise DataError(f"{corpus}: there is no such corpus. Make one: neuronfair audit … --corpus {corpus}")
-    return replay_corpus(read_corpus(corpus, domain), opened.model, opened.decision)
+    return replay_corpus(read_corpus(corpus, case.data.domain), case.opened.model, case.opened.decision)
