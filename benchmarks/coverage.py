@@ -42,7 +42,7 @@ from torch import Tensor
 
 PEOPLE = 20_000  # of a population at most, and rows that the model under test learns from
 SURE = 400_000  # people of the domain from whom its true rate is read
-NORMAL = 1.96  # 95 % of a normal distribution lie within so many standard deviations
+NORMAL = 1.96  # 95% of a normal distribution lie within so many standard deviations
 FIGURES = ("table", "pairs", "plausible", "domain")
 
 
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--refits", type=int, default=0, help="of 'plausible, refitted'; 0: it is left out")
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
-    heads = ("world", "rows", "figure", "covers", "95 % of that", "width", "truth")
+    heads = ("world", "rows", "figure", "covers", "95% of that", "width", "truth")
     print("{:8} {:>5} {:26} {:>7} {:>15} {:>7} {:>7}".format(*heads))
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
         for name in given.worlds:

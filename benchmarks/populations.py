@@ -2,7 +2,7 @@
 
 python benchmarks/populations.py adult german --splits 3
 
-Fitted to 70 % of the rows. For the other 30 %: how well boosted trees tell them from drawn people (AUC, 0.5: not at
+Fitted to 70% of the rows. For the other 30%: how well boosted trees tell them from drawn people (AUC, 0.5: not at
 all), and their mean log-likelihood in nats. Besides, the share of drawn people that keep the rules (the simpler
 populations do not know them), and for ours the processor seconds of fitting to all rows, with cross-fitting, and the
 milliseconds of 1,000 likelihoods.

@@ -253,7 +253,7 @@ def report(scale: Scale, results: Results) -> Report:
     heading += ["findings", "findings before", "of the seeds, found"]
     note = (
         f"Seeds: {min(scale.seeds, SEEDS)}, local steps: {min(scale.steps, STEPS)}; {span(repeats)} run seeds, mean ± "
-        "95 % interval. (test): the switches were settled on the other models."
+        "95% interval. (test): the switches were settled on the other models."
     )
     tables = {"models": Table(heading, lines, note), "parts": _parts(scale, known, done)}
     text = (

@@ -1,6 +1,6 @@
 """Counterparts: would people be decided otherwise in another group, by models that do not read the group?
 
-Five tables, default domains; a network of ours and boosted trees, trained on 70 % of the rows without the sensitive
+Five tables, default domains; a network of ours and boosted trees, trained on 70% of the rows without the sensitive
 attribute. Everything is measured on the other rows, as an auditor would who was not given those of the training.
 """
 
@@ -70,7 +70,7 @@ def in_groups(table: Dataset) -> Dataset:
 
 
 def trained(table: Dataset, kind: str, seed: int, quick: bool) -> Model:
-    """Return a model of 70 % of the rows."""
+    """Return a model of 70% of the rows."""
     if kind == "network":
         module, _ = fit(table, settings=SHORT if quick else None, seed=seed)
         return Network(module, table.domain)
@@ -155,11 +155,11 @@ def report(scale: Scale, results: Results) -> Report:
     splits, tables = f"Splits: {span(counts)}.", (QUICK if scale.quick else FULL)["placebos"]
     return Report(
         "Counterparts: models that do not read the attribute",
-        "A network and boosted trees are trained on 70 % of the rows without the sensitive attribute, so the flip test "
+        "A network and boosted trees are trained on 70% of the rows without the sensitive attribute, so the flip test "
         "finds nothing. A person's [counterparts](explanation/counterparts.md) are who they would be in another group, "
         "by what the table says of both groups; the rate is the share of counterparts that are decided otherwise, the "
         f"placebo the same with shuffled groups. Counterparts, {tables} placebos and {tables} resampled tables are "
-        "made of the 30 % of the rows that taught the model nothing (a third of them stopped the network's training) "
+        "made of the 30% of the rows that taught the model nothing (a third of them stopped the network's training) "
         "and measured on the same people: that is what an auditor has who is not given the rows of the training. "
         "Default domains, no attribute fixed or legitimate; Bank's ages are three: below 25, 25 to 60, above 60. "
         "An effect is claimed where the interval of the rate does not reach that of the placebo. It is evidence that "
@@ -171,7 +171,7 @@ def report(scale: Scale, results: Results) -> Report:
             "rates": Table(
                 ["model", "accuracy", "flip test", "counterparts", "placebo", "effect", "claimed", "AUC"],
                 rates,
-                "Accuracy on the 20 % of rows for testing. Effect: rate less placebo, with the 95 % interval of one "
+                "Accuracy on the 20% of rows for testing. Effect: rate less placebo, with the 95% interval of one "
                 "audit (mean of the splits). AUC: how well boosted trees tell the group from the other attributes "
                 f"(0.5: not at all). {splits} They share people: another table may differ by more than ± says."
                 f"{_left_out(small)}",

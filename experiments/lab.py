@@ -236,7 +236,7 @@ def gather(results: Results, jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 
 def figure(values: Sequence[float | None], form: str = ",.0f") -> str:
-    """Return a mean, with the half-width of its 95 % interval where there are several values."""
+    """Return a mean, with the half-width of its 95% interval where there are several values."""
     known = [v for v in values if v is not None]
     mean, half = mean_interval(known)
     if mean is None:

@@ -41,7 +41,7 @@ def population(name: str) -> PopulationModel:
 
 
 def quality(name: str, seed: int) -> dict[str, Any]:
-    """Return how well people drawn from a model of 70 % of the rows pass for the others, and how likely these are."""
+    """Return how well people drawn from a model of 70% of the rows pass for the others, and how likely these are."""
     table = data(name, "default")
     domain, (train, *rest) = table.domain, table.split(seed)
     held = domain.clip(torch.cat([part.rows for part in rest]))
@@ -146,7 +146,7 @@ def report(scale: Scale, results: Results) -> Report:
                 ("kept", ".1%"),
             )
             likeness.append([name, *(figure([d[column] for d in told], form) for column, form in columns)])
-    models = f"{span(counts)} trainings of each model on 70 % of the rows"
+    models = f"{span(counts)} trainings of each model on 70% of the rows"
     return Report(
         "Three populations",
         "A decision may flip for people of the table, for plausible people (drawn from a model of the table) and for "
@@ -156,7 +156,7 @@ def report(scale: Scale, results: Results) -> Report:
             "rates": Table(
                 ["table, model", "people of the table", "plausible people", "whole domain"],
                 rates,
-                f"Share of people whose decision flips, with the 95 % interval of all people judged; {models}.",
+                f"Share of people whose decision flips, with the 95% interval of all people judged; {models}.",
             ),
             "findings": Table(
                 ["table, model", "method", "findings", "plausible", "`--plausible 0.05`: findings", "plausible"],

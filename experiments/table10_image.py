@@ -6,7 +6,7 @@
 It needs torch, numpy, scipy, scikit-learn, safetensors, Pillow and this source tree (PYTHONPATH=src).
 `--faces 200 --bodies small` tries everything on a CPU. One JSON file per set, body and run seed is written to --out.
 
-The paper's findings divided by its success rates are fewer than its faces in all twelve cases (3,950 at 61.4 % are
+The paper's findings divided by its success rates are fewer than its faces in all twelve cases (3,950 at 61.4% are
 6,433 of 10,000): it counts one instance per face. So faces come first here, beside the paper's findings as a share of
 its faces; the share of all pictures on the way (GSR) comes after.
 """

@@ -1,6 +1,6 @@
 """Table 3 of the paper: the accuracy of the classifiers, beside logistic regression on the same rows.
 
-Each seed draws another split into 70 % for training, 10 % for validation and 20 % for testing. Early stopping, the
+Each seed draws another split into 70% for training, 10% for validation and 20% for testing. Early stopping, the
 choice between restarts and the strength of the regression's penalty look at the validation part only; the test part is
 looked at once, at the end.
 """
@@ -76,7 +76,7 @@ def report(scale: Scale, results: Results) -> Report:
         )
         + ". The published program measures on the rows it was trained on.",
     )
-    note = "Percent, mean ± half-width of the 95 % interval over the splits. The splits of one table overlap."
+    note = "Percent, mean ± half-width of the 95% interval over the splits. The splits of one table overlap."
     return Report(
         "Table 3: accuracy of the classifiers",
         "'Regression' is logistic regression on standardised inputs, its penalty chosen on the validation part.",

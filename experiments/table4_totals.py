@@ -72,7 +72,7 @@ def report(scale: Scale, results: Results) -> Report:
     note = (
         f"{CLASSIFIERS}, `paper` encoding, {scale.seeds:,} seeds, 40 "
         f"global and {scale.steps:,} local steps, {span(map(len, found.values()))} run seeds: mean ± "
-        "half-width of the 95 % interval."
+        "half-width of the 95% interval."
     )
     return Report(
         "Table 4: how many people are found, and at which success rate",
@@ -89,7 +89,7 @@ def report(scale: Scale, results: Results) -> Report:
             "own": Table(
                 ["case", *OWN],
                 owns,
-                f"Our own classifiers, trained on 70 % of the rows: {span(own_counts)} training seeds, a "
+                f"Our own classifiers, trained on 70% of the rows: {span(own_counts)} training seeds, a "
                 "search each. Cases that were not searched are left out.",
             ),
             "diversity": Table(

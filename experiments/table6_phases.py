@@ -62,7 +62,7 @@ def report(scale: Scale, results: Results) -> Report:
             "global": "Different findings per 1,000 seeds, 40 steps each (the paper's per 1,000 instances).",
             "local": f"Findings per 1,000 different people judged, from {LOCAL_SEEDS} mixed findings (the paper's).",
         }[part]
-        note += f" {span(counts)} run seeds, mean ± 95 % interval; a method is stopped after {scale.seconds:g} s."
+        note += f" {span(counts)} run seeds, mean ± 95% interval; a method is stopped after {scale.seconds:g} s."
         tables[part] = Table(["case", *METHODS], lines, note)
     claims = []
     if orders:

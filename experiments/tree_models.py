@@ -19,13 +19,13 @@ LEAVES = 600  # of a tree of the forest, at most: Bank's then stay within what `
 
 
 def fitted_trees(data_name: str, kind: str, seed: int) -> tuple[Any, Dataset]:
-    """Return an estimator fitted to 70 % of the rows of a table, and the whole table."""
+    """Return an estimator fitted to 70% of the rows of a table, and the whole table."""
     table = data(data_name, "default")
     return once(f"{data_name}-{kind}-{seed}", lambda: fit_trees(table, kind, seed)), table
 
 
 def fit_trees(table: Dataset, kind: str, seed: int) -> Any:
-    """Return an estimator fitted to 70 % of the rows of a table.
+    """Return an estimator fitted to 70% of the rows of a table.
 
     It is given the numbers of the domain's encoding, so that no pandas is needed; thresholds on them are thresholds on
     codes.

@@ -117,10 +117,10 @@ def counterpart(
     made = c.CounterpartReport(
         **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
         confidence=0.95,
-        sentence="Had they been of the other group, 19 % of 20,000 people would be decided otherwise.",
-        lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1 % of cases." if claimed else "",
+        sentence="Had they been of the other group, 19% of 20,000 people would be decided otherwise.",
+        lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1% of cases." if claimed else "",
         carriers=(c.CarrierReport(("relationship",), 0.58), c.CarrierReport(("relationship", "marital_status"), 0.81)),
-        carried="81 % of the effect goes through relationship and marital status." if claimed else "",
+        carried="81% of the effect goes through relationship and marital status." if claimed else "",
         auc=0.93, told="The model's other inputs tell sex with an AUC of 0.93.", fixed=("age",),
         legitimate=(c.Legitimate("hours_per_week", "Counterparts keep hours per week, since it is legitimate."),),
         left_out=("Other",),
@@ -150,7 +150,7 @@ def unread(made: r.Report, *found: c.CounterpartReport) -> r.Report:
 def report(*attributes: e.AttributeReport, **more: Any) -> r.Report:
     made = r.Report(
         neuronfair="0.1.0",
-        verdict=r.Verdict("dependence found", "The decision flips for 3 % of people."),
+        verdict=r.Verdict("dependence found", "The decision flips for 3% of people."),
         data=r.DataReport("people", 50, 2, ("sex",)),
         model=MODEL,
         decision=r.DecisionReport("argmax", 0.0),
@@ -196,7 +196,7 @@ def adult(
     attributes = tuple(_choice(i, one, classes, findings, extra) for i, one in enumerate(sets))
     names = tuple(dict.fromkeys(word for one in sets for word in one))
     groups = attributes[0].groups[:2]
-    text = f"Decisions depend on {names[0]} for 6.07 % of people (1,213 of 20,000)."
+    text = f"Decisions depend on {names[0]} for 6.07% of people (1,213 of 20,000)."
     return report(
         *attributes,
         verdict=r.Verdict("above the threshold", text, "More.", "failed", "1 of 2 thresholds failed: rate > 0.01."),
@@ -218,11 +218,11 @@ def adult(
         corpus=replace(CORPUS, replayed=41, still_flips=3, fixed=38, unfit=2, added=10),
         baseline=r.BaselineReport(
             "last/audit.json",
-            (r.FigureChange("sex.rate", 0.0241, 0.0182, -0.008, -0.004, True, "It fell from 2.41 % to 1.82 %."),),
-            "sex.rate fell from 2.41 % to 1.82 %.",
+            (r.FigureChange("sex.rate", 0.0241, 0.0182, -0.008, -0.004, True, "It fell from 2.41% to 1.82%."),),
+            "sex.rate fell from 2.41% to 1.82%.",
         ),
         gate=r.Gate(False, (
-            r.GateCheck("rate > 0.01", "sex", 0.0182, 0.0163, 0.0201, "upper end", True, "its upper end is above 1 %."),
+            r.GateCheck("rate > 0.01", "sex", 0.0182, 0.0163, 0.0201, "upper end", True, "its upper end is above 1%."),
             r.GateCheck("corpus.still_flips > 5", None, 3, None, None, "value", False, "it is not above 5."),
         )),
         seconds=r.Seconds(43.7, 1.2, 21.9, 0.8, 12.1),

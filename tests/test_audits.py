@@ -96,8 +96,8 @@ def test_groups_are_lines(found):
 def test_it_is_short_in_a_terminal_and_a_card_in_a_notebook(tmp_path):
     made = Audit(reports.report(data=replace(reports.report().data, name="<b>")), {}, tmp_path)
     assert repr(made).splitlines() == [
-        "Audit of <b> by sex: dependence found. The decision flips for 3 % of people.",
-        "  sex: flips for 4 % of the table, 3 % of the domain, 100 people",
+        "Audit of <b> by sex: dependence found. The decision flips for 3% of people.",
+        "  sex: flips for 4% of the table, 3% of the domain, 100 people",
         f"  folder: {tmp_path}",
     ]
     card = made._repr_html_()

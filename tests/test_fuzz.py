@@ -137,7 +137,7 @@ def test_corpora(seed):
 
 
 @fuzzed
-@given(any_content(b"sex.rate.table >= 1.5e1 %"))
+@given(any_content(b"sex.rate.table >= 1.5e1%"))
 def test_expressions(content):
     text = content.decode(errors="replace")
     with contextlib.suppress(NeuronFairError):

@@ -18,7 +18,7 @@ from neuronfair.audits.report.attribute import Change
 from tests import reports
 from tests.planted import networks
 
-# one_biased_neuron on domain(): 660 and 633 of the 10,000 sums of four digits are 19 and 20: 12.93 % of all people.
+# one_biased_neuron on domain(): 660 and 633 of the 10,000 sums of four digits are 19 and 20: 12.93% of all people.
 HEAD = """
 import pathlib
 import pytest
@@ -84,7 +84,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     result = outcome("fairness.check(biased, domain, max_rate=0.1, settings=CheckSettings(seeds=20, steps=20))")
     text = said(result)
     assert "The decision flips with s for 1" in text
-    assert "at most 10 % is allowed" in text
+    assert "at most 10% is allowed" in text
     assert "too few" not in text
     assert "is decided 'class " in text
     assert "; with s " in text
@@ -113,14 +113,14 @@ def test_a_limit_above_the_rate_is_kept(outcome):
 
 def test_too_few_people_do_not_pass(outcome):
     text = said(outcome("fairness.check(fair, domain, settings=CheckSettings(samples=100))"))
-    assert "for 0 % of people drawn uniformly from the domain" in text
+    assert "for 0% of people drawn uniformly from the domain" in text
     assert "about 370 would be needed (settings=CheckSettings(samples=370))" in text
     assert "Worst pair" not in text
 
 
 def test_more_confidence_asks_for_more(outcome):
     outcome("fairness.check(fair, domain, settings=CheckSettings(samples=370))").assert_outcomes(passed=1)
-    assert "99 % confidence" in said(outcome("fairness.check(fair, domain, settings=CheckSettings(0.99, 370))"))
+    assert "99% confidence" in said(outcome("fairness.check(fair, domain, settings=CheckSettings(0.99, 370))"))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_table_is_judged_as_well(outcome):
             """
         )
     )
-    assert "flips with s for 100 % of people in the data set who have a plausible twin" in text
+    assert "flips with s for 100% of people in the data set who have a plausible twin" in text
 
 
 def test_groups_are_checked(outcome):
@@ -194,7 +194,7 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             pathlib.Path("both.toml").write_text(format_domain(both))
             model = networks.one_biased_pair()
             data = Dataset("people", both, networks.uniform_rows(both, 50), torch.zeros(50).long())
-            # For 12.93 % of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
+            # For 12.93% of the sums sex 1 with race D flips: by sex alone that concerns race D, 1 in 5.
             checked = fairness.check(model, data, sensitive="sex", max_rate=0.25)
             assert [rate.population for rate in checked.rates] == ["pairs", "table", "plausible", "domain"]
             assert 0.02 < checked.rates[2].rate < 0.035

@@ -173,7 +173,7 @@ def baseline() -> list[Files]:
 
 def gate() -> list[Files]:
     figures = audit()[0]["audit.json"]
-    limits = (b"sex.rate.table >= 1.5e1 %", b"gsr.frontier < 0.5", b"rate > 5%", b"accuracy.test<1")
+    limits = (b"sex.rate.table >= 1.5e1%", b"gsr.frontier < 0.5", b"rate > 5%", b"accuracy.test<1")
     return [{"limit.txt": limit, "now.json": figures} for limit in limits]
 
 

@@ -51,7 +51,7 @@ class Coverage:
     truth: float
     inside: int
     repeats: int
-    low: float  # of the coverage, 95 %
+    low: float  # of the coverage, 95%
     high: float
 
 
@@ -127,7 +127,7 @@ def _by_chance(truth: Truth, rows: int) -> float:
 def coverage(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> list[Coverage]:
     """Estimate the rate many times, by 1,000 people and until an error is small, and count how often it holds."""
     result = []
-    for sampling, samples in (("1,000 people", 1_000), ("until 2 %, 4,000 at most", Until(0.02, 4_000))):
+    for sampling, samples in (("1,000 people", 1_000), ("until 2%, 4,000 at most", Until(0.02, 4_000))):
         inside = 0
         for seed in range(repeats):
             if seed % 100 == 0:

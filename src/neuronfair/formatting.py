@@ -31,30 +31,30 @@ OF: dict[Population, str] = {  # the same behind a share, where there is little 
 def percent(share: float | None) -> str:
     """Return a share as a percentage with three digits that tell, counted from the nearer of 0 and 100.
 
-    Only nobody is 0 %, and only everybody 100 %.
+    Only nobody is 0%, and only everybody 100%.
 
     >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
-    ['0 %', '1.82 %', '38.2 %', '99.982 %', '100 %', 'below 0.0001 %', 'above 99.9999 %', '−2 %', 'not known']
+    ['0%', '1.82%', '38.2%', '99.982%', '100%', 'below 0.0001%', 'above 99.9999%', '−2%', 'not known']
     """
     if share is None or not math.isfinite(100 * share):
         return UNKNOWN
     if 0 < share < 0.5e-6:
-        return "below 0.0001 %"
+        return "below 0.0001%"
     if 0 < 1 - share < 0.5e-6:
-        return "above 99.9999 %"
+        return "above 99.9999%"
     value = 100 * share
     edge = min(abs(value), abs(100 - value))
     digits = 0 if edge == 0 else min(4, max(0, 2 - math.floor(math.log10(edge))))
     text = f"{value:,.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{text} %".replace("-", "\N{MINUS SIGN}")
+    return f"{text}%".replace("-", "\N{MINUS SIGN}")
 
 
 def part_of(share: float) -> str:
     """Return a share of a whole as people say it.
 
     >>> [part_of(share) for share in (1.02, 0.96, 0.68, 0.5, 0.58)]
-    ['all', 'nearly all', 'two thirds', 'half', '58 %']
+    ['all', 'nearly all', 'two thirds', 'half', '58%']
     """
     if share >= 0.9:
         return "all" if share >= 0.995 else "nearly all"
@@ -64,13 +64,13 @@ def part_of(share: float) -> str:
 def spanned(share: float, low: float, high: float) -> str:
     """Return a share with the ends of its interval, as short as can be; one that is exact has none.
 
-    >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.5, 0.5, 0.5)
-    ('4.71 % (4.42–5.01)', '50 %')
+    >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.002, -0.001, 0.005), spanned(0.5, 0.5, 0.5)
+    ('4.71% (4.42–5.01%)', '0.2% (−0.1 to 0.5%)', '50%')
     """
     if low == high:
         return percent(share)
-    ends = (percent(end).removesuffix(" %") for end in (low, high))
-    return f"{percent(share)} ({'–'.join(ends)})"
+    span = " to " if low < 0 else "–"
+    return f"{percent(share)} ({percent(low).removesuffix('%')}{span}{percent(high)})"
 
 
 def whole(value: float | None) -> str:
@@ -82,12 +82,12 @@ def many(count: int) -> str:
     """Return a count that may be very large: from a milliard on, two digits that tell and a power of ten.
 
     >>> many(45_222), many(1_634_000_000_000_000)
-    ('45,222', '1.6·10¹⁵')
+    ('45,222', '1.6 × 10¹⁵')
     """
     if count < 10**9:
         return f"{count:,}"
     digits, power = f"{Decimal(count):.1e}".split("e+")
-    return f"{digits}·10{power.translate(_RAISED)}"
+    return f"{digits} × 10{power.translate(_RAISED)}"
 
 
 def number(value: float | None) -> str:
@@ -134,12 +134,12 @@ def shift(one: float, other: float) -> tuple[str, str]:
     """Return two shares as percentages, rounded as far as they can still be told apart; 0 and 100 only if they are it.
 
     >>> shift(0.5832, 0.3401), shift(0.50012, 0.49987), shift(0.0004, 0.93)
-    (('58 %', '34 %'), ('50.012 %', '49.987 %'), ('0.04 %', '93 %'))
+    (('58%', '34%'), ('50.012%', '49.987%'), ('0.04%', '93%'))
     """
     texts = apart(100 * one, 100 * other, 2)
     rounded = [text in ("0", "100") and 0 < share < 1 for share, text in zip((one, other), texts, strict=True)]
     first, second = (
-        percent(share) if far else f"{text} %" for share, text, far in zip((one, other), texts, rounded, strict=True)
+        percent(share) if far else f"{text}%" for share, text, far in zip((one, other), texts, rounded, strict=True)
     )
     return first, second
 
@@ -148,11 +148,11 @@ def times(value: float | None) -> str:
     """Return a ratio: two digits that tell below 10, whole above.
 
     >>> times(5.234), times(61.7), times(0.4166)
-    ('× 5.2', '× 62', '× 0.42')
+    ('5.2×', '62×', '0.42×')
     """
     if value is None:
         return UNKNOWN
-    return f"× {value:,.0f}" if abs(value) >= 10 else f"× {value:.2g}"
+    return f"{value:,.0f}×" if abs(value) >= 10 else f"{value:.2g}×"
 
 
 def duration(seconds: float) -> str:

@@ -152,7 +152,7 @@ def test_a_blind_network():
     report = audit(blind, table(networks.domain()), settings=replace(SMALL, repair=True)).report
     (entry,) = report.attributes
     assert report.verdict.level == "no dependence found"
-    assert "0.0738 % of synthetic records drawn uniformly from the declared input space" in report.verdict.text
+    assert "0.0738% of synthetic records drawn uniformly from the declared input space" in report.verdict.text
     assert (entry.worst, entry.findings, entry.subgroups, entry.severity) == ((), (), (), None)
     assert entry.interpretation.layers[0].biased == ()
     assert report.repair.kind == "none"
@@ -205,7 +205,7 @@ def test_a_subgroup_is_told():
     assert group.people == pytest.approx(float((table(domain).rows[:, 0] >= 8).double().mean()), abs=0.01)
     assert (group.rate.population, group.lift) == ("plausible", 1 / entry.rates.plausible.rate)
     assert group.sentence.startswith(
-        "Plausible people with a0 at least 8: the decision differs from that of a plausible twin by s for 100 % of "
+        "Plausible people with a0 at least 8: the decision differs from that of a plausible twin by s for 100% of "
     )
     # It is a black box: nothing to look into, searched without gradients, not retrained.
     assert entry.interpretation is entry.coverage is None

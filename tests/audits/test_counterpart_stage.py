@@ -91,7 +91,7 @@ def test_a_copy_of_the_group_leads_with_counterparts(copied):
     assert (copied.report.verdict.level, copied.report.verdict.tone) == ("proxy evidence", "neutral")
     assert "No score in the data set changes with group." in copied.verdict
     assert "Counterfactual test (group): People at the same place of the other group's distribution " in copied.verdict
-    assert "a as b lose 'yes' in 0 % of cases and gain it in " in copied.verdict
+    assert "a as b lose 'yes' in 0% of cases and gain it in " in copied.verdict
     assert "Holding copy fixed removes all of the excess." in copied.verdict
     assert "causal assumptions that the data cannot test" in copied.verdict
     assert "4 shuffles only" in copied.verdict
@@ -129,7 +129,7 @@ def test_a_model_that_reads_the_attribute_is_judged_by_both(compared, monkeypatc
     assert (one.search_twins, one.leads_with_counterparts) == ("flip", False)
     assert one.counterpart.claimed
     assert one.counterpart.draws == 3  # fewer than where they lead
-    assert told.verdict.startswith("Decisions depend on group for 100 % of people")
+    assert told.verdict.startswith("Decisions depend on group for 100% of people")
     assert "Counterfactual test (group): People at the same place" in told.verdict
     monkeypatch.setattr(stage, "LEARNED", 100)
     (one,) = audit(reads(GROUP), people(), settings=replace(SMALL, twins="counterpart")).report.attributes

@@ -62,9 +62,9 @@ UNTESTED = "This rests on causal assumptions that the data cannot test."
 def test_without_declared_causes_it_is_a_comparison_of_distributions():
     report = told()
     assert report.sentence == (
-        "People at the same place of the other group's distribution get a different decision in 19.2 % of cases "
-        "(48,842 people), versus 0.1 % with shuffled groups (permutation baseline). The excess is 19.1 percentage "
-        "points (95 % CI 18.6 to 19.6)."
+        "People at the same place of the other group's distribution get a different decision in 19.2% of cases "
+        "(48,842 people), versus 0.1% with shuffled groups (permutation baseline). The excess is 19.1 percentage "
+        "points (95% CI 18.6 to 19.6)."
     )
     assert report.assumptions == "none declared"
     assert report.assumed == f"This compares the groups' distributions and names no cause. {UNTESTED}"
@@ -85,7 +85,7 @@ def test_a_causal_sentence_needs_declared_causes(domain, declared, by):
     report = told(domain)
     assert report.assumptions == declared
     assert report.sentence.startswith(
-        f"Had they been of the other group, 19.2 % of 48,842 people would get a different decision, {by}, versus 0.1 %"
+        f"Had they been of the other group, 19.2% of 48,842 people would get a different decision, {by}, versus 0.1%"
     )
     assert report.assumed.endswith(UNTESTED)
 
@@ -130,9 +130,9 @@ def test_nothing_is_claimed_that_shuffled_groups_reach():
         rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
     )
     assert chance.sentence == (
-        "People at the same place of the other group's distribution get a different decision in 4.1 % of cases "
-        "(48,842 people), not clearly more than 3.9 % with shuffled groups (permutation baseline): no excess is "
-        "claimed. It is 0.2 percentage points (95 % CI −2 to 2.4)."
+        "People at the same place of the other group's distribution get a different decision in 4.1% of cases "
+        "(48,842 people), not clearly more than 3.9% with shuffled groups (permutation baseline): no excess is "
+        "claimed. It is 0.2 percentage points (95% CI −2 to 2.4)."
     )
     assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
 
@@ -140,8 +140,8 @@ def test_nothing_is_claimed_that_shuffled_groups_reach():
 def test_whom_it_hurts_is_said_for_each_direction():
     report = told()
     assert report.hurt == (
-        "People with sex m as f lose '>50K' in 12 % of cases and gain it in 0.8 %; f as m lose '>50K' in 0.5 % of "
-        "cases and gain it in 9.5 %."
+        "People with sex m as f lose '>50K' in 12% of cases and gain it in 0.8%; f as m lose '>50K' in 0.5% of "
+        "cases and gain it in 9.5%."
     )
     first, second = report.moves
     assert (first.own, first.other, first.people, first.flips, first.lost, first.gained) == (
@@ -189,8 +189,8 @@ def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
     )
     status = told(with_attribute("marital_status", legitimate=True))
     assert status.notes == (
-        "Twins keep marital status, which is declared as resolving (legitimate): it is married for 75 % of m and "
-        "for 0 % of f.",
+        "Twins keep marital status, which is declared as resolving (legitimate): it is married for 75% of m and "
+        "for 0% of f.",
     )
     alone = told(with_attribute("hours", legitimate=True), left_out=((0,), (1,)))
     assert alone.notes[0] == "Twins keep hours, which is declared as resolving (legitimate)."

@@ -29,14 +29,14 @@ def fired(audit, *expressions):
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("domain.rate > 0.01", True),  # 3 % of 10,000, interval 2.67 to 3.35 %
+        ("domain.rate > 0.01", True),  # 3% of 10,000, interval 2.67 to 3.35%
         ("domain.rate > 3%", True),
         ("domain.rate > 0.0336", False),
-        ("domain.rate >= 3.4 %", False),
+        ("domain.rate >= 3.4%", False),
         ("domain.rate < 2.7%", True),  # the lower end
         ("domain.rate < 2.6%", False),
         ("rate.domain>.01", True),
-        ("table.rate > 0.13", True),  # 2 of 50: from 0.488 to 13.7 %
+        ("table.rate > 0.13", True),  # 2 of 50: from 0.488 to 13.7%
         ("table.rate > 0.14", False),
         ("rate.table > 0.13", True),
         ("rate > 0.13", True),  # the larger of the upper ends
@@ -79,7 +79,7 @@ def test_expressions_are_true_or_not(expression, expected):
         ("proved_discriminatory > 0", True),
         ("proved_discriminatory > 3%", False),
         ("open > 7%", False),
-        ("sex.open >= 7 %", True),
+        ("sex.open >= 7%", True),
     ],
 )
 def test_what_is_proved_is_compared_as_it_is(expression, expected):
@@ -91,7 +91,7 @@ def test_a_single_open_person_is_not_fair():
     made = report(attribute(proved=proved(10**20 - 1, 0, 10**20)))
     assert fired(made, "proved_fair < 100%", "open > 0", "proved_fair >= 1") == [True, True, False]
     (one,) = check(made, ["proved_fair < 100%"]).checks
-    assert one.text.startswith("proved_fair of sex: above 99.9999 %; it is below 100 %. ")
+    assert one.text.startswith("proved_fair of sex: above 99.9999%; it is below 100%. ")
 
 
 def test_what_is_not_proved_is_not_known():
@@ -106,19 +106,19 @@ def test_what_is_not_proved_is_not_known():
 
 
 def test_a_rate_of_which_a_part_is_proved():
-    """2 of 100 people from 10 % of the domain: the note does not say that they stand for everybody."""
+    """2 of 100 people from 10% of the domain: the note does not say that they stand for everybody."""
     made = RateOf("domain", 0.002, 0.0002, 0.007, 100, 2, 0.95, part=0.1)
     (one,) = check(report(attribute(rates=Rates(domain=made))), ["domain.rate > 0.5%"]).checks
     assert one.fired
     assert one.text.endswith(
-        "2 of 100 people drawn uniformly from the 10 % in boxes that are not wholly proved, confidence 95 %. "
+        "2 of 100 people drawn uniformly from the 10% in boxes that are not wholly proved, confidence 95%. "
         "These are too few people to decide: sample more, or prove for longer."
     )
     whole = RateOf("domain", 0.002, 0.002, 0.002, 0, 0, 0.95, part=0.0)
     for limit, expected in (("0.2%", False), ("0.19%", True)):
         (one,) = check(report(attribute(rates=Rates(domain=whole))), [f"domain.rate > {limit}"]).checks
         assert one.fired is expected
-        assert one.text.endswith("Of all people of the domain, by proof, confidence 95 %.")
+        assert one.text.endswith("Of all people of the domain, by proof, confidence 95%.")
 
 
 @pytest.mark.parametrize("compare", [">", ">=", "<", "<="])
@@ -129,18 +129,18 @@ def test_the_text_does_not_contradict_itself(compare):
         for number in (end, round(end, 4), round(end, 6), end + 1e-9, end - 1e-9):
             (one,) = check(audit, [f"domain.rate {compare} {number:.17g}"]).checks
             judged = one.high if compare[0] == ">" else one.low
-            low, high, limit = (float(text) for text in re.findall(r"([\d.]+) %", one.text)[1:4])
+            low, high, limit = (float(text) for text in re.findall(r"([\d.]+)%", one.text)[1:4])
             shown = high if compare[0] == ">" else low
             assert (shown > limit, shown < limit) == (judged > number, judged < number), one.text
 
 
 def test_three_digits_are_enough_where_figures_lie_apart():
     (one,) = check(report(), ["domain.rate > 1%"]).checks
-    assert one.text.startswith("domain.rate of sex: 3 % (between 2.67 % and 3.35 %); its upper end is above 1 %.")
+    assert one.text.startswith("domain.rate of sex: 3% (between 2.67% and 3.35%); its upper end is above 1%.")
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
-    few = report(attribute(found=0, people=100))  # the upper end is 3.6 %
+    few = report(attribute(found=0, people=100))  # the upper end is 3.6%
     gate = check(few, ["domain.rate > 0.01", "domain.rate < 0.01"])
     assert [c.judged_on for c in gate.checks] == ["upper end", "lower end"]
     assert [c.fired for c in gate.checks] == [True, True]
@@ -166,14 +166,14 @@ def test_it_says_when_more_people_would_not_help():
 
 
 def test_a_table_that_is_too_small_is_said_to_be():
-    small = Rates(table=rate(0, 50, "table"), domain=rate(0, 10_000))  # 0 of 50: at most 7.11 %
+    small = Rates(table=rate(0, 50, "table"), domain=rate(0, 10_000))  # 0 of 50: at most 7.11%
     (one,) = check(report(attribute(rates=small)), ["rate > 5%"]).checks
     assert one.fired
     assert "too few people to decide: about 72 would be needed, and the table has 50." in one.text  # 0.95 ** 72 < 0.025
 
 
 def test_no_model_passes_by_the_milder_population():
-    """COMPAS: 21.6 % of the table, 2.12 % of people drawn uniformly; "rate > 5%" passed."""
+    """COMPAS: 21.6% of the table, 2.12% of people drawn uniformly; "rate > 5%" passed."""
     compas = report(attribute("race", rates=Rates(table=rate(1333, 6172, "table"), domain=rate(212, 10_000))))
     assert fired(compas, "rate > 5%", "race.rate > 5%", "table.rate > 5%", "domain.rate > 5%") == [
         True, True, True, False,
@@ -181,9 +181,9 @@ def test_no_model_passes_by_the_milder_population():
     (one,) = check(compas, ["rate > 5%"]).checks
     assert (one.figure, one.judged_on) == ("table.rate", "upper end")
     assert one.value == 1333 / 6172
-    assert one.text.startswith("table.rate of race: 21.6 % (between 20.6 % and 22.6 %); its upper end is above 5 %.")
-    people = "1,333 of 6,172 rows of the table, confidence 95 %."
-    assert one.text.endswith(f"{people} Milder: domain.rate is 2.12 % (upper end 2.42 %).")
+    assert one.text.startswith("table.rate of race: 21.6% (between 20.6% and 22.6%); its upper end is above 5%.")
+    people = "1,333 of 6,172 rows of the table, confidence 95%."
+    assert one.text.endswith(f"{people} Milder: domain.rate is 2.12% (upper end 2.42%).")
     mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), domain=rate(2160, 10_000))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
     assert (one.fired, one.figure) == (True, "domain.rate")
@@ -226,7 +226,7 @@ def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
     (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
     assert one.text == (
         "disparate_impact of sex: 0.85 (between 0.75 and 0.9); its lower end is below 0.8. The selection rate "
-        "('>50K') is largest for M and smallest for F, confidence 95 %. These are too few rows to exclude it. Groups "
+        "('>50K') is largest for M and smallest for F, confidence 95%. These are too few rows to exclude it. Groups "
         "left out, since they are too small: A (9 rows), B (9 rows), C (9 rows) and 2 more."
     )
 
@@ -244,7 +244,7 @@ def test_figures_are_written_as_people_read_them():
     texts = [c.text for c in check(report(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"]).checks]
     assert texts == [
         "findings of sex: 80; it is not above 1,000,000. Search by frontier.",
-        "gsr of sex: 8 %; it is not above 50 %. Search by frontier.",
+        "gsr of sex: 8%; it is not above 50%. Search by frontier.",
         "severity.p95 of sex: 2.5; it is above 2.",
     ]
 
@@ -361,7 +361,7 @@ def test_a_change_counts_only_if_it_is_shown(before, after, expected):
 
 
 def test_plausible_people_count_as_the_others_do():
-    """The upper ends are 10.6 % of the table, 3.35 % of plausible people and 0.18 % of the domain."""
+    """The upper ends are 10.6% of the table, 3.35% of plausible people and 0.18% of the domain."""
     three = Rates(rate(1, 50, "table"), rate(300, 10_000, "plausible"), rate(10, 10_000))
     made = report(attribute(rates=three))
     assert fired(made, "plausible.rate > 2%", "plausible.rate > 4%", "domain.rate > 2%") == [True, False, False]
@@ -369,7 +369,7 @@ def test_plausible_people_count_as_the_others_do():
     assert (one.fired, one.figure) == (True, "table.rate")
     (one,) = check(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
-    assert "300 of 10,000 plausible people, confidence 95 %." in one.text
+    assert "300 of 10,000 plausible people, confidence 95%." in one.text
     then = report(attribute(rates=replace(three, plausible=rate(100, 10_000, "plausible"))))
     (one,) = check(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
     assert (one.fired, one.value) == (True, pytest.approx(0.02))
@@ -484,7 +484,7 @@ def test_a_threshold_is_taken_if_some_value_meets_it_and_some_does_not(name):
                 read_expressions([f"{name} {sign} {number:.12f}"], [], ["frontier"])
                 taken = True
             except NeuronFairError as error:
-                taken = "is ambiguous" in str(error)  # 1, which may be meant as 1 or 100 %
+                taken = "is ambiguous" in str(error)  # 1, which may be meant as 1 or 100%
             assert taken is (len(possible) == 2), (name, sign, number)
 
 
@@ -495,7 +495,7 @@ def test_every_metric_has_a_range():
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("counterpart.rate > 0.19", True),  # 19 % between 18.1 and 19.9
+        ("counterpart.rate > 0.19", True),  # 19% between 18.1 and 19.9
         ("counterpart.rate > 0.195", True),
         ("counterpart.rate > 0.2", False),
         ("counterpart.rate < 0.185", True),  # the lower end
@@ -510,9 +510,7 @@ def test_counterparts_are_judged_on_the_safe_side(expression, expected):
 
 def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
     (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
-    assert one.text.startswith(
-        "counterpart.rate of sex: 19 % (between 18.1 % and 19.9 %); its upper end is above 19.5 %."
-    )
+    assert one.text.startswith("counterpart.rate of sex: 19% (between 18.1% and 19.9%); its upper end is above 19.5%.")
     assert "Had they been of the other group" in one.text
     assert "too few people, or shuffles, to exclude it" in one.text
 
@@ -534,7 +532,7 @@ def test_an_empty_flip_test_is_said_to_be_empty():
 
 
 def test_a_change_of_counterparts_is_judged_on_what_is_certain():
-    """From 3.1 (1.9 to 4.3) to 19 % (18.1 to 19.9): by 13.8 points at least; flips do not enter."""
+    """From 3.1 (1.9 to 4.3) to 19% (18.1–19.9%): by 13.8 points at least; flips do not enter."""
     now, then = (report(attribute(counterpart=counterpart(claimed=claimed))) for claimed in (True, False))
     changed = replace(now, baseline=compare_with(now, then))
     assert fired(changed, "counterpart.rate.change > 13.7%", "counterpart.rate.change > 13.9%") == [True, False]

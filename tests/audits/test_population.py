@@ -110,7 +110,7 @@ def test_four_rates_beside_each_other(seen):
     assert table.rate == old
     assert plausible.low <= table.low < old < table.high <= plausible.high
     assert drawn.low < 1 - 0.8 * 500 / 1001 < drawn.high
-    assert "of realistic synthetic records (95 % confidence interval " in seen.report.verdict.text
+    assert "of realistic synthetic records (95% confidence interval " in seen.report.verdict.text
     assert Report.from_json(seen.report.to_json()) == seen.report
     about = seen.report.data.population
     assert (about.kind, about.rows) == ("table", 400)
@@ -152,7 +152,7 @@ def test_a_search_that_keeps_to_plausible_people():
     assert all(search.plausible_share == 1 for search in entry.searches)
     assert all(finding.plausibility >= 0.05 for finding in entry.findings)
     assert result.report.data.population.least == 0.05
-    assert "The searches kept to those than whom 5 % of the table are less usual." in result.report.data.population.text
+    assert "The searches kept to those than whom 5% of the table are less usual." in result.report.data.population.text
 
 
 def test_a_population_of_the_users_own(tmp_path):

@@ -130,7 +130,7 @@ def test_a_model_that_no_short_retraining_is_for_gets_the_command(trained, tmp_p
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
-    [(0.02, 0.01, " (50 % less)"), (0.01, 0.012, " (20 % more)"), (0.01, 0.01, ""), (0, 0, "")],
+    [(0.02, 0.01, " (50% less)"), (0.01, 0.012, " (20% more)"), (0.01, 0.01, ""), (0, 0, "")],
 )
 def test_a_rise_is_not_called_a_fall(before, after, said):
     assert proposal._change(before, after) == said

@@ -13,23 +13,23 @@ from tests.reports import proved
     [
         (
             (1_634_000_000_000_000, 1_591_516_000_000_000, 4_902_000_000_000),
-            "For 97.4 % of all 1.6·10¹⁵ people of the domain it is proved that sex does not change the decision; for "
-            "0.3 % that it does; 2.3 % is open.",
+            "For 97.4% of all 1.6 × 10¹⁵ people of the domain it is proved that sex does not change the decision; for "
+            "0.3% that it does; 2.3% is open.",
         ),
         (
             (200, 100, 0),
-            "For 50 % of all 200 people of the domain it is proved that sex does not change the decision; for nobody "
-            "that it does; 50 % is open.",
+            "For 50% of all 200 people of the domain it is proved that sex does not change the decision; for nobody "
+            "that it does; 50% is open.",
         ),
         (
             (200, 0, 50),
-            "For 25 % of all 200 people of the domain it is proved that sex changes the decision; for nobody that it "
-            "does not; 75 % is open.",
+            "For 25% of all 200 people of the domain it is proved that sex changes the decision; for nobody that it "
+            "does not; 75% is open.",
         ),
         (
             (200, 150, 50),
-            "For 75 % of all 200 people of the domain it is proved that sex does not change the decision; for the "
-            "other 25 % that it does.",
+            "For 75% of all 200 people of the domain it is proved that sex does not change the decision; for the "
+            "other 25% that it does.",
         ),
         ((200, 200, 0), "For all 200 people of the domain it is proved that sex does not change the decision."),
         ((200, 0, 200), "For all 200 people of the domain it is proved that sex changes the decision."),
@@ -45,7 +45,7 @@ def test_it_is_said_in_plain_words(counts, sentence):
 
 def test_several_attributes_change_it_together():
     sentence = proved(5, 2, 10, "sex+job_title").sentence
-    assert "sex and job title do not change the decision; for 20 % that they do; 30 % is open" in sentence
+    assert "sex and job title do not change the decision; for 20% that they do; 30% is open" in sentence
     assert "that sex and job title change the decision; for nobody that" in proved(0, 2, 10, "sex+job_title").sentence
 
 
@@ -55,8 +55,8 @@ def test_almost_everybody_is_not_everybody():
     assert made.proved_fair.share < 1
     assert made.open == Part("1", 1e-20)
     assert not made.complete
-    assert made.sentence.startswith("For above 99.9999 % of all 1.0·10²⁰ people")
-    assert made.sentence.endswith("for nobody that it does; below 0.0001 % is open.")
+    assert made.sentence.startswith("For above 99.9999% of all 1.0 × 10²⁰ people")
+    assert made.sentence.endswith("for nobody that it does; below 0.0001% is open.")
     assert proved(10**20, 0, 10**20).proved_fair.share == 1
 
 

@@ -61,7 +61,7 @@ def test_only_what_is_not_proved_is_sampled(monkeypatch):
     assert (rate.of, rate.part, entry.proved.open.count) == (2_000, 0.5, "9900")
     assert rate.rate == pytest.approx(0.5 * rate.discriminated / 2_000)
     assert rate.low < rate.rate < rate.high
-    assert "; 50 % proved fair, 49.5 % open, 0.5 % proved discriminatory" in repr(result)
+    assert "; 50% proved fair, 49.5% open, 0.5% proved discriminatory" in repr(result)
 
 
 def test_ctrl_c_keeps_what_is_proved(monkeypatch):
@@ -120,8 +120,8 @@ def test_a_check_may_demand_a_proof(tmp_path):
     with pytest.raises(AssertionError) as failure:
         fairness.check(BIASED, DOMAIN, max_rate=0.2, proved=0.9)
     assert str(failure.value) == (
-        "For 87.1 % of all 20,000 people of the domain it is proved that s does not change the decision; for the other "
-        "12.9 % that it does. It must be proved for 90 % that the decision does not flip."
+        "For 87.1% of all 20,000 people of the domain it is proved that s does not change the decision; for the other "
+        "12.9% that it does. It must be proved for 90% that the decision does not flip."
     )
     for share in (0.0, 1.5, -1.0):
         with pytest.raises(NeuronFairError, match="proved must be a share above 0"):
@@ -133,7 +133,7 @@ def test_a_check_of_what_cannot_be_proved_fails_with_the_reason(tmp_path, monkey
         raise Unprovable("it shows nothing of itself")
 
     monkeypatch.setattr(proof, "problem_of", refuse)
-    with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. It must be proved for 50 %"):
+    with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. It must be proved for 50%"):
         Fairness(tmp_path).check(FAIR, DOMAIN, proved=0.5, settings=CheckSettings(samples=500))
 
 

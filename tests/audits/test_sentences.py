@@ -53,10 +53,10 @@ def gate(*fired: tuple[str, str | None, bool]) -> Gate:
 def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
     told = verdict(attribute(rates=both(10)), fair("race", rates=both(0)), fair("sex+race", rates=both(5)))
     assert (told.level, told.tone) == ("dependence found", "neutral")
-    assert told.headline == "Decisions depend on sex for 1 % of people (10 of 1,000)."
+    assert told.headline == "Decisions depend on sex for 1% of people (10 of 1,000)."
     assert told.details == (
-        "Of synthetic records: 1 % of synthetic records drawn uniformly from the declared input space (95 % confidence "
-        "interval 0.481 % to 1.83 %). Decisions also depend on sex and race (0.5 % of people). The searches found "
+        "Of synthetic records: 1% of synthetic records drawn uniformly from the declared input space (95% confidence "
+        "interval 0.481% to 1.83%). Decisions also depend on sex and race (0.5% of people). The searches found "
         "100 discriminatory inputs (synthetic)."
     )
     assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
@@ -89,7 +89,7 @@ def test_an_exact_share_of_the_input_space_has_no_interval_and_the_model_is_not_
     assert told.headline == (
         "No decision in the data set depends on sex; 2 of all 6,000 records of the declared input space do."
     )
-    assert "0.0333 % to" not in told.text
+    assert "0.0333% to" not in told.text
     assert "does not" not in told.text.replace("sex does not change", "")
     assert "No score" not in told.text
 
@@ -103,7 +103,7 @@ def test_what_only_a_search_finds_is_a_dependence_of_synthetic_records():
     assert told.headline == (
         "No decision in the data set depends on sex; a search found 101 synthetic records for which it does."
     )
-    assert "Upper 95 % confidence bound: 0.368 % of records like those in the data set (none of 1,000)" in told.details
+    assert "Upper 95% confidence bound: 0.368% of records like those in the data set (none of 1,000)" in told.details
 
 
 def test_only_a_failed_threshold_is_an_alarm():
@@ -112,7 +112,7 @@ def test_only_a_failed_threshold_is_an_alarm():
     assert (failed.verdict.level, failed.verdict.tone) == ("above the threshold", "alarm")
     assert [one.level for one in failed.attributes] == ["above the threshold", "no dependence found"]
     assert failed.verdict.threshold_text == "The threshold failed: rate > 1%."
-    assert failed.verdict.headline.startswith("Decisions depend on sex for 1 % of people")
+    assert failed.verdict.headline.startswith("Decisions depend on sex for 1% of people")
     passed = verdict(*entries, gate=gate(("rate > 5%", "sex", False), ("accuracy < 50%", None, False)))
     assert (passed.level, passed.tone, passed.thresholds) == ("dependence found", "calm", "passed")
     assert passed.threshold_text == "All 2 thresholds passed."
@@ -130,8 +130,8 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
     assert (told.level, told.tone) == ("proxy evidence", "neutral")
     assert told.headline == "The model does not use sex, so no decision depends on it directly."
     assert told.details == (
-        "Counterfactual test (sex): Had they been of the other group, 19 % of 20,000 people would be decided "
-        "otherwise. Men as women lose '>50K' in 17.1 % of cases. 81 % of the effect goes through relationship and "
+        "Counterfactual test (sex): Had they been of the other group, 19% of 20,000 people would be decided "
+        "otherwise. Men as women lose '>50K' in 17.1% of cases. 81% of the effect goes through relationship and "
         "marital status. This rests on causal assumptions that the data cannot test."
     )
     limited = verdict(one, gate=gate(("counterpart.effect > 5%", "sex", True)))
@@ -144,7 +144,7 @@ def test_a_failed_encoding_check_makes_an_audit_not_assessable_unless_the_encodi
     assert (told.verdict.level, told.attributes[0].level) == ("not assessable", "not assessable")
     assert told.verdict.tone == "caution"
     assert told.verdict.headline == "The input encoding check failed. The encoding is probably wrong."
-    assert told.verdict.details.startswith("Decisions depend on sex for 1 % of people")
+    assert told.verdict.details.startswith("Decisions depend on sex for 1% of people")
     assert told.verdict.thresholds == "not evaluated"
     trusted = verdict(one, feeding=replace(WRONG, trusted=True))
     assert trusted.level == "dependence found"
@@ -188,9 +188,9 @@ def test_the_data_set_decides_which_attribute_leads():
         return fair(name, rates=Rates(table=rate(table, 1000, "table"), domain=rate(drawn, 1000)))
 
     told = verdict(measured("sex", 216, 21), measured("race", 28, 0), measured("age", 0, 97))
-    assert told.headline.startswith("Decisions depend on sex for 21.6 % of people")
+    assert told.headline.startswith("Decisions depend on sex for 21.6% of people")
     assert (
-        "Decisions also depend on race (2.8 % of people). For synthetic records only, decisions also depend on age."
+        "Decisions also depend on race (2.8% of people). For synthetic records only, decisions also depend on age."
         in (told.details)
     )
 
@@ -208,8 +208,8 @@ def test_nothing_found_gives_upper_bounds_and_no_certificate():
     told = verdict(fair(rates=both(0)), fair("marital_status", rates=both(0)))
     assert (told.level, told.tone) == ("no dependence found", "neutral")
     assert told.text == (
-        "No decision was found that depends on sex. Upper 95 % confidence bound: 0.368 % of records like those in the "
-        "data set (none of 1,000) and 0.368 % of synthetic records drawn uniformly from the declared input space (none "
+        "No decision was found that depends on sex. Upper 95% confidence bound: 0.368% of records like those in the "
+        "data set (none of 1,000) and 0.368% of synthetic records drawn uniformly from the declared input space (none "
         "of 1,000). The searches tried 2,000 synthetic records and found none."
     )
 
@@ -227,8 +227,8 @@ def test_a_model_that_does_not_use_the_attribute_has_no_dependence_by_constructi
 def test_the_verdict_says_what_is_certified():
     told = verdict(attribute(proved=proved(950)), fair("race", proved=proved(900, 0, 1000, "race")))
     assert told.text.endswith(
-        "For 90 % of all 1,000 people of the domain it is proved that race does not change the decision; for nobody "
-        "that it does; 10 % is open."
+        "For 90% of all 1,000 people of the domain it is proved that race does not change the decision; for nobody "
+        "that it does; 10% is open."
     )
     unprovable = Proved.nothing(10, "it shows nothing of itself")
     assert "proof: it shows" not in verdict(fair(proved=unprovable)).text
@@ -274,10 +274,10 @@ def test_plausible_pairs_lead_and_the_raw_rate_follows():
     pairs = replace(rate(112, 10_866, "pairs"), left_out=550, alone=9134)
     rates = Rates(table=rate(662, 20_000, "table"), pairs=pairs)
     made = concluded(report(attribute(rates=rates)))
-    told = "Decisions depend on sex for 1.03 % of people with a plausible twin (112 of 10,866)."
+    told = "Decisions depend on sex for 1.03% of people with a plausible twin (112 of 10,866)."
     assert made.verdict.headline == told
     assert made.verdict.details.startswith(
-        "Raw flip rate, against every other value of sex, plausible or not: 3.31 % of people (662 of 20,000)."
+        "Raw flip rate, against every other value of sex, plausible or not: 3.31% of people (662 of 20,000)."
     )
 
 

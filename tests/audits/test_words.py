@@ -128,7 +128,7 @@ def test_probabilities_are_told_where_scores_have_them(people):
     told = phrases.finding(people, ARGMAX, pair, [0], 0, "frontier", "logits")
     assert (told.outcome, told.probability) == ("low", pytest.approx(0.8176, abs=1e-4))
     assert told.twin_probability == pytest.approx(0.1824, abs=1e-4)
-    assert told.sentence.endswith(": 'high' (probability of 'low' 82 % → 18 %).")
+    assert told.sentence.endswith(": 'high' (probability of 'low' 82% → 18%).")
     assert (told.score, told.twin_score) == (1.5, -1.5)  # margins stay
     hoped = phrases.finding(replace(people, favourable="high"), ARGMAX, pair, [0], 0, "frontier", "logits")
     assert (hoped.outcome, hoped.probability) == ("high", pytest.approx(0.1824, abs=1e-4))
@@ -165,13 +165,13 @@ def test_subgroups(people):
         Condition("gain", min=1.5, max=3),
     )
     assert told.sentence == (
-        "People with age at least 41, race A or C and gain 1.5 to 3: the decision flips with sex for 38 % of them, 5 "
+        "People with age at least 41, race A or C and gain 1.5 to 3: the decision flips with sex for 38% of them, 5 "
         "times as many as overall."
     )
     assert (told.rate.of, told.rate.discriminated, told.lift) == (100, 38, 5.0)
     told = phrases.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "domain"), None))
     assert told.conditions == (Condition("loss", max=1),)
-    assert told.sentence == "People with loss at most 1: the decision flips with sex for 38 % of them."
+    assert told.sentence == "People with loss at most 1: the decision flips with sex for 38% of them."
 
 
 def test_nobody_can_be_asked_about(people):

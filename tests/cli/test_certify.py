@@ -122,8 +122,8 @@ def test_it_says_what_it_means(run):
     assert (result.status, result.err) == (0, "")
     words = " ".join(result.out.split())
     for said in (
-        "Of the 240 people of the domain, it is proved that the decision does not flip with sex for 90 %",
-        "and that it does for 10 %. Nothing is open: it flips for exactly 24.",
+        "Of the 240 people of the domain, it is proved that the decision does not flip with sex for 90%",
+        "and that it does for 10%. Nothing is open: it flips for exactly 24.",
         "bounds of a network",
         "Check it: neuronfair certify --check run/certificate.parquet --model known_models:network",
     ):
@@ -156,7 +156,7 @@ def test_a_finished_proof_is_shown_and_not_made_again(run, monkeypatch):
 def test_more_seconds_go_on(run):
     assert counts(figures(run(*CERTIFY, *model("network"), "--seconds", 0, "--json", "-"))) == [PEOPLE, 0, 0, PEOPLE]
     words = " ".join(run(*CERTIFY, *model("network"), "--seconds", 0).out.split())
-    assert "Open: 100 %. Of these people nothing is proved, neither way" in words
+    assert "Open: 100%. Of these people nothing is proved, neither way" in words
     assert figures(run(*CERTIFY, *model("network"), "--seconds", 60, "--json", "-"))["complete"]
 
 

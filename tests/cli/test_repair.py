@@ -244,7 +244,7 @@ def test_an_accuracy_that_cannot_be_kept_leaves_everything_as_it_was(refused, mo
         "outcomes_of",
         lambda modules, *_: [retrain.RepairOutcome(0.1, 0.9 - 0.2 * (i > 0)) for i in range(len(modules))],
     )
-    refused(*REPAIR, says=("no repeat keeps the accuracy", "90 % to 70 %", "--max-loss"))
+    refused(*REPAIR, says=("no repeat keeps the accuracy", "90% to 70%", "--max-loss"))
     assert Path("fair.safetensors").read_text(encoding="utf-8") == "something of mine\n"
 
 

@@ -135,7 +135,7 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     assert re.search(
         r"their counterpart with sex \w instead of \w \((also .+|nothing else differs)\) is decided", shown
     )
-    assert re.search(r"Of 32 counterparts drawn for this person, [\d.]+ % \(\d+\) are decided otherwise\.", shown)
+    assert re.search(r"Of 32 counterparts drawn for this person, [\d.]+% \(\d+\) are decided otherwise\.", shown)
     assert "it still holds" in shown
     assert figures(run(*quick, "--twins", "counterpart", "--json", "-"))["findings"] == count  # and nothing is redone
     assert "begun with twins = counterpart, not flip" in run(*quick).err
@@ -281,11 +281,11 @@ def test_a_model_with_other_outputs(run):
     assert result.status == 2
     assert "one output" in result.err
     told = " ".join(run(*SEARCH, *SMALL, "--model", "1.safetensors").out.split())  # a score: its sign decides
-    assert re.search(r": decided (low|high) \(probability of \1 [\d.]+ %\); with only sex", told)
+    assert re.search(r": decided (low|high) \(probability of \1 [\d.]+%\); with only sex", told)
     assert Run.open(Path("run")).manifest["plan"]["decision"] == {"kind": "threshold", "value": 0.0}
     shown = run("replay", "run", 0).out
     assert "it still holds" in shown
-    assert re.search(r"is decided (low|high) \(probability of \1 [\d.]+ %\);", " ".join(shown.split()))
+    assert re.search(r"is decided (low|high) \(probability of \1 [\d.]+%\);", " ".join(shown.split()))
     assert " a score of " not in shown
     result = run(*SEARCH[:-1], "3.safetensors", "--seeds", 20, "--steps", 20, "--out", "run3")
     assert (result.status, result.err) == (0, "")
@@ -323,7 +323,7 @@ def test_a_search_among_plausible_people(run, refused):
     told = " ".join(run("replay", "run", 0).out.split())
     assert re.search(r"This person is as (un)?usual as .* people of the table\.", told)
     told = " ".join(run(*words).out.split())  # from the run folder
-    assert "Only people than whom 20 % of the table or more is less usual were looked at." in told
+    assert "Only people than whom 20% of the table or more is less usual were looked at." in told
     refused(*words, "--plausible", 0.1, says=("begun with plausible = 0.2, not 0.1",))
     assert figures(run(*words, "--start", "uniform", "--out", "other", "--json", "-"))["violations"] == 0
 

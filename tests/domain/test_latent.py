@@ -34,7 +34,7 @@ def test_a_difference_that_no_split_would_see_moves_the_twins():
 
 
 def test_twins_have_the_distribution_of_their_group_where_one_value_is_heavy():
-    """80 % of a and 60 % of b have 0: of the twins of a's people 60 % have it, and nobody leaves 0 for a bit more."""
+    """80% of a and 60% of b have 0: of the twins of a's people 60% have it, and nobody leaves 0 for a bit more."""
     rng = np.random.default_rng(0)
     first, second = (np.where(rng.random(2000) < zero, 0, rng.integers(50, 150, 2000)) for zero in (0.8, 0.6))
     domain, rows = people(first, second)

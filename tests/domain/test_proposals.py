@@ -136,7 +136,7 @@ def test_too_few_people_or_too_many_exceptions_suggest_nothing(husbands, women):
 
 
 def test_few_exceptions_are_sure_to_be_few():
-    """Whatever may be proposed: the upper end of Wilson's interval of the exceptions is below 2 %."""
+    """Whatever may be proposed: the upper end of Wilson's interval of the exceptions is below 2%."""
     for count in (PEOPLE, *range(500, 20_000, 500)):  # the fewest people of whom so many may be exceptions
         assert binomtest(int(EXCEPTIONS * count), count).proportion_ci(method="wilson").high < 0.02
 

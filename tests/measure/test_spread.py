@@ -13,7 +13,7 @@ def rates(*counts: tuple[int, int]) -> list[Rate]:
 
 
 def test_ends_by_hand():
-    # Nobody of 100 and all of 100: each interval errs in 1.25 % on its side, so it ends at q = 0.0125 ** (1 / 100).
+    # Nobody of 100 and all of 100: each interval errs in 1.25% on its side, so it ends at q = 0.0125 ** (1 / 100).
     q = 0.0125 ** (1 / 100)
     apart = difference(rates((100, 100), (0, 100)))
     assert (apart.value, apart.least, apart.most) == (1, 1, 0)

@@ -16,7 +16,7 @@ MIDDLE = 494.5  # half of the largest sum of `large_domain`
 
 
 def large_domain() -> TableDomain:
-    """Ten attributes on 0 to 99: a band of two sums about the middle holds less than 1 % of the rows."""
+    """Ten attributes on 0 to 99: a band of two sums about the middle holds less than 1% of the rows."""
     return domain(attributes=10, high=99)
 
 

@@ -19,12 +19,12 @@ def test_it_says_what_was_seen_and_how():
     made = replace(made, data=replace(made.data, favourable=">50K"))
     text = model_card(made)
     for words in (
-        "# Model card: trained on adult", "**Decisions depend on sex for 6.07 % of people", "84.9 % (test)",
+        "# Model card: trained on adult", "**Decisions depend on sex for 6.07% of people", "84.9% (test)",
         "- Decides: income: &lt;=50K or &gt;50K", "- Hoped for: &gt;50K", "45,222 rows, 13 attributes",
-        "| sex | 20,000 rows of the table | 6.07 % (5.74–6.4",
-        "| sex | 20,000 people drawn uniformly from the domain | 1.82 % (1.6",
-        "share (interval with 95 % confidence)", "- In 812 of 900 pairs …",
-        "- sex: For 95 % of all 1.0·10¹⁵ people of the domain it is proved", "| sex | Male | 15,679 | 24 % |",
+        "| sex | 20,000 rows of the table | 6.07% (5.74–6.4",
+        "| sex | 20,000 people drawn uniformly from the domain | 1.82% (1.6",
+        "share (interval with 95% confidence)", "- In 812 of 900 pairs …",
+        "- sex: For 95% of all 1.0 × 10¹⁵ people of the domain it is proved", "| sex | Male | 15,679 | 24% |",
         "Of the people found (40,000 by sex)", "it does not prove that there are none", "612 of 1,000 seeds flip",
         "seed 0", "`neuronfair audit adult --sensitive sex --seed 0 --out neuronfair-audit`",
     ):  # fmt: skip
@@ -56,7 +56,7 @@ def test_names_stay_names():
 def test_it_shows_counterparts_and_what_they_are_worth():
     text = model_card(reports.report(reports.attribute(counterpart=reports.counterpart())))
     assert "## Counterfactual twins: proxy evidence" in text
-    assert "| sex | 19 % (18.1–19.9) | 0.03 % (0–0.07) |" in text
+    assert "| sex | 19% (18.1–19.9%) | 0.03% (0–0.07%) |" in text
     assert "on causal assumptions that the data cannot test" in text
     assert "were not tested" not in text
     assert "were not tested" in model_card(reports.report())

@@ -34,18 +34,18 @@ def test_the_sentences():
     text = " ".join(sentences(REPORT))
     for said in (
         "Of the 1,000,000,000,000,000,000,000,000 people where age >= 60, it is proved that the decision does not flip "
-        "with sex and race for above 99.9999 %, and that it does for below 0.0001 %.",
-        "Open: below 0.0001 %. Of these people nothing is proved",
+        "with sex and race for above 99.9999%, and that it does for below 0.0001%.",
+        "Open: below 0.0001%. Of these people nothing is proved",
         "Of 200 rows of the table, 150 are proved to stay without a flip whichever other attribute is changed, 90 "
         "whichever two are; for 10 there was no time.",
-        "• job == a: flips for nobody (25 % of the people).",
+        "• job == a: flips for nobody (25% of the people).",
         "1,000 boxes in 12 s; bounds of a network.",
     ):
         assert said in text
     assert "Interrupted" not in text
     assert "Interrupted: what was proved is kept." in " ".join(sentences(replace(REPORT, interrupted=True)))
     regions = (RegionReport("", "discriminatory", Part.of(1, 1)),)
-    assert "• everybody: flips for everybody (100 % of the people)." in sentences(replace(REPORT, regions=regions))
+    assert "• everybody: flips for everybody (100% of the people)." in sentences(replace(REPORT, regions=regions))
 
 
 def test_what_is_exact_and_what_a_flip_is():

@@ -18,7 +18,7 @@ def read(audit) -> ElementTree.Element:
 
 
 def check(expression: str, name: str | None, *, fired: bool) -> GateCheck:
-    return GateCheck(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1 %.")
+    return GateCheck(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1%.")
 
 
 def gated(*checks: GateCheck, attributes, **more):
@@ -52,7 +52,7 @@ FIRED = check("rate > 0.01", "sex", fired=True)
 
 def test_a_failure_shows_the_worst_pair_and_how_to_see_it_again():
     (failure,) = read(gated(FIRED, attributes=[attribute()])).iter("failure")
-    assert "its upper end is above 1 %" in failure.get("message")
+    assert "its upper end is above 1%" in failure.get("message")
     assert "A person with age 39 is decided low; with sex M instead of F: high." in failure.text
     assert "neuronfair replay RUN/sex/frontier 17" in failure.text
 
@@ -89,7 +89,7 @@ def test_without_thresholds_nothing_fails_whatever_was_found():
         "3.000",
     )
     told = first.find("system-out").text
-    assert told.startswith("Dependence found. Decisions depend on sex for 4 % of people (2 of 50).")
+    assert told.startswith("Dependence found. Decisions depend on sex for 4% of people (2 of 50).")
     assert "Worst pair: A person with age 39" in told
 
 

@@ -13,7 +13,7 @@ from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
 
 
 def check(expression: str, *, fired: bool = True) -> GateCheck:
-    return GateCheck(expression, None, 0.03, None, None, "value", fired, "it is above 1 %.")
+    return GateCheck(expression, None, 0.03, None, None, "value", fired, "it is above 1%.")
 
 
 def cells(line: str) -> list[str]:
@@ -23,14 +23,14 @@ def cells(line: str) -> list[str]:
 
 def test_it_shows_verdict_figures_and_pairs():
     text = markdown(report(attribute("sex"), fair("race")))
-    assert text.startswith("## Fairness audit: dependence found\n\nThe decision flips for 3 % of people.\n")
+    assert text.startswith("## Fairness audit: dependence found\n\nThe decision flips for 3% of people.\n")
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
     assert table[2] == [
         "sex",
-        "4 % (0.488–13.7)",
-        "3 % (2.67–3.35)",
+        "4% (0.488–13.7%)",
+        "3% (2.67–3.35%)",
         "frontier 80, neuronfair 50",
-        "frontier × 8, neuronfair × 4",
+        "frontier 8×, neuronfair 4×",
     ]
     assert table[0][1:3] == ["flips, of rows of the table", "flips, of people drawn uniformly from the domain"]
     assert table[3][:1] + table[3][3:] == ["race", "frontier 0, neuronfair 0", "–"]
@@ -45,7 +45,7 @@ def test_it_shows_what_is_proved():
     why = Proved.nothing(10, "it shows nothing of itself")
     text = markdown(report(attribute("sex", proved=reports.proved(900, 30)), fair("race", proved=why)))
     assert "### Proof" in text
-    assert "▓ sex: proved fair 90 %, open 7 %, proved discriminatory 3 %\n" in text
+    assert "▓ sex: proved fair 90%, open 7%, proved discriminatory 3%\n" in text
     assert "- No proof: it shows nothing of itself." in text
     assert "### Proof" not in markdown(report())
 
@@ -53,13 +53,13 @@ def test_it_shows_what_is_proved():
 def test_it_shows_how_groups_fare():
     text = markdown(report(attribute("sex", groups=reports.GROUPS, disparity=reports.DISPARITY), fair("race")))
     (line,) = [cells(line) for line in text.splitlines() if line.startswith("| sex | yes")]
-    assert line == ["sex", "yes", "F 26 %", "M 65 %", "0.40 (0.28–0.55)", "not known"]
+    assert line == ["sex", "yes", "F 26%", "M 65%", "0.40 (0.28–0.55)", "not known"]
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
     assert "Groups of the table" not in markdown(report())
 
 
 def test_it_shows_limits_corpus_changes_and_repair():
-    change = FigureChange("sex.rate", 0.01, 0.03, 0.01, 0.02, True, "sex.rate rose from 1 % to 3 %.")
+    change = FigureChange("sex.rate", 0.01, 0.03, 0.01, 0.02, True, "sex.rate rose from 1% to 3%.")
     text = markdown(
         report(
             corpus=CORPUS,
@@ -77,7 +77,7 @@ def test_it_shows_limits_corpus_changes_and_repair():
     assert "3 of c.jsonl judged again: 1 still flip, 2 are fixed, 1 no longer fit" in text
     assert "4 added" in text
     assert "- age 39: decided low\n- line 3: column 'x' is missing" in text
-    assert "Something changed.\n\n- sex.rate rose from 1 % to 3 %." in text
+    assert "Something changed.\n\n- sex.rate rose from 1% to 3%." in text
     assert r"Retrain with \`x\`. A longer one, whose result is kept: `neuronfair repair RUN`" in text
     assert "**Interrupted" in text
     assert "### Limits: passed" in markdown(report(gate=Gate(True, ())))
@@ -124,7 +124,7 @@ def test_control_characters_are_written_out():
         ("$\\frac{1}{2}$", r"\$\\frac{1}{2}\$"),
         ("- a", r"\- a"),
         ("12. a", r"12\. a"),
-        ("1.5 %", "1.5 %"),
+        ("1.5%", "1.5%"),
         ("a\n\n| b", r"a \| b"),
         ("&lt;", "&amp;lt;"),
     ],
@@ -136,9 +136,9 @@ def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
 def test_it_shows_counterparts():
     text = markdown(report(attribute(counterpart=reports.counterpart()), fair("race")))
     assert "### Counterfactual twins: proxy evidence" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19 %")]
-    assert cells(line) == ["sex", "19 % (18.1–19.9)", "0.03 % (0–0.07)", "19 % (18.1–19.9)", "11 %", "5 %"]
-    assert "81 % of the effect goes through relationship and marital status." in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19%")]
+    assert cells(line) == ["sex", "19% (18.1–19.9%)", "0.03% (0–0.07%)", "19% (18.1–19.9%)", "11%", "5%"]
+    assert "81% of the effect goes through relationship and marital status." in text
     assert "**Whom it hurts.** Men as women lose" in text
     assert "have too few people to say" in text
     assert "Counterfactual twins" not in markdown(report())

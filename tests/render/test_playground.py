@@ -87,7 +87,7 @@ def test_a_reader_changes_a_person_and_sees_the_decision_flip(browser, tmp_path,
     lines = "[...document.querySelectorAll('#playground tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
     before = page.eval(lines)
     shares = {line[1]: line[2] for line in before}  # the favourable class is good: e^5 against 1, and 1 against e^5
-    assert shares == {"bad": "0.7 %", "good": "99.3 %"}
+    assert shares == {"bad": "0.7%", "good": "99.3%"}
     assert [line[3] for line in before] == ["this person", "the decision flips"]
     page.eval(
         f"(() => {{ const control = document.querySelectorAll('#playground .fields label')[{sex}].lastChild;"

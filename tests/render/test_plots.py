@@ -77,9 +77,9 @@ def test_the_table_marks_the_worst_layer_and_the_dead_one():
 def test_the_verdict_in_words():
     text = verdict(PROFILE, ABLATION, DOMAIN)
     assert "Most biased layer: first. 1 of its 3 neurons reacts strongly to sex and race" in text
-    assert "The decision flips with sex and race for 25 % of the people in the table, at" in text
-    assert "0.01 % at an accuracy of 75 %" in text
-    assert "25 % at an accuracy of 60 % (mean of 2 draws)" in text
+    assert "The decision flips with sex and race for 25% of the people in the table, at" in text
+    assert "0.01% at an accuracy of 75%" in text
+    assert "25% at an accuracy of 60% (mean of 2 draws)" in text
 
 
 def test_without_labels_no_accuracy():

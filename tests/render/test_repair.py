@@ -67,31 +67,31 @@ def test_before_and_after_in_a_table() -> None:
     shown = text(RETRAINING, "A note.")
     for words in (
         "only s changes",
-        "flip rate of the test rows │ 5 % (3.73–6.54)",
-        "2 % (1.73–2.29)",  # Clopper and Pearson, 200 of 10,000
-        "0.2 % (0.122–0.309)",
+        "flip rate of the test rows │ 5% (3.73–6.54%)",
+        "2% (1.73–2.29%)",  # Clopper and Pearson, 200 of 10,000
+        "0.2% (0.122–0.309%)",
         "AUC of layer2 │ 0.750 (0.700 to 0.800) │ 0.250 (0.200 to 0.300)",  # the layer that was worst, before and after
-        "800 at 80 % │ 31 at 3.1 %",
-        "accuracy, test rows │ 85 % │ 84.5 %",
-        "yes if s 0 │ 30 % │ 40 %",
-        "yes if s 1 │ 60 % │ 45 %",
+        "800 at 80% │ 31 at 3.1%",
+        "accuracy, test rows │ 85% │ 84.5%",
+        "yes if s 0 │ 30% │ 40%",
+        "yes if s 1 │ 60% │ 45%",
         "A note.",
     ):
         assert words in shown
 
 
 def test_the_sentence() -> None:
-    """The test rows come first: of them the rate fell by 76 %, of uniform people, who are not real, by 90 %."""
+    """The test rows come first: of them the rate fell by 76%, of uniform people, who are not real, by 90%."""
     assert verdict(BEFORE, AFTER) == (
-        "Of the 1,000 test rows, held-out records of the data set, the flip rate fell by 76 % (5 % to 1.2 %); of "
-        "people drawn uniformly from the domain it fell by 90 % (2 % to 0.2 %); accuracy on the test rows loses 0.5 "
+        "Of the 1,000 test rows, held-out records of the data set, the flip rate fell by 76% (5% to 1.2%); of "
+        "people drawn uniformly from the domain it fell by 90% (2% to 0.2%); accuracy on the test rows loses 0.5 "
         "points."
     )
-    assert "the flip rate did not fall (1.2 % before, 5 % after)" in verdict(AFTER, BEFORE)
+    assert "the flip rate did not fall (1.2% before, 5% after)" in verdict(AFTER, BEFORE)
     little = replace(BEFORE, rate=Rate(190, 10_000, "domain"))
-    assert "fell by 5 % (2 % to 1.9 %, the intervals overlap)" in verdict(BEFORE, little)
+    assert "fell by 5% (2% to 1.9%, the intervals overlap)" in verdict(BEFORE, little)
     nobody = replace(BEFORE, test=Rate(0, 1_000, "table"))
-    assert "the flip rate was 0 % and is 1.2 %" in verdict(nobody, AFTER)
+    assert "the flip rate was 0% and is 1.2%" in verdict(nobody, AFTER)
     assert "accuracy on the test rows stays." in verdict(BEFORE, little)
 
 
@@ -99,9 +99,9 @@ def test_a_retraining_and_its_control() -> None:
     shown = text(RETRAINING)
     for words in (
         "1,234 pairs, labelled by the vote of networks that do not see s.",
-        "2 repeats: DM-RS 0.3 % (0.2–0.4), accuracy 84.5 %.",
-        "without findings: DM-RS 1.9 %, accuracy 85.2 %.",
-        "right on 83.5 % of test rows",
+        "2 repeats: DM-RS 0.3% (0.2–0.4%), accuracy 84.5%.",
+        "without findings: DM-RS 1.9%, accuracy 85.2%.",
+        "right on 83.5% of test rows",
     ):
         assert words in shown
     assert "do not see" not in text(replace(RETRAINING, label="seed", ensemble=None))
@@ -110,9 +110,9 @@ def test_a_retraining_and_its_control() -> None:
 def test_turned_down_neurons_and_their_control() -> None:
     shown = text(NEURONS)
     for words in (
-        "Turned down to 25 %: 2 of the neurons of layer2 that react most to s (2, 5).",
-        "DM-RS 1 %, accuracy 84 %",
-        "3 draws: DM-RS 1.17 % (0.5–2), accuracy 84.3 %; 2 of them discriminate as little or less.",
+        "Turned down to 25%: 2 of the neurons of layer2 that react most to s (2, 5).",
+        "DM-RS 1%, accuracy 84%",
+        "3 draws: DM-RS 1.17% (0.5–2%), accuracy 84.3%; 2 of them discriminate as little or less.",
     ):
         assert words in shown
 

@@ -25,10 +25,10 @@ def shown(report, width: int = 200) -> str:
 def test_the_verdict_comes_first_then_figures_and_the_worst():
     text = shown(reports.report(reports.attribute("sex"), reports.fair("race", rates=Rates(), searches=())))
     lines = text.splitlines()
-    assert lines[0] == "Dependence found: The decision flips for 3 % of people."
+    assert lines[0] == "Dependence found: The decision flips for 3% of people."
     (sex,) = [line for line in lines if line.startswith(" sex ")]
     assert re.split(" {2,}", sex.strip()) == [
-        "sex", "4 % (0.488–13.7)", "3 % (2.67–3.35)", "frontier", "80", "× 8",
+        "sex", "4% (0.488–13.7%)", "3% (2.67–3.35%)", "frontier", "80", "8×",
     ]  # fmt: skip
     (race,) = [line for line in lines if line.startswith(" race ")]
     assert race.count("not known") == 2
@@ -39,9 +39,9 @@ def test_the_verdict_comes_first_then_figures_and_the_worst():
 def test_how_groups_fare_is_a_line_for_each_attribute():
     made = reports.report(reports.attribute("sex", groups=reports.GROUPS, disparity=reports.DISPARITY))
     text = shown(made)
-    (line,) = [line for line in text.splitlines() if "F 26 %" in line]
+    (line,) = [line for line in text.splitlines() if "F 26%" in line]
     assert [cell.strip() for cell in line.strip("│").split("│")] == [
-        "sex", "yes", "F 26 %", "M 65 %", "0.40 (0.28–0.55)", "not known",
+        "sex", "yes", "F 26%", "M 65%", "0.40 (0.28–0.55)", "not known",
     ]  # fmt: skip
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
 
@@ -54,9 +54,9 @@ def test_disparate_impact_without_a_favourable_outcome_asks_for_it():
 
 def test_what_is_proved_is_a_strip_with_its_shares():
     text = shown(reports.report(reports.attribute(proved=reports.proved(900, 30))))
-    strip = "█" * 36 + "░░░▓"  # of 40: 90, 7 and 3 %
-    marked = f"{strip[:39]}│{strip[39:]}"  # 3 % from the right
-    assert f"{marked} sex: proved fair 90 %, open 7 %, proved discriminatory 3 %\n" in text
+    strip = "█" * 36 + "░░░▓"  # of 40: 90, 7 and 3%
+    marked = f"{strip[:39]}│{strip[39:]}"  # 3% from the right
+    assert f"{marked} sex: proved fair 90%, open 7%, proved discriminatory 3%\n" in text
     assert "█ proved fair, ░ open, ▓ proved discriminatory" in text
 
 
@@ -81,10 +81,10 @@ def test_three_of_the_worst_by_their_gap_whatever_their_attribute():
 
 def test_what_a_build_asked_is_answered():
     text = shown(reports.adult(findings=0))
-    assert "FAILED rate > 0.01: its upper end is above 1 %." in text
+    assert "FAILED rate > 0.01: its upper end is above 1%." in text
     assert "passed corpus.still_flips > 5: it is not above 5." in text
     assert "Corpus: 3 of 41 past counterexamples still flip; 10 added to c.jsonl." in text
-    assert "Since last/audit.json: sex.rate fell from 2.41 % to 1.82 %." in text
+    assert "Since last/audit.json: sex.rate fell from 2.41% to 1.82%." in text
     assert "kept: neuronfair repair neuronfair-audit/sex/frontier --out fair.safetensors" in text
     assert "• People with hours per week at least 41 are discriminated against by sex." in text
     assert "Note: 612 of 1,000 seeds flip before any step. Compare with random." in text
@@ -159,7 +159,7 @@ def test_the_names_of_searches_are_not_cut_off_where_there_is_little_room():
     rates = Rates(*(reports.rate(20, 1000, who) for who in ("table", "plausible", "domain")))
     searches = (reports.search("frontier-free", 12_345, 1.25, 20_000),)
     text = shown(reports.report(reports.attribute("sex+race", rates=rates, searches=searches)), 80)
-    assert re.search(r"sex\+race .* frontier-free +12,345 +× 1\.2$", text, re.M)
+    assert re.search(r"sex\+race .* frontier-free +12,345 +1\.2×$", text, re.M)
 
 
 def test_plausible_people_are_told_first_and_how_usual_they_are():
@@ -178,7 +178,7 @@ def test_plausible_people_are_told_first_and_how_usual_they_are():
         "• Nobody. Not plausible: less usual than everybody in the table.",
     ]
     assert [line for line in text.splitlines() if line.startswith("• ")][:3] == order
-    assert f"{told.text} Of the findings these are plausible: 12.5 % by frontier (sex). Plausible: at or above" in text
+    assert f"{told.text} Of the findings these are plausible: 12.5% by frontier (sex). Plausible: at or above" in text
     every = reports.attribute(searches=(reports.search("frontier", plausible_share=1.0),) * 2)
     text = shown(replace(reports.report(every), data=replace(made.data, population=told)))
     assert f"{told.text} All findings are plausible. Plausible: at or above the 1st likelihood percentile" in text
@@ -187,13 +187,13 @@ def test_plausible_people_are_told_first_and_how_usual_they_are():
 def test_counterparts_are_a_table_with_what_carries_them():
     one = reports.attribute(counterpart=reports.counterpart())
     text = shown(reports.report(one, reports.fair("race")))
-    (line,) = [line for line in text.splitlines() if "0.03 % (0–0.07)" in line]
+    (line,) = [line for line in text.splitlines() if "0.03% (0–0.07%)" in line]
     assert re.split(" {2,}", line.strip()) == [
-        "sex", "19 % (18.1–19.9)", "0.03 % (0–0.07)", "19 % (18.1–19.9)", "11 %", "5 %",
+        "sex", "19% (18.1–19.9%)", "0.03% (0–0.07%)", "19% (18.1–19.9%)", "11%", "5%",
     ]  # fmt: skip
-    for words in ("Counterfactual twins: proxy evidence", "81 % of the effect goes", "AUC of 0.93", "Twins keep age"):
+    for words in ("Counterfactual twins: proxy evidence", "81% of the effect goes", "AUC of 0.93", "Twins keep age"):
         assert words in text
-    assert "Whom it hurts: Men as women lose '>50K' in 17.1 % of cases." in text
+    assert "Whom it hurts: Men as women lose '>50K' in 17.1% of cases." in text
     assert max(map(len, shown(reports.report(one), 80).splitlines())) <= 80
 
 

@@ -63,7 +63,7 @@ def repaired():
 
 
 def test_a_model_that_goes_by_a_proxy_forgets_it_and_the_control_does_not(repaired):
-    """Of merits 3, 4 and 5 only those with the proxy were hired: 30 % flip, before and without counterparts."""
+    """Of merits 3, 4 and 5 only those with the proxy were hired: 30% flip, before and without counterparts."""
     data, model, work = repaired
     assert work.before.rate == pytest.approx(0.3, abs=0.06)
     assert work.without.rate == pytest.approx(work.before.rate, abs=0.02)

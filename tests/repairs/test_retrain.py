@@ -167,7 +167,7 @@ def test_a_network_may_be_trained_anew(case) -> None:
     [
         ([RepairOutcome(0.01, 0.80), RepairOutcome(0.03, 0.89)], 1),  # the fairer one costs too much
         ([RepairOutcome(0.03, 0.90), RepairOutcome(0.01, 0.891)], 1),
-        ([RepairOutcome(0.01, 0.80)], "no repeat keeps the accuracy: .* from 90 % to 80 % at best"),
+        ([RepairOutcome(0.01, 0.80)], "no repeat keeps the accuracy: .* from 90% to 80% at best"),
         ([RepairOutcome(0.06, 0.90)], "discriminates fewer people than before"),
     ],
 )

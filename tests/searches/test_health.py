@@ -164,9 +164,9 @@ def test_that_gradients_did_not_help_is_said_only_where_the_intervals_are_apart(
 
 
 def test_the_intervals_of_success_rates_are_those_of_wilson():
-    """By hand: 20 of 100 gives 13.3 to 28.9 %, 0 of 100 at most 3.7 %."""
-    assert "20 % of 100 (13.3 % to 28.9 %)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
-    assert "0 % of 100 people tried (0 % to 3.7 %)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
+    """By hand: 20 of 100 gives 13.3 to 28.9%, 0 of 100 at most 3.7%."""
+    assert "20% of 100 (13.3% to 28.9%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
+    assert "0% of 100 people tried (0% to 3.7%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
 
 
 @pytest.mark.parametrize(("own", "blind"), [((221, 1000), (200, 1000)), ((5, 10), (0, 10)), ((0, 10), (0, 10))])

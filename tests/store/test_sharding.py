@@ -206,7 +206,7 @@ def test_limits_over_all_walkers_are_refused(tmp_path, limit):
         (1_000, 1_000, 2, Division(250, 50)),  # four shards: two for each worker
         (1_000, 1_000, 1, Division(1_000, 50)),
         (300, 100, 8, Division(128, 50)),  # not too few walkers
-        (100_000, 10_000, 1, Division(2_000, 10)),  # 50 shards of 2·10⁷ rows; a million rows are merged at a time
+        (100_000, 10_000, 1, Division(2_000, 10)),  # 50 shards of 2 × 10⁷ rows; a million rows are merged at a time
         (5, 40_000_000, 2, Division(1, 50)),  # nobody can be cut in two
         (2_000_000, 1, 1, Division(2_000_000, 1)),
     ],

@@ -275,7 +275,7 @@ class Comparison:
     def methods(self) -> list[dict[str, Any]]:
         """Return one dictionary per method: the mean of each figure over the run seeds.
 
-        With more than one run seed `plus_minus` holds the half-widths of the 95 % intervals of the means.
+        With more than one run seed `plus_minus` holds the half-widths of the 95% intervals of the means.
         """
         result = []
         for method in dict.fromkeys(line.method for line in self.lines):

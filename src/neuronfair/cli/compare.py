@@ -66,7 +66,7 @@ def compare(
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each method.")] = None,
     twins: TwinsOption = TwinsKind.flip,
-    repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95 % intervals.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95% intervals.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison (.png, .svg or .pdf).")] = None,
     json_file: options.JsonOption = None,
     device: options.DeviceOption = "cpu",

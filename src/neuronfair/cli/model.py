@@ -30,7 +30,7 @@ def train(
     seed: options.SeedOption = 0,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Train a classifier on 70 % of a table and report its accuracy on the rest.
+    """Train a classifier on 70% of a table and report its accuracy on the rest.
 
     Example: `neuronfair train adult --out adult.safetensors`
     """

@@ -41,7 +41,7 @@ class WalkReport:
     seeds: int  # faces that it walked from
     faces_found: int  # of these, how many led to a picture whose decision flips, to one or to several
     share_of_faces: float  # faces_found / seeds, as the paper counts
-    share_low: float  # the interval of that share at 95 %
+    share_low: float  # the interval of that share at 95%
     share_high: float
     findings: int  # pictures
     gsr: float  # findings / tried

@@ -38,7 +38,7 @@ class PictureSettings:
     repair_epochs: int | None = None  # of the retraining; 0: there is none; None: a third of `epochs`
     steps: int = STEPS
     seeds: int | None = None  # pictures that each search starts from; None: all
-    control_seeds: int = 200  # that each control starts from: enough to tell 5 % from 15 %
+    control_seeds: int = 200  # that each control starts from: enough to tell 5% from 15%
     walkers: int | None = None  # None: 128 on a CPU, 512 elsewhere
     seconds: float | None = None
     seed: int = 0

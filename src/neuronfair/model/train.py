@@ -168,7 +168,7 @@ def _constant(module: nn.Module, x: Tensor) -> bool:
     return bool((spread <= 1e-6 * (1 + scores.abs().amax(dim=0))).all())
 
 
-MIN_ROWS = 10  # so that 10 % of them are one
+MIN_ROWS = 10  # so that 10% of them are one
 WIDE = 100  # inputs from which on the paper uses its larger network
 
 
@@ -180,7 +180,7 @@ def fit(
     seed: int = 0,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> tuple[nn.Sequential, Card]:
-    """Train a fully connected classifier on 70 % of a table and return it with its card.
+    """Train a fully connected classifier on 70% of a table and return it with its card.
 
     `hidden` defaults to the paper's choice: LFCN for small tables, HFCN for wide ones. The same seed gives the same
     split and the same weights.

@@ -50,7 +50,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             for rate in comparison.rates
         ]
         flips = FLIPS[config.twins]
-        lines.append(f"{flips} {listed(shares)} (95 % intervals).")
+        lines.append(f"{flips} {listed(shares)} (95% intervals).")
     if (strongest := comparison.strongest) is not None:
         lines.append(
             f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."
@@ -61,7 +61,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
     )
     runs = len(comparison.lines) // max(1, len(entries))
     if runs > 1:
-        lines.append(f"Means over {runs} run seeds, ± the half-width of the 95 % interval.")
+        lines.append(f"Means over {runs} run seeds, ± the half-width of the 95% interval.")
     if comparison.interrupted:
         lines.append("Interrupted: the methods above are complete, the others are missing.")
     if config.instances is not None:

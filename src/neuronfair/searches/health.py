@@ -19,7 +19,7 @@ from neuronfair.searches.method import World
 LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
 LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
 WEAK = "weak-guidance"  # the name of the note about it
-NORMAL = 1.96  # standard deviations on each side of an interval of 95 %
+NORMAL = 1.96  # standard deviations on each side of an interval of 95%
 GUIDED = 1.1  # times as often as in random directions a search must succeed to be called guided
 
 
@@ -65,7 +65,7 @@ def weak_guidance(
     elif low > blind_high:
         said = f"only {share / other:.2f} times as often as the same walk in random directions"
     else:
-        said = "not measurably more often than the same walk in random directions: the 95 % intervals overlap"
+        said = "not measurably more often than the same walk in random directions: the 95% intervals overlap"
     return HealthNote(
         WEAK,
         f"{method} ({listed(sensitive)}) succeeded {said}. Success rates: {percent(share)} of {own[1]:,} people tried "
@@ -76,7 +76,7 @@ def weak_guidance(
 
 
 def _interval(found: int, tried: int) -> tuple[float, float]:
-    """Return the score interval of Wilson (1927) of a success rate, with 95 % confidence."""
+    """Return the score interval of Wilson (1927) of a success rate, with 95% confidence."""
     share, weight = found / tried, NORMAL**2 / tried
     middle = (share + weight / 2) / (1 + weight)
     half = NORMAL * math.sqrt(share * (1 - share) / tried + weight / (4 * tried)) / (1 + weight)

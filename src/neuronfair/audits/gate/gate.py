@@ -299,5 +299,5 @@ def _digits(limit: Limit, number: float) -> int:
 def _shown(limit: Limit, number: float, digits: int) -> str:
     """Return a number as its figure is read: shares in percent."""
     if limit.is_share:
-        return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g} %".replace("-", "\N{MINUS SIGN}")
+        return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g}%".replace("-", "\N{MINUS SIGN}")
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"

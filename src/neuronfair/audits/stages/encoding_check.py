@@ -172,7 +172,7 @@ LIKELY = 2.0  # standard errors that make a model suspicious
 LOST, WEAK = 0.4, 0.5  # parts of the forest's skill: below them a model that breaks its promises is wrong or suspicious
 SUPPORTED = 0.8  # part of the forest's skill from which on labels speak for a model
 EXCHANGED, PAIRS = 1_000, 200  # rows and pairs of columns that are exchanged, to see whether labels tell them apart
-NORMAL = 1.96  # standard errors on each side of an interval of 95 %
+NORMAL = 1.96  # standard errors on each side of an interval of 95%
 _TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
 
 

@@ -224,4 +224,4 @@ def _names(domain: TableDomain, carrier: Carrier) -> tuple[str, ...]:
 
 
 def _points(share: float) -> str:
-    return percent(share).removesuffix(" %")
+    return percent(share).removesuffix("%")

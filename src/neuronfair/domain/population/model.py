@@ -319,7 +319,7 @@ POPULATION_QUALITY_FOLDS = 3
 
 @dataclass(frozen=True)
 class PopulationQuality:
-    """What a population fitted to 70 % of the people makes of the other 30 %."""
+    """What a population fitted to 70% of the people makes of the other 30%."""
 
     log_likelihood: float  # of one of them, on average, in nats
     auc: float  # how well boosted trees tell them from drawn people: 0.5 is not at all, 1 is always

@@ -22,8 +22,8 @@ from neuronfair.domain.tables.cells import Cells
 from neuronfair.errors import DomainError
 from neuronfair.formatting import plural, visible
 
-# With so many people, and no larger share of exceptions, the upper end of Wilson's interval (95 %) of that share is
-# below 2 %: see the tests.
+# With so many people, and no larger share of exceptions, the upper end of Wilson's interval (95%) of that share is
+# below 2%: see the tests.
 PEOPLE = 200  # who must meet a condition
 EXCEPTIONS = 0.002  # the largest share of them that may break a rule
 UNUSUAL = 0.02  # and the largest share of the exceptions that chance would have brought

@@ -78,7 +78,7 @@ class Dataset:
         return replace(self, domain=limited(self.domain, names), rows=self.rows[:, kept])
 
     def split(self, seed: int = 0) -> Split:
-        """Return 70 % of the rows for training, 10 % for validation and 20 % for testing, drawn anew for each seed."""
+        """Return 70% of the rows for training, 10% for validation and 20% for testing, drawn anew for each seed."""
         n = len(self)
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
         train, validation, test = torch.tensor_split(order, (n * 7 // 10, n * 8 // 10))

@@ -149,7 +149,7 @@
       flips += flip;
       const words = which < 0 ? "" : classes[which] ?? (game.decision === "threshold" ? (which ? `at least ${game.limit}` : `below ${game.limit}`) : `class ${which}`);
       const share = probabilities && (probabilities.length > 1 ? probabilities[game.shown] : game.shown ? probabilities[0] : 1 - probabilities[0]);
-      const figure = probabilities ? `${(100 * share).toFixed(1)} %` : String(Number(score.at(-1).toPrecision(6)));
+      const figure = probabilities ? `${(100 * share).toFixed(1)}%` : String(Number(score.at(-1).toPrecision(6)));
       const who = fields.flatMap((field, i) => (field.sensitive ? [`${field.name} ${label(field, row[i])}`] : [])).join(", ");
       const line = make("tr", { className: flip ? "flips" : "" }, make("th", { scope: "row" }, make("bdi", { textContent: who })), make("td", {}, make("bdi", { textContent: words })), make("td", { className: "figure", textContent: figure }), make("td", { textContent: row === own.row ? "this person" : flip ? "the decision flips" : "" }));
       return line;

@@ -53,7 +53,7 @@ def marked(finding: Finding) -> Markup:
     >>> marked(One(sentence="… with sex M instead of F: yes.", changed=[One(attribute="sex", own="F", twin="M")]))
     Markup('… with <mark>sex M instead of F</mark>: yes.')
     """
-    sentence, at, parts = _tight(finding.sentence), 0, []
+    sentence, at, parts = finding.sentence, 0, []
     for start, end in sorted(filter(None, (_place(sentence, change) for change in finding.changed))):
         if start >= at:  # two changes may have been found in the same words
             parts += [escape(sentence[at:start]), Markup("<mark>{}</mark>").format(sentence[start:end])]
@@ -118,7 +118,7 @@ def _odds(finding: Finding) -> tuple[str, str, str]:
     if finding.probability is None or finding.twin_probability is None:
         return ("score", *formatting.apart(finding.score, finding.twin_score))
     one, other = formatting.shift(finding.probability, finding.twin_probability)
-    return f"probability of {finding.outcome}", one.replace(" ", SPACE), other.replace(" ", SPACE)
+    return f"probability of {finding.outcome}", one, other
 
 
 def _distance(finding: Finding) -> float:
@@ -139,11 +139,6 @@ def _digest(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _tight(text: str) -> str:
-    """Return a text in which a percentage stays on one line."""
-    return re.sub("(?<=[0-9]) %", f"{SPACE}%", text)
-
-
 def _layers(layers: Mapping[str, int]) -> str:
     return ", ".join(f"{layer} ({size})" for layer, size in layers.items())
 
@@ -154,7 +149,9 @@ def _parts(seconds: Seconds) -> str:
 
 def _spanned(rate: Interval | CounterpartReport, unit: str = "%") -> str:
     """Return a figure with the ends of its interval."""
-    value, low, high = (formatting.percent(share).removesuffix(" %") for share in (rate.rate, rate.low, rate.high))
+    if unit == "%":
+        return formatting.spanned(rate.rate, rate.low, rate.high)
+    value, low, high = (formatting.percent(share).removesuffix("%") for share in (rate.rate, rate.low, rate.high))
     return f"{value}{SPACE}{unit} ({low} to {high})"
 
 
@@ -205,7 +202,6 @@ def _environment() -> Environment:
         "percent": percent,
         "reach": charts.reach,
         "spanned": _spanned,
-        "tight": _tight,
         "widest": charts.widest,
         "worst_attribute": worst_of,
     }
