@@ -28,7 +28,7 @@ STAGES = {
 FREE = {"errors", "atomic", "limits", "formatting", "progress", "sandbox", "scale"}  # any stage may use these
 CORE_STAGES = {"interpretation", "searches", "measure", "proof"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "interface", "twins", "rules", "keys", "table", "schema/toml")),
+    *(f"domain/{name}.py" for name in ("attribute", "interface", "twins", "rules", "table", "schema/toml")),
     *(
         f"model/{name}.py"
         for name in ("blackbox", "decision", "encoding", "layers", "network", "stacked", "training_loop")

@@ -38,7 +38,7 @@ SHOWN_ONLY = {
     "domain/attribute.py": "errors",
     "domain/population/plausible.py": "errors",
     "domain/schema/column_types.py": "twelve digits of the bounds that are proposed, and what a cell is read as",
-    "domain/schema/rule_text.py": "twelve digits of the ends of a range, which undo the rounding of low + step * code",
+    "domain/schema/rule_mining.py": "twelve digits of the ends of a range: undoes the rounding of low + step * code",
     "model/open/frames.py": "twelve digits, only where no category is the number itself and just one rounds to it",
     "model/open/request.py": "a tolerance that is chosen, to two digits, and then used as it is said",
 }

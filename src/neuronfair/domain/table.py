@@ -14,9 +14,17 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.keys import digest, exact, key_coefficients
 from neuronfair.domain.rules import Rule, RuleBook
-from neuronfair.domain.twins import FLIPS, Bands, Combinations, Twinning, check_sensitive
+from neuronfair.domain.twins import (
+    FLIPS,
+    Bands,
+    Combinations,
+    Twinning,
+    check_sensitive,
+    digest,
+    exact,
+    key_coefficients,
+)
 from neuronfair.errors import DomainError, did_you_mean, repeated
 
 

@@ -1,10 +1,13 @@
-"""Who is compared with whom: the twins of a person, and the combinations of sensitive values."""
+"""Twins of a record, combinations of sensitive values, and the keys that tell records apart."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 import torch
@@ -150,3 +153,31 @@ def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[s
         raise DomainError(f"{domain}: a sensitive attribute is named twice: {', '.join(sensitive)}")
     if math.prod(sizes[name] for name in sensitive) > MOST:
         raise DomainError(f"{domain}: over {MOST:,} combinations of sensitive values. Use a coarser grid")
+
+
+_SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in every process
+
+
+def exact(sizes: Sequence[int]) -> bool:
+    """Return whether all combinations of so many values per column fit a 64-bit number."""
+    return all(number < 2**63 for number in accumulate(sizes, operator.mul))
+
+
+def key_coefficients(sizes: Sequence[int]) -> Tensor:
+    """Return one coefficient per column, so that the sum of code times coefficient identifies a row: int64, (d,).
+
+    Where all combinations fit they are the place values of a mixed-radix number, and otherwise odd random numbers. A
+    column with one value gets 0.
+    """
+    if exact(sizes):
+        places = list(accumulate(sizes[:-1], operator.mul, initial=1))
+        coefficients = torch.tensor(places, dtype=torch.int64)
+    else:
+        halves = torch.randint(2**32, (2, len(sizes)), generator=torch.Generator().manual_seed(_SEED))
+        coefficients = (halves[0] << 32) | halves[1] | 1
+    return torch.where(torch.tensor(sizes) > 1, coefficients, 0)
+
+
+def digest(*parts: object) -> str:
+    """Return the SHA-256 of dataclasses of plain values, which print all of them in the order of their fields."""
+    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()

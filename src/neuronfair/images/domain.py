@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.keys import key_coefficients
+from neuronfair.domain.twins import key_coefficients
 from neuronfair.errors import DomainError
 
 SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.tables.original_cells import Original
+from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.model.blackbox import Model

@@ -19,7 +19,7 @@ from neuronfair.audits.report.counterfactual import (
     MoveReport,
     SensitivityReport,
 )
-from neuronfair.domain.causal_graph import graph
+from neuronfair.domain.attribute import graph
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import listed, number, part_of, percent, plain, plural

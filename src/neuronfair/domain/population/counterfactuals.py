@@ -10,15 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.causal_graph import graph
+from neuronfair.domain.attribute import graph
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.keys import key_coefficients
-from neuronfair.domain.population.coupling import Coupling
+from neuronfair.domain.population.bins import Coupling
 from neuronfair.domain.population.latent import Latent, fit_latent
 from neuronfair.domain.population.model import PopulationLayout, TablePopulation, grown
 from neuronfair.domain.population.trees import branch_taken
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import key_coefficients
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed
 

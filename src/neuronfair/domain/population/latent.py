@@ -19,8 +19,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.bins import Bins, most_bins
-from neuronfair.domain.population.coupling import Coupling
+from neuronfair.domain.population.bins import Bins, Coupling, most_bins
 from neuronfair.domain.population.model import PopulationLayout
 from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, branch_taken, grow
 from neuronfair.domain.table import TableDomain

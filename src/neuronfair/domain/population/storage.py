@@ -14,9 +14,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from neuronfair.atomic import replacing
-from neuronfair.domain.population.bins import Bins
+from neuronfair.domain.population.bins import Bins, Coupling
 from neuronfair.domain.population.counterfactuals import Counterparts
-from neuronfair.domain.population.coupling import Coupling
 from neuronfair.domain.population.latent import CUTS, KNOTS, REST, GroupShift, Latent
 from neuronfair.domain.population.model import TablePopulation
 from neuronfair.domain.population.trees import ChanceForest

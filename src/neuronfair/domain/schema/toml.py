@@ -11,8 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from neuronfair.domain.attribute import MAX_VALUES, Attribute, as_days
-from neuronfair.domain.causal_graph import check_graph
+from neuronfair.domain.attribute import MAX_VALUES, Attribute, as_days, check_graph
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import DomainError, did_you_mean

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.bins import Bins
-from neuronfair.domain.population.coupling import Coupling
+from neuronfair.domain.population.bins import Bins, Coupling
 
 
 def coupling(*chances, ordered=True, empty=False):

@@ -11,7 +11,7 @@ from neuronfair.domain.population.counterfactuals import fit_counterparts
 from neuronfair.domain.population.storage import load_counterparts, load_population, save_counterparts, save_population
 from neuronfair.errors import DataError
 from neuronfair.limits import VARIABLE, TooLarge
-from tests.domain.test_population_file import forged, put
+from tests.domain.population.test_storage import forged, put
 from tests.planted.proxies import moved_domain, moved_rows
 
 PLAIN, ROWS = moved_domain(3), moved_rows(3)

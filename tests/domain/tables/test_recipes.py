@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neuronfair.domain.tables import recipes, sources
+from neuronfair.domain.tables import sources
 from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model.encoding import TableEncoding
 
-DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "structured"
+DATA = Path(os.environ.get("NEURONFAIR_DATA", Path(__file__).parents[4] / "shared" / "data")) / "structured"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the published tables are not at {DATA}")
 
 ADULT_LINE = (
@@ -44,7 +44,7 @@ def published(name: str) -> tuple[list[str], np.ndarray]:
 
 
 def test_adult_drops_the_weight_and_the_full_stop():
-    table = recipes.adult_default(f"{ADULT_LINE}\n\n", f"|1x3 Cross validator\n{ADULT_LINE.replace('39', '25')}.\n")
+    table = sources.adult_default(f"{ADULT_LINE}\n\n", f"|1x3 Cross validator\n{ADULT_LINE.replace('39', '25')}.\n")
     assert table["age"] == ["39", "25"]
     assert table["income"] == ["<=50K", "<=50K"]
     assert "fnlwgt" not in table
@@ -52,12 +52,12 @@ def test_adult_drops_the_weight_and_the_full_stop():
 
 
 def test_adult_paper_divides_downwards():
-    table = recipes.adult_paper(ADULT_LINE, "")
+    table = sources.adult_paper(ADULT_LINE, "")
     assert [table[n][0] for n in ("age", "fnlwgt", "capital_gain", "capital_loss")] == [3, 3, 2, 19]
 
 
 def test_adult_education_num_only_repeats_education():
-    table = recipes._adult(*sources.read("adult"))
+    table = sources._adult(*sources.read("adult"))
     pairs = set(zip(table["education"], table["education_num"], strict=True))
     assert len(pairs) == len({e for e, _ in pairs}) == len({n for _, n in pairs}) == 16
     ranks = [education for education, _ in sorted(pairs, key=lambda pair: int(pair[1]))]
@@ -66,7 +66,7 @@ def test_adult_education_num_only_repeats_education():
 
 def test_german_in_words():
     line = "A11 6 A34 A43 1169 A65 A75 4 A93 A101 4 A121 67 A143 A152 2 A173 1 A192 A201 1\n"
-    table = recipes.german_default(line + line.replace("A93", "A92")[:-2] + "2\n")
+    table = sources.german_default(line + line.replace("A93", "A92")[:-2] + "2\n")
     assert table["sex"] == ["male", "female"]
     assert table["credit"] == ["good", "bad"]
     assert table["purpose"][0] == "radio or television"
@@ -74,14 +74,14 @@ def test_german_in_words():
 
 
 def test_german_sample_is_balanced_and_repeats_nobody():
-    chosen = recipes._words("german")["sample"]["rows"]
+    chosen = sources._words("german")["sample"]["rows"]
     assert len(set(chosen)) == 600
-    credit = recipes.german_paper(*sources.read("german"))["credit"]
+    credit = sources.german_paper(*sources.read("german"))["credit"]
     assert (credit.count("good"), credit.count("bad")) == (300, 300)
 
 
 def test_bank_paper_rounds_down_and_clips():
-    table = recipes.bank_paper(BANK)
+    table = sources.bank_paper(BANK)
     assert table["age"] == [5, 9, 1]
     assert table["balance"] == [42, -2, -20]
     assert table["duration"] == [26, 99, 0]
@@ -101,21 +101,21 @@ def test_compas_filter_and_flags():
     ):
         text += bad
     text += good.replace("Male", "Female").replace("Battery", "battery").replace("Other", "Caucasian")
-    paper = recipes.compas_paper(text)
+    paper = sources.compas_paper(text)
     assert paper["priors_count"] == ["2", "2"], "the first of two columns of this name is meant"
     assert paper["race"] == ["not Caucasian", "Caucasian"]
     assert paper["c_charge_desc=Battery"] == [1, 0]
-    assert recipes.compas_default(text)["c_charge_desc"] == ["other", "other"]
-    assert recipes.compas_default(text)["c_charge_degree"] == ["felony", "felony"]
+    assert sources.compas_default(text)["c_charge_desc"] == ["other", "other"]
+    assert sources.compas_default(text)["c_charge_degree"] == ["felony", "felony"]
 
 
 def test_meps_reads_codes_by_first_appearance():
-    cells = ["0"] * len(recipes._words("meps"))
-    names = list(recipes._words("meps"))
+    cells = ["0"] * len(sources._words("meps"))
+    names = list(sources._words("meps"))
     cells[names.index("AGE")] = "44"
     cells[names.index("SEX")] = "1"
     text = "any header\n" + ",".join([*cells, "1"]) + "\n"
-    table = recipes.meps_default(text)
+    table = sources.meps_default(text)
     assert (table["sex"], table["age"], table["income"]) == (["male"], ["44"], ["high income"])
     assert table["utilization"] == ["10 visits or more"]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from neuronfair import domain
 from neuronfair.domain.schema.infer import infer_domain
-from neuronfair.domain.schema.toml import favourable_line, parse_domain, read_domain, suggested
+from neuronfair.domain.schema.toml import favourable_line, parse_domain, suggested
+from neuronfair.domain.tables.dataset import DATASETS, ENCODINGS, catalog_domain
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,7 @@ def test_the_draft_of_a_domain_suggests_it_in_a_comment(tmp_path):
         assert f'\n# favourable = "{hint}"' in text
 
 
-@pytest.mark.parametrize(
-    "path", sorted(Path(domain.__file__).with_name("catalog").glob("*.*.toml")), ids=lambda p: p.name
-)
-def test_every_data_set_of_the_catalogue_names_its_favourable_outcome(path):
-    if "words" not in path.name:
-        assert read_domain(path).favourable is not None
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_of_the_catalogue_names_its_favourable_outcome(name, encoding):
+    assert catalog_domain(name, encoding).favourable is not None

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.causal_graph import check_graph, graph
+from neuronfair.domain.attribute import Attribute, check_graph, graph
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import limited

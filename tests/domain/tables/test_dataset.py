@@ -21,7 +21,7 @@ from neuronfair.domain.tables.dataset import DATASETS, Dataset, catalog_domain, 
 from neuronfair.errors import DataError, DomainError
 from neuronfair.model.encoding import TableEncoding
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("NEURONFAIR_DATA", ROOT.parent / "shared" / "data"))
 MODELS = Path(os.environ.get("NEURONFAIR_MODELS", ROOT.parent / "shared" / "models"))
 needs_models = pytest.mark.skipif(not MODELS.is_dir(), reason=f"the published models are not at {MODELS}")
