@@ -25,10 +25,10 @@ from typing import NamedTuple
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.audits.wording.counterfactual import counterpart_report
+from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
@@ -277,10 +277,10 @@ def repeat(name: str, n: int, seed: int, thorough: Thoroughness | None = None) -
     def decided(asked: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(_score(world, names, asked[:, 1:].double().numpy()) - bar)
 
-    effect = counterpart_effect(
+    effect = counterfactual_effect(
         BlackBox(decided, domain), domain, rows, decision=Decision("threshold", 0.0), thorough=thorough, seed=seed
     )
-    words = " ".join(counterpart_report(domain, rows, effect, 0.95).sentences)
+    words = " ".join(counterfactual_report(domain, rows, effect, 0.95).sentences)
     says = "rests on causal assumptions that the data cannot test" in words and "Had they been" not in words
     excess = effect.effect
     return Result(

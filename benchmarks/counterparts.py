@@ -29,7 +29,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 from neuronfair.domain.population.counterfactuals import fit_counterparts, placebo
 from neuronfair.domain.table import TableDomain
 from neuronfair.experiments.counterparts import trained, unread
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
@@ -119,7 +119,7 @@ def claims(args: argparse.Namespace) -> None:
             for seed in range(args.seed, args.seed + args.worlds):
                 world, rows, score = subject(kind, people, seed)
                 model = BlackBox(lambda some, score=score: score(some).double(), world.domain)
-                effect = counterpart_effect(model, world.domain, rows, decision=decision, thorough=thorough)
+                effect = counterfactual_effect(model, world.domain, rows, decision=decision, thorough=thorough)
                 found.append((effect.claimed, effect.rate.rate, effect.placebo.rate))
             claimed, rate, nothing = np.array(found).T
             shares = (f"{100 * share:.2f}" for share in (rate.mean(), rate.max(), nothing.mean()))
@@ -136,7 +136,7 @@ def seconds(args: argparse.Namespace) -> None:
         table = unread(name, sensitive)
         model = trained(table, "xgboost", 0, quick=False)
         begun = time.perf_counter()
-        effect = counterpart_effect(model, table.domain, table.rows)
+        effect = counterfactual_effect(model, table.domain, table.rows)
         passed = time.perf_counter() - begun
         row(
             (

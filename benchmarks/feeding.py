@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neuronfair.audits.report.report import FeedingReport
-from neuronfair.audits.stages.encoding_check import check_feeding
+from neuronfair.audits.report.report import EncodingCheckReport
+from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
@@ -206,10 +206,10 @@ WEAK: tuple[Callable[[], Subject], ...] = tuple(
 )
 
 
-def checked(subject: Subject, data: Dataset) -> FeedingReport:
+def checked(subject: Subject, data: Dataset) -> EncodingCheckReport:
     opened = open_model(subject.model, data.domain, data.rows)
     begun = time.process_time()
-    report = check_feeding(opened, data)
+    report = check_encoding(opened, data)
     SECONDS.append(time.process_time() - begun)
     return report
 

@@ -19,7 +19,7 @@ from neuronfair.domain.tables.sources import where
 from neuronfair.experiments.cases import SHORT, data
 from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.experiments.tree_models import fit_trees
-from neuronfair.measure.counterfactual_effect import CounterpartEffect, Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Thoroughness, counterfactual_effect
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
@@ -83,13 +83,13 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
     model, domain = trained(table, kind, seed, quick), table.domain
     _, validation, test = table.split(seed)
     held = torch.cat([validation.rows, test.rows])
-    effect = counterpart_effect(model, domain, held, thorough=Thoroughness(**thorough), seed=seed)
+    effect = counterfactual_effect(model, domain, held, thorough=Thoroughness(**thorough), seed=seed)
     flips = discrimination_rate(model, domain, population=held, samples=len(held), seed=seed)
     right = Decision().chosen(model.scores(test.rows)) == test.labels
     return {"accuracy": right.double().mean().item(), "flip": flips.rate, **described(domain, effect)}
 
 
-def described(domain: TableDomain, effect: CounterpartEffect) -> dict[str, Any]:
+def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, Any]:
     """Return an effect in words and numbers."""
     placebo = {(move.own, move.other): move for move in effect.placebo_moves}
 

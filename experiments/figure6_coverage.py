@@ -6,7 +6,7 @@ from typing import Any
 
 from neuronfair.experiments.cases import case_data, model_of, network, outcome, profile
 from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.measure.neuron_coverage import covered
+from neuronfair.measure.neurons import covered
 
 import torch
 

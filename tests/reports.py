@@ -24,7 +24,7 @@ REPRODUCTION = r.Reproduction(
     command="neuronfair audit people.csv", seed=0, created="2024-05-06T07:08:09+0000", python="3.11.7",
     torch="2.13.0", numpy="2.3.1", platform="Linux-x86_64", domain="d1", rows="r1", model="abc",
 )  # fmt: skip
-CORPUS = r.CorpusReport(
+CORPUS = r.RegressionSetReport(
     file="c.jsonl", replayed=3, still_flips=1, fixed=2, unfit=1, added=4, examples=("age 39: decided low",),
     notes=("line 3: column 'x' is missing",),
 )  # fmt: skip
@@ -100,7 +100,7 @@ def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
 
 def counterpart(
     groups: Sequence[str] = ("Male", "Female"), *, claimed: bool = True, **more: Any
-) -> c.CounterpartReport:
+) -> c.CounterfactualReport:
     """What counterparts in these groups say: men lose, women gain; and no more than chance where nothing is claimed."""
     rate, placebo, effect = (
         (c.Interval(0.19, 0.181, 0.199), c.Interval(0.0003, 0.0, 0.0007), c.Interval(0.1897, 0.1806, 0.1988))
@@ -114,21 +114,25 @@ def counterpart(
         for i, own, other in pairs
         for sides in [(0.171 * size, 0.013 * size) if i == 0 else (0.006 * size, 0.08 * size)]
     )
-    made = c.CounterpartReport(
+    made = c.CounterfactualReport(
         **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
         confidence=0.95,
         sentence="Had they been of the other group, 19% of 20,000 people would be decided otherwise.",
         lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1% of cases." if claimed else "",
-        carriers=(c.CarrierReport(("relationship",), 0.58), c.CarrierReport(("relationship", "marital_status"), 0.81)),
+        carriers=(
+            c.MediatorReport(("relationship",), 0.58), c.MediatorReport(("relationship", "marital_status"), 0.81),
+        ),
         carried="81% of the effect goes through relationship and marital status." if claimed else "",
         auc=0.93, told="The model's other inputs tell sex with an AUC of 0.93.", fixed=("age",),
-        legitimate=(c.Legitimate("hours_per_week", "Counterparts keep hours per week, since it is legitimate."),),
+        legitimate=(
+            c.ResolvingAttribute("hours_per_week", "Counterparts keep hours per week, since it is legitimate."),
+        ),
         left_out=("Other",),
     )  # fmt: skip
     return replace(made, **more)
 
 
-def unread(made: r.Report, *found: c.CounterpartReport) -> r.Report:
+def unread(made: r.Report, *found: c.CounterfactualReport) -> r.Report:
     """The same audit of a model that does not read the sensitive attributes: counterparts speak."""
     note = e.Note(e.NOT_READ, "The model does not read it.", "Look at counterparts.")
     attributes = tuple(

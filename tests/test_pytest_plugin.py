@@ -13,7 +13,7 @@ import pytest
 import scipy.stats  # noqa: F401
 import sklearn.cluster  # noqa: F401
 
-from neuronfair.audits.gate.regression_set import extend, read_corpus
+from neuronfair.audits.gate.regression_set import extend, read_regression_set
 from neuronfair.audits.report.attribute import Change
 from tests import reports
 from tests.planted import networks
@@ -214,7 +214,7 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
 
     path = pytester.path / "corpus.jsonl"
     worst = (finding(5, 5, 5, 4), finding(0, 0, 0, 0))
-    extend(read_corpus(path, networks.domain()), reports.report(reports.attribute("s", worst=worst)))
+    extend(read_regression_set(path, networks.domain()), reports.report(reports.attribute("s", worst=worst)))
     text = said(outcome("fairness.check(biased, domain, max_rate=0.2, corpus='corpus.jsonl')"))
     assert "1 of 2 past counterexamples in corpus.jsonl still flip:" in text
     assert "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1" in text

@@ -29,7 +29,7 @@ SHOWN_ONLY = {
     "audits/pytest_check.py": "sentences",
     "audits/gate/expressions.py": "sentences",
     "audits/gate/gate.py": "sentences",
-    "audits/stages/inquiry.py": "metrics in audit.json",
+    "audits/stages/interpretation.py": "metrics in audit.json",
     "audits/wording/phrases.py": "sentences",
     "proof/checker/check.py": "errors",
     "proof/decide/contradictions.py": "errors",

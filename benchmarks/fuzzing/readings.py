@@ -158,9 +158,9 @@ def baseline(place: Path) -> None:
 
 def corpus(place: Path) -> None:
     """Judge the people of a corpus again."""
-    from neuronfair.audits.gate.regression_set import read_corpus, replay_corpus
+    from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
 
-    figures = replay_corpus(read_corpus(place / "corpus.jsonl", _people().domain), _judge())
+    figures = replay_regression_set(read_regression_set(place / "corpus.jsonl", _people().domain), _judge())
     if figures.still_flips + figures.fixed != figures.replayed:
         raise AssertionError("somebody neither flips nor is fixed")
 

@@ -183,11 +183,11 @@ def names() -> list[Files]:
 
 
 def corpus() -> list[Files]:
-    from neuronfair.audits.gate.regression_set import extend, read_corpus
+    from neuronfair.audits.gate.regression_set import extend, read_regression_set
     from neuronfair.audits.report.report import Report
 
     report = Report.from_json(audit()[0]["audit.json"])
-    return [{"corpus.jsonl": written(lambda path: extend(read_corpus(path, domain()), report), ".jsonl")}]
+    return [{"corpus.jsonl": written(lambda path: extend(read_regression_set(path, domain()), report), ".jsonl")}]
 
 
 def written(write: Callable[[Any], object], suffix: str = "") -> bytes:

@@ -128,7 +128,7 @@ FORMS = (
     (r"\bDecisionKind\b", str(DecisionKind)),
     (r"\bMethod\b", str(proved.Method)), (r"\bState\b", str(index.State)),
     (r"\bThresholdState\b", str(report.ThresholdState)),
-    (r"\bFeedingLevel\b", str(report.FeedingLevel)),
+    (r"\bFeedingLevel\b", str(report.EncodingLevel)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 

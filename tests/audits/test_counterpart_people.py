@@ -6,25 +6,26 @@ from dataclasses import replace
 from functools import cache
 
 from neuronfair import Dataset
-from neuronfair.audits.stages.counterfactual import beside_counterparts
-from neuronfair.audits.stages.inquiry import AttributeCase
-from neuronfair.measure.counterfactual_effect import CounterpartEffect, Estimate, counterpart_effect
+from neuronfair.audits.stages.case import AttributeCase
+from neuronfair.audits.stages.counterfactual import people_with_counterfactuals
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, counterfactual_effect
+from neuronfair.measure.stats import Estimate
 from neuronfair.model.decision import Decision
-from tests.measure.test_counterparts import COPY, DOMAIN, QUICK, SCORE, reads, table
+from tests.measure.test_counterfactual_effect import COPY, DOMAIN, QUICK, SCORE, reads, table
 
 YES = Decision("threshold", 0.5)
 
 
 @cache
-def effect(column: int, least: int) -> CounterpartEffect:
-    return counterpart_effect(reads(column, least), DOMAIN, table(), decision=YES, thorough=QUICK)
+def effect(column: int, least: int) -> CounterfactualEffect:
+    return counterfactual_effect(reads(column, least), DOMAIN, table(), decision=YES, thorough=QUICK)
 
 
 def beside(column: int, least: int, decision: Decision = YES, **other):
     rows = table()
     data = Dataset("people", DOMAIN, rows, rows[:, 0])
     case = AttributeCase(reads(column, least), data, decision, rows[:1], (), 10, 0.95, 0, [])
-    return beside_counterparts(case, replace(effect(column, least), **other))
+    return people_with_counterfactuals(case, replace(effect(column, least), **other))
 
 
 def test_people_of_both_groups_stand_beside_who_they_would_be():

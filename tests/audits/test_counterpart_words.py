@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from neuronfair import TableDomain
-from neuronfair.audits.wording.counterfactual import counterpart_report
+from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.measure.counterfactual_effect import CounterpartEffect, Move, Sensitivity
-from neuronfair.measure.mediators import Carrier
+from neuronfair.measure.confounding import Sensitivity
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect
+from neuronfair.measure.mediators import Mediator
 from neuronfair.measure.stats import Estimate
+from neuronfair.measure.twin_decisions import Move
 
 DOMAIN = TableDomain(
     "people",
@@ -28,7 +30,7 @@ DOMAIN = TableDomain(
     favourable=">50K",
 )
 ROWS = torch.tensor([[0, 0, 4, 9], [0, 0, 3, 9], [0, 1, 6, 9], [0, 0, 2, 9], [1, 1, 1, 9], [1, 1, 2, 9]])
-EFFECT = CounterpartEffect(
+EFFECT = CounterfactualEffect(
     rate=Estimate(0.192, 0.187, 0.197),
     placebo=Estimate(0.001, 0.0, 0.002),
     effect=Estimate(0.191, 0.186, 0.196),
@@ -41,7 +43,7 @@ EFFECT = CounterpartEffect(
     placebo_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
     people=ROWS,
     shares=torch.zeros(6),
-    carriers=(Carrier((1,), 0.5), Carrier((1, 2), 0.67), Carrier((1, 2, 3), 0.7)),
+    carriers=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
     auc=0.934,
     left_out=(),
     counterparts=None,
@@ -49,7 +51,7 @@ EFFECT = CounterpartEffect(
 
 
 def told(domain: TableDomain = DOMAIN, **more):
-    return counterpart_report(domain, ROWS, replace(EFFECT, **more), 0.95)
+    return counterfactual_report(domain, ROWS, replace(EFFECT, **more), 0.95)
 
 
 def with_attribute(name: str, **more) -> TableDomain:
@@ -162,8 +164,8 @@ def test_without_a_favourable_class_nobody_loses():
     [
         (EFFECT.carriers, "Holding marital status and hours fixed removes two thirds of the excess."),
         (EFFECT.carriers[:1], "Holding marital status fixed removes half of the excess."),
-        ((Carrier((1,), 1.0),), "Holding marital status fixed removes all of the excess."),
-        ((Carrier((1,), 0.0),), ""),
+        ((Mediator((1,), 1.0),), "Holding marital status fixed removes all of the excess."),
+        ((Mediator((1,), 0.0),), ""),
         ((), ""),
     ],
 )

@@ -13,8 +13,8 @@ from neuronfair import BlackBox, Dataset, Decision, TableDomain
 from neuronfair.api import Audit, audit
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import inquiry
-from neuronfair.audits.stages.population import usual_if_known, usual_or_nobody
+from neuronfair.audits.stages import case as stage
+from neuronfair.audits.stages.population import population_if_plausible, population_of_audit
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS
@@ -71,10 +71,10 @@ def test_nobody_with_an_implausible_gain_is_among_the_worst(seen):
 
 
 def test_plausible_people_to_be_brought_near_to_may_all_come_late_in_the_table(monkeypatch):
-    monkeypatch.setattr(inquiry, "NEAR", 3)  # fewer than a search needs to start from
+    monkeypatch.setattr(stage, "NEAR", 3)  # fewer than a search needs to start from
     data = people()
-    case = inquiry.AttributeCase(
-        model(), data, Decision(), data.rows[:1], (), 10, 0.95, 0, [], population=usual_if_known(data, 0)
+    case = stage.AttributeCase(
+        model(), data, Decision(), data.rows[:1], (), 10, 0.95, 0, [], population=population_if_plausible(data, 0)
     )
     inside, near = case.near
     assert len(near) == 3
@@ -131,7 +131,7 @@ def test_the_share_of_findings_that_are_plausible(seen):
     (entry,) = seen.report.attributes
     for search in entry.searches:
         rows = seen.outcomes["s", search.method].findings.rows
-        usual = usual_if_known(people(), 0).plausibility(rows) >= 0.01
+        usual = population_if_plausible(people(), 0).plausibility(rows) >= 0.01
         assert search.plausible_share == float(usual.double().mean())
 
 
@@ -190,8 +190,8 @@ def test_a_population_that_cannot_be_read():
 
 def test_of_a_few_rows_nobody_is_called_plausible():
     few = people(4)
-    population, told = usual_or_nobody(few, None, 0, 0.0)
-    assert population is usual_if_known(few, 0) is None
+    population, told = population_of_audit(few, None, 0, 0.0)
+    assert population is population_if_plausible(few, 0) is None
     assert told.kind == "none"
     assert told.text.startswith("Nothing is said of plausible people. people: ")
     (entry,) = audit(model(), few, settings=SMALL).report.attributes

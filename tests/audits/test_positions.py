@@ -9,7 +9,7 @@ import pytest
 
 from neuronfair import AuditSettings, Checks, NeuronFairError, audit
 from neuronfair.audits.inputs import ModelSource, read_input
-from neuronfair.audits.stages.encoding_check import check_feeding
+from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.errors import DataError
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -67,7 +67,7 @@ def checked(model, table, **how):
     """Return the input encoding check of an audit, and the opened model."""
     data = read(table, model=model, sensitive="sex", **how).data
     opened = open_model(model, data.domain, data)
-    return check_feeding(opened, data), opened
+    return check_encoding(opened, data), opened
 
 
 def test_labels_confirm_the_right_order_and_the_report_says_that_it_was_taken(people, model, truth):

@@ -18,13 +18,13 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import RateOf, Rates
-from neuronfair.audits.report.report import FeedingReport, Gate, GateCheck, Report, Verdict
+from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck, Report, Verdict
 from neuronfair.audits.wording.verdict import SET_ONE, concluded
 from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search
 
 NOTHING = fair(rates=Rates(), searches=())
 UNUSED, STILL = (Note(NOT_READ, "…", "…"),), (Note(UNMOVED, "…", "…"),)
-WRONG = FeedingReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
+WRONG = EncodingCheckReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
 
 
 def both(found: int, people: int = 1000) -> Rates:

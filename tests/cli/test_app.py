@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair.audits.report.report import FeedingReport
-from neuronfair.cli.app import warn_of_feeding
+from neuronfair.audits.report.report import EncodingCheckReport
+from neuronfair.cli.app import warn_of_encoding
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.weights import Card, fingerprint, fully_connected, save
@@ -485,11 +485,11 @@ def test_infer_says_what_it_leaves_out_and_how_it_reads_the_rest(run):
 
 @pytest.mark.parametrize(("level", "said"), [("wrong", "It is fed [wrongly].\n"), ("ok", "")])
 def test_a_model_that_seems_wrongly_fed_is_named(monkeypatch, level, said):
-    report = FeedingReport(level, "It is fed [wrongly].", 10)
-    monkeypatch.setattr("neuronfair.audits.stages.encoding_check.check_feeding", lambda opened, data: report)
+    report = EncodingCheckReport(level, "It is fed [wrongly].", 10)
+    monkeypatch.setattr("neuronfair.audits.stages.encoding_check.check_encoding", lambda opened, data: report)
     console = make_console()
     with console.capture() as capture:
-        warn_of_feeding(None, None, console)
+        warn_of_encoding(None, None, console)
     assert capture.get() == said
 
 

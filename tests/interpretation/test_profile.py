@@ -11,7 +11,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import LayerBias
-from neuronfair.measure.ablation import ablate
+from neuronfair.measure.neurons import ablate
 from neuronfair.model.weights import load as load_weights
 from tests.planted import networks
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from neuronfair.measure.groups import difference, ratio
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.spread import difference, ratio
 
 
 def rates(*counts: tuple[int, int]) -> list[Rate]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, discrimination_rate, interpret, search
 from neuronfair.errors import ModelError
-from neuronfair.measure.ablation import ablate
+from neuronfair.measure.neurons import ablate
 from neuronfair.model.open import open_model
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings, scores_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.audits.report.rates import Rates
-from neuronfair.audits.report.report import FeedingReport, Gate, GateCheck
+from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.wording.verdict import concluded
 from neuronfair.render.junit import junit
 from tests.reports import CORPUS, attribute, counterpart, fair, finding, report
@@ -94,7 +94,7 @@ def test_without_thresholds_nothing_fails_whatever_was_found():
 
 
 def test_thresholds_that_were_not_evaluated_are_an_error_and_no_failure():
-    wrong = FeedingReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
+    wrong = EncodingCheckReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
     root = read(concluded(report(attribute(), feeding=wrong), thresholds_set=True))
     assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "1", "1")
     assert "The encoding is probably wrong." in next(root.iter("error")).get("message")

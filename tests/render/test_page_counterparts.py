@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from neuronfair.audits.report.attribute import Change, CounterpartPerson
+from neuronfair.audits.report.attribute import Change, CounterfactualPerson
 from neuronfair.render.page import audit_page
 from neuronfair.render.page.charts import widest
 from tests import reports
@@ -134,7 +134,7 @@ def test_people_stand_beside_their_counterparts():
         changed=(Change("relationship", "Wife", "Husband"), Change("sex", "F", "M")), number=4, method="table"
     )
     made = reports.unread(reports.adult(findings=0), reports.counterpart())
-    page = read(reports.with_first(made, counterpart_people=(CounterpartPerson(person, 0.9375),)))
+    page = read(reports.with_first(made, counterpart_people=(CounterfactualPerson(person, 0.9375),)))
     assert "93.75% of this person’s twins get a different decision." in page.text
     assert "row 5 of the table" in page.text
     assert "relationship Husbandsex M" in page.text

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
-from neuronfair.measure.ablation import Ablation, AblationOutcome
+from neuronfair.measure.neurons import Ablation, AblationOutcome
 from neuronfair.render.plots import PICTURES, plot_as_curves
 from neuronfair.render.terminal import interpretation_json, layer_table, make_console, verdict
 

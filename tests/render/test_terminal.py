@@ -8,7 +8,7 @@ import pytest
 from neuronfair.audits.report.attribute import DirectionReport, Note, SideReport
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import Rates
-from neuronfair.audits.report.report import FeedingReport, PopulationReport, Report, Verdict
+from neuronfair.audits.report.report import EncodingCheckReport, PopulationReport, Report, Verdict
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.render.terminal import audit_report, make_console
 from tests import reports
@@ -69,8 +69,8 @@ def test_what_cannot_be_proved_is_said_once():
 
 def test_what_could_not_be_checked_is_said():
     said = "Whether the model is right could not be checked."
-    assert said in shown(reports.report(feeding=FeedingReport("ok", said, 5)))
-    assert said not in shown(reports.report(feeding=FeedingReport("ok", said, 5, accuracy=0.9)))
+    assert said in shown(reports.report(feeding=EncodingCheckReport("ok", said, 5)))
+    assert said not in shown(reports.report(feeding=EncodingCheckReport("ok", said, 5, accuracy=0.9)))
 
 
 def test_three_of_the_worst_by_their_gap_whatever_their_attribute():

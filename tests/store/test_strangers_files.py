@@ -20,7 +20,7 @@ import torch
 
 from neuronfair.audits import folder as audit_folder
 from neuronfair.audits.gate.baseline import read_baseline
-from neuronfair.audits.gate.regression_set import read_corpus
+from neuronfair.audits.gate.regression_set import read_regression_set
 from neuronfair.domain.population.storage import load_counterparts, load_population
 from neuronfair.domain.schema.toml import parse_domain, read_domain
 from neuronfair.errors import NeuronFairError
@@ -57,7 +57,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),
     "00000-of-00001.state": lambda path: Kept(path.parent, 1).load(0, State.of({"low": torch.zeros(1, 1)}, 0, 0.0)),
     "audit.json": read_baseline,
-    "corpus.jsonl": lambda path: read_corpus(path, DOMAIN),
+    "corpus.jsonl": lambda path: read_regression_set(path, DOMAIN),
     "000000.json": lambda path: ShardStore(str(path.parent.parent), path.parent.name[:-6], 0).parts(),
 }
 

@@ -13,19 +13,20 @@ from torch import nn
 
 from neuronfair.audits.gate.expressions import OF_GROUPS, Limit, read_expressions
 from neuronfair.audits.gate.gate import check_groups, people_needed
-from neuronfair.audits.gate.regression_set import read_corpus, replay_corpus
+from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
 from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
-from neuronfair.audits.report.counterfactual import CounterpartReport
+from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.report import CorpusReport, GateCheck
-from neuronfair.audits.stages.encoding_check import check_feeding
+from neuronfair.audits.report.report import GateCheck, RegressionSetReport
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.findings import describe
-from neuronfair.audits.stages.groups import group_figures
-from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry, search
-from neuronfair.audits.stages.population import usual_if_known
+from neuronfair.audits.stages.groups import group_metrics
+from neuronfair.audits.stages.population import population_if_plausible
 from neuronfair.audits.stages.proof import proof_of
-from neuronfair.audits.wording.counterfactual import counterpart_report
+from neuronfair.audits.stages.search import search
+from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.domain.population.counterfactuals import with_counterparts
 from neuronfair.domain.population.model import PopulationModel
@@ -36,7 +37,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, exact, listed, percent, plain, visible
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.measure.rate import Rate, discrimination_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -87,10 +88,10 @@ class FairnessResult:
 
     rate: Rate  # the one with the largest upper end
     max_rate: float
-    corpus: CorpusReport | None
+    corpus: RegressionSetReport | None
     rates: tuple[Rate, ...] = ()  # of plausible pairs, the table and plausible people, where one was given; the domain
     proved: Proved | None = None  # where a proof was asked for
-    counterpart: CounterpartReport | None = None  # where counterparts were asked for
+    counterpart: CounterfactualReport | None = None  # where counterparts were asked for
 
 
 class Fairness:
@@ -172,7 +173,7 @@ class Fairness:
         if decides_alike(case, DRAWN, 0):
             raise AssertionError(ALIKE)
         records = records_of(opened, data)
-        _, disparity = group_figures(records.model, records.data, opened.decision, confidence)
+        _, disparity = group_metrics(records.model, records.data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
             raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
@@ -214,7 +215,7 @@ class Fairness:
             replay=reopen or (),
             population=measured.population,
         )
-        found = Inquiry.of(data.domain)
+        found = AttributeAudit.of(data.domain)
         search(one, found, silent)
         describe(one, found, silent)
         if not found.report.worst:
@@ -232,7 +233,7 @@ class _Measured:
     samples: int
     population: PopulationModel | None  # of plausible people; None where there is no table
     searched: Dataset  # with the twins that the searches compare people with
-    counterpart: CounterpartReport | None
+    counterpart: CounterfactualReport | None
     excess: list[str]
 
     @property
@@ -248,7 +249,7 @@ def _measure(
     data, confidence, seed = case.data, settings.confidence, settings.seed
     limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
-    population = usual_if_known(data, seed) if has_table else None
+    population = population_if_plausible(data, seed) if has_table else None
     rates = sampled_rates(case.opened, data, samples, confidence, seed, data if has_table else None, population)
     measured = _Measured(rates, samples, population, data, None, [])
     if twins == "flip":
@@ -275,7 +276,7 @@ def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, 
 def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
     if not case.data.labelled or settings.trust_feeding:
         return []
-    feeding = check_feeding(case.opened, case.data)
+    feeding = check_encoding(case.opened, case.data)
     return [f"{feeding.text} {TRUST}"] if feeding.refused else []
 
 
@@ -355,9 +356,9 @@ def too_many(rate: Rate, limit: Limit, data: Dataset) -> list[str]:
 
 def compared(
     opened: Opened, data: Dataset, samples: int | None, confidence: float, seed: int
-) -> tuple[CounterpartReport, Dataset]:
+) -> tuple[CounterfactualReport, Dataset]:
     """Return what the counterparts of a table's people came to, and the table whose people are compared with them."""
-    effect = counterpart_effect(
+    effect = counterfactual_effect(
         opened.model,
         data.domain,
         data.rows,
@@ -367,10 +368,10 @@ def compared(
         seed=seed,
     )
     domain = with_counterparts(data.domain, effect.counterparts)
-    return counterpart_report(data.domain, data.rows, effect, confidence), replace(data, domain=domain)
+    return counterfactual_report(data.domain, data.rows, effect, confidence), replace(data, domain=domain)
 
 
-def too_large(report: CounterpartReport, most: float) -> list[str]:
+def too_large(report: CounterfactualReport, most: float) -> list[str]:
     """Return that the effect of counterparts is too large; nothing where its interval excludes that."""
     if report.effect.high <= most:
         return []
@@ -384,9 +385,9 @@ def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
     return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
-def _replay(corpus: str | Path | None, case: AuditInput) -> CorpusReport | None:
+def _replay(corpus: str | Path | None, case: AuditInput) -> RegressionSetReport | None:
     if corpus is None:
         return None
     if not Path(corpus).is_file():
         raise DataError(f"{corpus}: there is no such corpus. Make one: neuronfair audit … --corpus {corpus}")
-    return replay_corpus(read_corpus(corpus, case.data.domain), case.opened.model, case.opened.decision)
+    return replay_regression_set(read_regression_set(corpus, case.data.domain), case.opened.model, case.opened.decision)

@@ -17,9 +17,9 @@ from neuronfair.audits.provenance import Origin, about_data, about_decision, abo
 from neuronfair.audits.report.report import SCHEMA, Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import Choices, Clock
-from neuronfair.audits.stages.encoding_check import check_feeding
-from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
-from neuronfair.audits.stages.population import usual_or_nobody
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.encoding_check import check_encoding
+from neuronfair.audits.stages.population import population_of_audit
 from neuronfair.audits.stages.repair import propose
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, concluded
@@ -81,13 +81,13 @@ def run(
         _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
         if origin.trained_here and origin.card is not None and opened.module is not None:
             keep_weights(place, opened.module, origin.card)
-    clock, inquiries, feeding, repair, interrupted, usual = Clock(), list[Inquiry](), None, None, False, None
+    clock, audits, feeding, repair, interrupted, usual = Clock(), list[AttributeAudit](), None, None, False, None
     decision = about_decision(opened, data)
     try:
         show("Checking what the model is fed", 0, None)
-        feeding = check_feeding(opened, data)
+        feeding = check_encoding(opened, data)
         with clock.of("rate"):
-            population, usual = usual_or_nobody(
+            population, usual = population_of_audit(
                 data,
                 people,
                 settings.seed,
@@ -99,15 +99,15 @@ def run(
             seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
         telling = importance(opened.model, views[0].domain, data.rows, opened.decision)
         common = Choices(views, settings, seeds, telling, decision.scale, population, origin, place)
-        sought = common.inquire(opened, inquiries, clock, show)
+        sought = common.inquire(opened, audits, clock, show)
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
-                command = _repair_command(sought, inquiries[-1], opened, origin)
-                repair = propose(sought, inquiries[-1], opened, split_seed, command, show)
+                command = _repair_command(sought, audits[-1], opened, origin)
+                repair = propose(sought, audits[-1], opened, split_seed, command, show)
     except KeyboardInterrupt:
         interrupted = True
-    entries = tuple(one.report for one in inquiries)
+    entries = tuple(one.report for one in audits)
     report = Report(
         neuronfair=versions()["neuronfair"],
         verdict=PENDING,
@@ -124,7 +124,7 @@ def run(
     report = concluded(report, thresholds_set=bool(ready.fail_if))
     if place is not None:
         keep_figures(place, report)
-    return Result(report, {(one.report.name, o.config.method): o for one in inquiries for o in one.outcomes}, failure)
+    return Result(report, {(one.report.name, o.config.method): o for one in audits for o in one.outcomes}, failure)
 
 
 def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
@@ -148,7 +148,7 @@ def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive:
     }
 
 
-def _repair_command(case: AttributeCase, one: Inquiry, opened: Opened, origin: Origin) -> str | None:
+def _repair_command(case: AttributeCase, one: AttributeAudit, opened: Opened, origin: Origin) -> str | None:
     """Return the command that repairs the model with what was found, or writes the pairs to train it with.
 
     None where there is no table, no folder or no class to learn.

@@ -95,11 +95,11 @@ def complain(message: str) -> None:
     print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
 
 
-def warn_of_feeding(opened: Opened, data: Dataset, console: Console) -> None:
+def warn_of_encoding(opened: Opened, data: Dataset, console: Console) -> None:
     """Say so if a model seems to be fed otherwise than it was trained."""
-    from neuronfair.audits.stages.encoding_check import check_feeding
+    from neuronfair.audits.stages.encoding_check import check_encoding
 
-    feeding = check_feeding(opened, data)
+    feeding = check_encoding(opened, data)
     if feeding.level not in ("ok", "not assessable"):
         console.print(visible(feeding.text), style="bold yellow")
 

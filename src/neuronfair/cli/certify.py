@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuronfair.cli import options, tables
-from neuronfair.cli.app import app, complain, warn_of_feeding
+from neuronfair.cli.app import app, complain, warn_of_encoding
 from neuronfair.cli.options import RayOption, pool_of
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import listed, plural
@@ -127,7 +127,7 @@ def certify(
     for remark in found.remarks:
         console.print(f"Table: {remark}")
     opened = source.open(table)
-    warn_of_feeding(opened, table, console)
+    warn_of_encoding(opened, table, console)
     subject = asked_about(opened, table.domain, where, device)
     if force:  # not before all that can be wrong was read
         discard(out)

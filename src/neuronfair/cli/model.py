@@ -9,7 +9,7 @@ import typer
 
 from neuronfair import __version__
 from neuronfair.cli import options, tables
-from neuronfair.cli.app import app, warn_of_feeding
+from neuronfair.cli.app import app, warn_of_encoding
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed
 
@@ -76,7 +76,7 @@ def interpret(
     """
     source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.interpretation.profile import interpret as run
-    from neuronfair.measure.ablation import ablate
+    from neuronfair.measure.neurons import ablate
     from neuronfair.model.network import Network
     from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
     from neuronfair.render.terminal import interpretation_json, layer_table, make_console, progress_bar, verdict
@@ -94,7 +94,7 @@ def interpret(
     if not isinstance(network, Network):
         raise ModelError(f"{model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}")
     if model is not None:
-        warn_of_feeding(opened, table, console)
+        warn_of_encoding(opened, table, console)
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, table.domain, table.rows, progress=show)
     worst = profile.worst

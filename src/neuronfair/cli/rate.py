@@ -10,7 +10,7 @@ import typer
 
 from neuronfair import __version__
 from neuronfair.cli import options, tables
-from neuronfair.cli.app import app, warn_of_feeding
+from neuronfair.cli.app import app, warn_of_encoding
 from neuronfair.cli.options import TwinsKind, TwinsOption
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import POPULATIONS, listed, percent
@@ -18,7 +18,7 @@ from neuronfair.formatting import POPULATIONS, listed, percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuronfair.audits.report.counterfactual import CounterpartReport
+    from neuronfair.audits.report.counterfactual import CounterfactualReport
     from neuronfair.audits.report.rates import RateOf
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
@@ -80,7 +80,7 @@ def rate(
     """
     source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.audits.report.rates import AUDITED, covering
-    from neuronfair.audits.stages.population import who_is_usual
+    from neuronfair.audits.stages.population import fit_plausible_population
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
     from neuronfair.domain.population.plausible import plausible_twins
     from neuronfair.measure.rate import Until, discrimination_rate, plausible_pair_rate
@@ -93,7 +93,7 @@ def rate(
     table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
     opened, table, _ = source.open_or_train(table, console, seed)
     if model is not None:
-        warn_of_feeding(opened, table, console)
+        warn_of_encoding(opened, table, console)
     about: dict[str, Any] = {
         "version": __version__,
         "data": table.name,
@@ -111,7 +111,7 @@ def rate(
     usual = None
     if {"pairs", "plausible"} & {*people}:
         try:
-            usual = who_is_usual(table, None, seed)
+            usual = fit_plausible_population(table, None, seed)
         except NeuronFairError as why:
             if population is not None:
                 raise
@@ -145,14 +145,16 @@ def rate(
         options.write_json(json_file, result | ({} if alone is None else _alone(alone, errors[alone.population])))
 
 
-def _counterparts(opened: Opened, table: Dataset, confidence: float, seed: int, console: Console) -> CounterpartReport:
+def _counterparts(
+    opened: Opened, table: Dataset, confidence: float, seed: int, console: Console
+) -> CounterfactualReport:
     """Compare the people of the table with their counterparts, and say what came of it."""
-    from neuronfair.audits.wording.counterfactual import counterpart_report
-    from neuronfair.measure.counterfactual_effect import counterpart_effect
+    from neuronfair.audits.wording.counterfactual import counterfactual_report
+    from neuronfair.measure.counterfactual_effect import counterfactual_effect
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar("Comparing people with their counterparts", quiet=console.quiet) as show:
-        effect = counterpart_effect(
+        effect = counterfactual_effect(
             opened.model,
             table.domain,
             table.rows,
@@ -161,7 +163,7 @@ def _counterparts(opened: Opened, table: Dataset, confidence: float, seed: int, 
             seed=seed,
             progress=show,
         )
-    report = counterpart_report(table.domain, table.rows, effect, confidence)
+    report = counterfactual_report(table.domain, table.rows, effect, confidence)
     for sentence in report.sentences:
         console.print(sentence)
     return report

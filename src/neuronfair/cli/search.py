@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuronfair.cli import options, tables
-from neuronfair.cli.app import app, warn_of_feeding
+from neuronfair.cli.app import app, warn_of_encoding
 from neuronfair.cli.options import RayOption, TwinsKind, TwinsOption, check_ray, pool_of
 from neuronfair.cli.trust import own_model
 from neuronfair.errors import NeuronFairError, RunError
@@ -148,7 +148,7 @@ def search(
     starts = _starts(start, table, config)
     people = table.rows if population is None else read_people(population, table.domain)
     if model is not None:
-        warn_of_feeding(opened, table, console)
+        warn_of_encoding(opened, table, console)
     manifest = make_manifest(
         config,
         table,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
-from itertools import islice
-from math import exp, log, sqrt
+from dataclasses import dataclass, replace
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -19,220 +18,12 @@ from neuronfair.domain.population.counterfactuals import DRAWS, Counterparts, fi
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.measure.direction import favourable_class
-from neuronfair.measure.mediators import Carrier, CounterfactualPairs, carriers, tells
+from neuronfair.measure.confounding import Sensitivity, sensitivity
+from neuronfair.measure.mediators import CounterfactualPairs, Mediator, carriers, tells
 from neuronfair.measure.stats import Estimate, check_rows, excess, student
+from neuronfair.measure.twin_decisions import Move, MoveTally, ScoredPeople, mean_moves
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-
-AT_ONCE = 1 << 16  # counterparts that the model is asked about together
-
-
-@dataclass(frozen=True)
-class Move:
-    """How people of one group fare as people of another: shares of their counterparts."""
-
-    own: tuple[int, ...]  # sensitive codes
-    other: tuple[int, ...]
-    people: int
-    flips: float  # decided otherwise
-    lost: float = 0.0  # the favourable class is decided for the person, and not for the counterpart
-    gained: float = 0.0  # the other way round
-
-
-class ScoredPeople:
-    """A model, and what it says of some people and of who differs from them in the group only."""
-
-    def __init__(self, model: Model, domain: TableDomain, people: Tensor, decision: Decision) -> None:
-        self._model, self._domain, self._people, self._decision = model, domain, people, decision
-        self._flipped = domain.twins(people).rows
-        self._own = self._scores(people)
-        self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
-        self.favourable = favourable_class(domain, decision, model.outputs)
-        self.outcome = self.favourable  # the class that is lost or gained: where none is hoped for, the rarest
-        if self.favourable is None and decision.classes(model.outputs):
-            counts = torch.bincount(decision.chosen(self._own), minlength=decision.classes(model.outputs))
-            self.outcome = int(torch.where(counts > 0, counts, len(people) + 1).argmin())
-
-    def _scores(self, rows: Tensor) -> Tensor:
-        parts = torch.split(rows, max(1, self._model.encoding.rows_per_pass))
-        return torch.cat([self._model.scores(part) for part in parts])
-
-    def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> MoveTally:
-        """Compare the decisions for the people and for their counterparts.
-
-        `grouped` are the people with the groups that were used. Of shuffled groups the model knows nothing: then
-        (`flipped` False) it is asked about counterparts with the person's own sensitive values.
-        """
-        columns, own = list(self._domain.sensitive_columns), self._own[:, None, None]
-        base, known = self._flipped, self._flipped_scores
-        if not flipped:
-            base, known = self._people[:, None].expand_as(base), self._own[:, None].expand_as(known)
-        counts = torch.zeros(4, *base.shape[:2], device=base.device)
-        draws, together = iter(draws), max(1, AT_ONCE // max(1, base.shape[0] * base.shape[1]))
-        while several := list(islice(draws, together)):  # of few people, who make a small batch alone
-            rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
-            if not flipped:
-                rows[..., columns] = self._people[:, None, None, columns]
-            # Who differs in nothing but the group is asked about once.
-            moved = (rows != base[:, None]).any(-1) & valid
-            scores = known[:, None].repeat(1, len(several), 1, 1)
-            if bool(moved.any()):
-                scores[moved] = self._scores(rows[moved])
-            seen = [valid, self._decision.differ(own, scores)]
-            if self.outcome is not None:
-                before, after = (self._decision.chosen(s) == self.outcome for s in (own, scores))
-                seen += [before & ~after, ~before & after]
-            for count, one in zip(counts, seen, strict=False):
-                count += (one & valid).sum(1)
-        has = torch.zeros(len(self._own), dtype=torch.bool, device=base.device)
-        if self.outcome is not None:
-            has = self._decision.chosen(self._own) == self.outcome
-        return MoveTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
-
-    def pairs(self, counterparts: Counterparts, most: int, domain: TableDomain, grouped: Tensor) -> CounterfactualPairs:
-        """Return some people with one of their twins each, and the model that decides; `grouped` as in `tally`.
-
-        Both have the sensitive values that the person has where groups are shuffled, since the model knows nothing of
-        that.
-        """
-        many = max(1, most // self._flipped.shape[1])
-        twins = next(counterparts.drawn(domain, grouped[:many], 1))
-        exists = twins.valid.nonzero()
-        people, others = self._people[:many][exists[:, 0]], twins.rows[twins.valid]
-        if not torch.equal(grouped, self._people):
-            columns = list(self._domain.sensitive_columns)
-            others[:, columns] = people[:, columns]
-        return CounterfactualPairs(self._scores, self._decision, people, others)
-
-
-@dataclass(frozen=True)
-class MoveTally:
-    """What was counted of each person's counterparts in each other group."""
-
-    count: Tensor  # (n, k)
-    flips: Tensor
-    lost: Tensor
-    gained: Tensor
-    group: Tensor  # (n,) the number of the combination of sensitive values
-    has: Tensor  # (n,) bool: who gets the class that is lost or gained
-
-    def of(self, some: Tensor) -> MoveTally:
-        """Return what was counted of some of the people, (n,) bool."""
-        return MoveTally(*(getattr(self, field.name)[some] for field in fields(self)))
-
-    @property
-    def shares(self) -> Tensor:
-        """The share of each person's counterparts who are decided otherwise: (n,)."""
-        return self.flips.sum(1) / self.count.sum(1).clamp(min=1)
-
-    def rate(self) -> float:
-        """Return the mean share of those who have counterparts."""
-        return self.mean(self.flips)
-
-    def mean(self, counted: Tensor) -> float:
-        """Return the mean over people of the share of counterparts that were counted."""
-        every = self.count.sum(1)
-        shares = (counted.sum(1) / every.clamp(min=1)).double()
-        return float(shares.sum() / (every > 0).sum().clamp(min=1))
-
-    def moves(self, domain: TableDomain) -> tuple[Move, ...]:
-        """Return how people of each group fare as people of each other one."""
-        values = [tuple(codes) for codes in domain.sensitive_values.tolist()]
-        places = torch.arange(1, len(values), device=self.group.device)
-        pairs = self.group[:, None] * len(values) + (self.group[:, None] + places) % len(values)
-        cells, cell = torch.unique(pairs, return_inverse=True)
-        sums = torch.zeros(5, len(cells), dtype=torch.float64, device=cell.device)
-        every = (self.count, self.count > 0, self.flips, self.lost, self.gained)
-        sums.index_add_(1, cell.flatten(), torch.stack([counted.flatten().double() for counted in every]))
-        return tuple(
-            Move(values[i // len(values)], values[i % len(values)], int(people), *(part / count for part in parts))
-            for i, (count, people, *parts) in zip(cells.tolist(), sums.T.tolist(), strict=True)
-            if count
-        )
-
-
-def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
-    """Return the means of several tables, move by move."""
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
-    for move in (move for moves in every for move in moves):
-        found.setdefault((move.own, move.other), []).append(move)
-    return tuple(
-        Move(
-            *pair,
-            round(sum(move.people for move in moves) / len(moves)),
-            *(sum(getattr(move, part) for move in moves) / len(moves) for part in ("flips", "lost", "gained")),
-        )
-        for pair, moves in found.items()
-    )
-
-
-class Sensitivity(NamedTuple):
-    """How much likelier a decision is for the same people in one group than in another, and the E-value of that."""
-
-    more: tuple[int, ...]  # sensitive codes of the group in which the decision is likelier
-    less: tuple[int, ...]
-    outcome: int  # the class
-    ratio: float  # of the two shares of people who get it
-    e_value: float
-    e_value_low: float  # of the lower end of the ratio's interval; 1: nothing is needed
-
-
-def e_value(ratio: float) -> float:
-    """Return how strongly, as a risk ratio, something hidden must go with both group and decision to give a ratio.
-
-    A confounder U with risk ratios a (group and U) and b (U and decision) can raise a ratio of 1 to a b / (a + b - 1)
-    at most; the E-value is the smallest value of the larger of the two. 1 means that nothing is needed.
-    """
-    ratio = max(ratio, 1 / ratio) if ratio > 0 else float("inf")
-    return ratio + sqrt(ratio * (ratio - 1))
-
-
-def sensitivity(
-    tally: MoveTally, halves: Sequence[MoveTally], domain: TableDomain, outcome: int | None, confidence: float
-) -> Sensitivity | None:
-    """Return the E-value of the two groups between which most decisions differ on balance; None: there is no ratio."""
-    values, risks = [tuple(codes) for codes in domain.sensitive_values.tolist()], as_groups(tally)
-    if outcome is None or not risks:
-        return None
-    pair = max(risks, key=lambda pair: abs(risks[pair][0] - risks[pair][1]) * risks[pair][2])
-    first, second, _ = risks[pair]
-    if first < second:
-        pair, first, second = pair[::-1], second, first
-    if second <= 0:
-        return None
-    found = [as_groups(half).get((min(pair), max(pair))) for half in halves]
-    order = 1 if pair[0] < pair[1] else -1
-    logs = [order * log(one[0] / one[1]) for one in found if one is not None and min(one[:2]) > 0]
-    if len(logs) < 2:
-        return None
-    reach = student(confidence, len(logs)) * float(torch.tensor(logs, dtype=torch.float64).std())
-    ratio = first / second
-    low = max(1.0, exp(log(ratio) - reach))
-    return Sensitivity(values[pair[0]], values[pair[1]], outcome, ratio, e_value(ratio), e_value(low))
-
-
-def as_groups(tally: MoveTally) -> dict[tuple[int, int], tuple[float, float, int]]:
-    """Return for each two groups how many of their people get a class if all are in the one, or in the other.
-
-    Of the people of one group it is their own decision that counts, of those of the other that of their twins.
-    """
-    size, has = tally.count.shape[1] + 1, tally.has.double()
-    share = (tally.count > 0).double()
-    as_other = has[:, None] + (tally.gained - tally.lost) / tally.count.clamp(min=1)
-    found = {}
-    for first in range(size):
-        for second in range(first + 1, size):
-            sums, people = [0.0, 0.0], 0.0
-            for own, ahead, place in ((first, second - first, 0), (second, size - second + first, 1)):
-                there = (tally.group == own).double() * share[:, ahead - 1]
-                sums[place] += float((there * has).sum())
-                sums[1 - place] += float((there * as_other[:, ahead - 1]).sum())
-                people += float(there.sum())
-            if people:
-                found[first, second] = (sums[0] / people, sums[1] / people, round(people))
-    return found
-
 
 MOST = 2_000_000  # counterparts of the table's people; of fewer people where there are many groups
 AGAIN = 200_000  # counterparts in each shuffled and each resampled table, if that many draws are not too many
@@ -259,7 +50,7 @@ class Thoroughness:
 
 
 @dataclass(frozen=True)
-class CounterpartEffect:
+class CounterfactualEffect:
     """How often counterfactual twins get a different decision, and how much of that is not chance."""
 
     rate: Estimate  # share of a person's twins with a different decision, the mean of all people
@@ -274,7 +65,7 @@ class CounterpartEffect:
     placebo_moves: tuple[Move, ...]  # the mean of all shuffled tables
     people: Tensor  # (n, d)
     shares: Tensor  # (n,) of each person's twins, those with a different decision
-    carriers: tuple[Carrier, ...]
+    carriers: tuple[Mediator, ...]
     auc: float | None  # with which the other attributes tell the group: 0.5 is not at all
     left_out: tuple[tuple[int, ...], ...]  # groups of too few people
     counterparts: Counterparts
@@ -287,7 +78,7 @@ class CounterpartEffect:
         return self.rate.rate > self.placebo.high and self.effect.low > 0
 
 
-def counterpart_effect(
+def counterfactual_effect(
     model: Model,
     domain: TableDomain,
     rows: Tensor,
@@ -297,7 +88,7 @@ def counterpart_effect(
     confidence: float = 0.95,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> CounterpartEffect:
+) -> CounterfactualEffect:
     """Compare the people of a data set with their counterfactual twins in other groups.
 
     The rate is the mean share of a person's twins who get a different decision. The permutation baseline is the same
@@ -339,7 +130,7 @@ def counterpart_effect(
             by_chance.append(asked.pairs(one.counterparts, CARRIED // SHUFFLED, one.domain, one.rows[chosen]))
     rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
     some, directed = tally.count.sum(1) > 0, asked.favourable is not None
-    found = CounterpartEffect(
+    found = CounterfactualEffect(
         rate=rate,
         placebo=placebo,
         effect=effect,

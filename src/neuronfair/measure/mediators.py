@@ -21,7 +21,7 @@ TOLD = 5_000  # people whose group is told from the other attributes
 FOLDS = 3
 
 
-class Carrier(NamedTuple):
+class Mediator(NamedTuple):
     """Attributes, and the share of the effect that goes when they stay as they are."""
 
     columns: tuple[int, ...]
@@ -45,7 +45,7 @@ class CounterfactualPairs(NamedTuple):
 
 def carriers(
     pairs: CounterfactualPairs, by_chance: Sequence[CounterfactualPairs], domain: TableDomain, effect: Estimate
-) -> tuple[Carrier, ...]:
+) -> tuple[Mediator, ...]:
     """Return the first few mediating attributes, each with those before it: the share of the excess that all explain.
 
     They are put in order by what each contributes on average, if a person becomes the twin one attribute after the
@@ -62,13 +62,13 @@ def carriers(
         return ()
     given = contributions(pairs)
     free = [c for c in given.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
-    found, kept = list[Carrier](), list[int]()
+    found, kept = list[Mediator](), list[int]()
     for column in free[:FEW]:
         if given[column] <= 0:
             break
         kept.append(column)
         share = min(1.0, max(0.0, 1 - remaining(kept) / whole))
-        found.append(Carrier(tuple(kept), share))
+        found.append(Mediator(tuple(kept), share))
         if share >= NEARLY_ALL:
             break
     chance = (effect.rate - effect.low) / effect.rate

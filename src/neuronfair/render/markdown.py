@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from neuronfair.audits.report.attribute import AttributeReport, measured_populations, omissions
 from neuronfair.audits.report.rates import RateOf
-from neuronfair.audits.report.report import CorpusReport, Gate, Report
+from neuronfair.audits.report.report import Gate, RegressionSetReport, Report
 from neuronfair.formatting import POPULATIONS, Population, spanned, times, visible
 from neuronfair.render.proof import KEY, strip_line
 from neuronfair.render.tables import (
@@ -144,7 +144,7 @@ def _gate(gate: Gate | None) -> Iterator[str]:
     yield table(("fails the build if", "result", "why"), rows)
 
 
-def _corpus(corpus: CorpusReport | None) -> Iterator[str]:
+def _corpus(corpus: RegressionSetReport | None) -> Iterator[str]:
     if corpus is None:
         return
     yield "### Past counterexamples"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import POPULATIONS, listed, percent, spanned
-from neuronfair.measure.counterfactual_effect import CounterpartEffect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.repairs.evaluate import RepairOutcome, Standing
@@ -41,7 +41,7 @@ def repair_report(
     after: Standing,
     domain: TableDomain,
     notes: list[str],
-    without: CounterpartEffect | None = None,
+    without: CounterfactualEffect | None = None,
 ) -> RenderableType:
     """Return a table of before and after, and in words what was done and what its control came to.
 
@@ -101,7 +101,7 @@ def _spanned(rate: Rate) -> str:
     return spanned(rate.rate, *rate.interval)
 
 
-def _effect(effect: CounterpartEffect) -> str:
+def _effect(effect: CounterfactualEffect) -> str:
     return spanned(*effect.effect)
 
 
@@ -193,7 +193,7 @@ def _spread(results: tuple[RepairOutcome, ...], name: str = "DM-RS") -> str:
 
 
 def repair_json(
-    work: Retraining | NeuronRepair, before: Standing, after: Standing, without: CounterpartEffect | None = None
+    work: Retraining | NeuronRepair, before: Standing, after: Standing, without: CounterfactualEffect | None = None
 ) -> Json:
     """Return a repair as plain values; `without` is the effect of counterparts in the control."""
     result: Json = {"before": _standing(before), "after": _standing(after)}
@@ -246,7 +246,7 @@ def _standing(standing: Standing) -> Json:
     }
 
 
-def _counterpart(effect: CounterpartEffect) -> Json:
+def _counterpart(effect: CounterfactualEffect) -> Json:
     return {
         **effect.rate._asdict(),
         "of": effect.of,

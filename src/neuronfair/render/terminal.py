@@ -19,7 +19,7 @@ from neuronfair.audits.report.report import Report, Tone
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import UNKNOWN, listed, percent, spanned, times, visible
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.measure.ablation import Ablation
+from neuronfair.measure.neurons import Ablation
 from neuronfair.render.proof import KEY, strip_line
 from neuronfair.render.tables import (
     GROUPS_HEADS,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts, with_counterparts
 from neuronfair.domain.tables.dataset import Dataset, Split
-from neuronfair.measure.counterfactual_effect import CounterpartEffect, Thoroughness, counterpart_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Thoroughness, counterfactual_effect
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.repairs.training import Lesson
@@ -78,11 +78,11 @@ def held_out_effect(
     confidence: float = 0.95,
     placebos: int | None = None,
     seed: int = 0,
-) -> CounterpartEffect:
+) -> CounterfactualEffect:
     """Compare the people of the test part with their counterparts, which are learned from the whole table."""
     rows = torch.cat([part.rows for part in parts])
     held = torch.arange(len(rows) - len(parts.test), len(rows), device=rows.device)
     thorough = Thoroughness(placebos=placebos or PLACEBOS, people=held)
-    return counterpart_effect(
+    return counterfactual_effect(
         model, parts.test.domain, rows, decision=decision, thorough=thorough, confidence=confidence, seed=seed
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.interpretation.profile import LayerBias
-from neuronfair.measure.counterfactual_effect import CounterpartEffect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect
 from neuronfair.measure.groups import Group, groups
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.blackbox import Model
@@ -120,7 +120,7 @@ class Standing:
     accuracy: dict[str, float]
     groups: tuple[Group, ...]
     search: Count | None  # of a repair by findings
-    counterpart: CounterpartEffect | None = None  # of the test rows, where a repair is by counterparts
+    counterpart: CounterfactualEffect | None = None  # of the test rows, where a repair is by counterparts
 
     @property
     def unfair(self) -> float:

@@ -18,7 +18,7 @@ from neuronfair.domain.tables.files import Sheet
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.counterfactual_effect import CounterpartEffect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
@@ -53,7 +53,7 @@ class Repaired:
     data: Dataset
     card: Card | None  # of our own weights
     notes: tuple[str, ...]  # what a reader must know
-    without: CounterpartEffect | None = None  # of the control of a repair by counterparts
+    without: CounterfactualEffect | None = None  # of the control of a repair by counterparts
 
     def write(self, path: Path, reopen: Callable[[Path], Opened]) -> None:
         """Write the model in the format it came in; `reopen` must give the same scores again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from neuronfair.audits.gate.expressions import PROVED
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.report.counterfactual import CounterpartReport, Interval
+from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.audits.report.rates import AUDITED, RateOf
 from neuronfair.audits.report.report import BaselineReport, FigureChange, Report
 from neuronfair.errors import DataError
@@ -15,7 +15,7 @@ from neuronfair.formatting import exact, listed, percent, spanned
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.sealed_json import is_sealed, unseal
 
-Spanned = RateOf | CounterpartReport | Interval
+Spanned = RateOf | CounterfactualReport | Interval
 
 
 def read_baseline(path: str | Path) -> Report:

@@ -9,8 +9,8 @@ from pathlib import Path
 from neuronfair.audits.gate.baseline import compare_with, read_baseline
 from neuronfair.audits.gate.expressions import CHANGES, CORPUS, LABELLED, OF_GROUPS, read_expressions
 from neuronfair.audits.gate.gate import check
-from neuronfair.audits.gate.regression_set import Corpus, extend, read_corpus, replay_corpus
-from neuronfair.audits.report.report import CorpusReport, Report
+from neuronfair.audits.gate.regression_set import Corpus, extend, read_regression_set, replay_regression_set
+from neuronfair.audits.report.report import RegressionSetReport, Report
 from neuronfair.audits.stages.groups import favourable_missing
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.twins import TwinKind
@@ -40,7 +40,7 @@ class Checks:
             target=domain.target,
             favourable=domain.favourable,
             fail_if=tuple(self.fail_if),
-            corpus=None if self.corpus is None else read_corpus(self.corpus, domain),
+            corpus=None if self.corpus is None else read_regression_set(self.corpus, domain),
             add=self.add,
             earlier=None if self.baseline is None else read_baseline(self.baseline),
             file=str(self.baseline),
@@ -84,13 +84,13 @@ class Ready:
                 "--baseline: that audit was made on another domain. Give its domain.toml as --domain, or leave it out"
             )
 
-    def replay(self, opened: Opened) -> CorpusReport | None:
+    def replay(self, opened: Opened) -> RegressionSetReport | None:
         """Judge everybody in the corpus again."""
         if self.corpus is None:
             return None
-        return replay_corpus(self.corpus, opened.model, opened.decision)
+        return replay_regression_set(self.corpus, opened.model, opened.decision)
 
-    def evaluate(self, report: Report, past: CorpusReport | None) -> tuple[Report, NeuronFairError | None]:
+    def evaluate(self, report: Report, past: RegressionSetReport | None) -> tuple[Report, NeuronFairError | None]:
         """Return a report with all checks, or with those before one that could not be judged, and why.
 
         The audit itself is done by then, and worth its page all the same.

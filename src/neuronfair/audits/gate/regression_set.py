@@ -20,7 +20,7 @@ from torch import Tensor
 
 from neuronfair.atomic import write_text
 from neuronfair.audits.report.attribute import Cell, Finding
-from neuronfair.audits.report.report import CorpusReport, Report
+from neuronfair.audits.report.report import RegressionSetReport, Report
 from neuronfair.audits.wording.phrases import decided
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
@@ -77,7 +77,7 @@ class Corpus:
         return [(names, torch.tensor(where), self.domain.with_sensitive(*names)) for names, where in lines.items()]
 
 
-def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
+def read_regression_set(path: str | Path, domain: TableDomain) -> Corpus:
     """Read a corpus; a file that does not exist yet is an empty one.
 
     A line that is not a counterexample is an error that names it. A person whom the domain does not know any more is
@@ -110,7 +110,7 @@ def read_corpus(path: str | Path, domain: TableDomain) -> Corpus:
     return Corpus(path, domain, text, tuple(fitting), codes, tuple(unfit))
 
 
-def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None) -> CorpusReport:
+def replay_regression_set(corpus: Corpus, model: Model, decision: Decision | None = None) -> RegressionSetReport:
     """Judge everybody in the corpus again, in float64."""
     flips = torch.zeros(len(corpus), dtype=torch.bool)
     told: dict[int, str] = {}
@@ -123,7 +123,7 @@ def replay_corpus(corpus: Corpus, model: Model, decision: Decision | None = None
             still = evaluation.discriminates.nonzero()[:SHOWN, 0]
             for i, *pair in zip(part[still.cpu()].tolist(), *evaluation[still].pairs(), strict=True):
                 told[i] = _sentence(view, decision, *pair)
-    return CorpusReport(
+    return RegressionSetReport(
         file=str(corpus.file),
         replayed=len(corpus),
         still_flips=int(flips.sum()),
@@ -151,12 +151,14 @@ def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True
     Who is there already is not added again. The file is read anew and written whole, while no other audit can; if there
     is nobody to add, or a line of it cannot be read, it stays as it is. Without `write` they are only counted.
     """
-    lines = _new_lines(read_corpus(corpus.file, corpus.domain), report, most)
+    lines = _new_lines(read_regression_set(corpus.file, corpus.domain), report, most)
     if not lines or not write:
         return len(lines)
     try:
         with _alone(corpus.file.resolve()) as file:
-            now = read_corpus(corpus.file, corpus.domain)  # another audit may have added the same people meanwhile
+            now = read_regression_set(
+                corpus.file, corpus.domain
+            )  # another audit may have added the same people meanwhile
             lines = _new_lines(now, report, most)
             before = now.text if now.text.endswith("\n") or not now.text else now.text + "\n"
             if lines:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from neuronfair.audits.report.counterfactual import CounterpartReport
+from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import AUDITED, RateOf, Rates
 from neuronfair.domain.population.plausible import PLAUSIBLE
@@ -252,7 +252,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class CounterpartPerson:
+class CounterfactualPerson:
     """A person of the table beside the typical counterpart, who is decided otherwise."""
 
     person: Finding  # changed: all in which the counterpart differs
@@ -301,8 +301,8 @@ class AttributeReport:
     level: Level = "not assessable"  # what is concluded: see the level of the verdict
     headline: str = ""  # the same as a fact in one sentence
     rates: Rates = field(default_factory=Rates)
-    counterpart: CounterpartReport | None = None  # null where there are none, or they were not asked for
-    counterpart_people: tuple[CounterpartPerson, ...] = ()  # up to four; none where no effect is claimed
+    counterpart: CounterfactualReport | None = None  # null where there are none, or they were not asked for
+    counterpart_people: tuple[CounterfactualPerson, ...] = ()  # up to four; none where no effect is claimed
     groups: tuple[GroupReport, ...] = ()
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class

@@ -31,7 +31,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class CounterpartState:
+class CounterfactualState:
     """How many counterfactual twins get a different decision, before or after a repair."""
 
     rate: Interval
@@ -55,7 +55,7 @@ class MoveReport:
 
 
 @dataclass(frozen=True)
-class CarrierReport:
+class MediatorReport:
     """Mediating attributes: how much of the excess goes if twins keep them. Never a sensitive attribute."""
 
     attributes: tuple[str, ...]  # each entry adds one to those of the entry before
@@ -76,7 +76,7 @@ class SensitivityReport:
 
 
 @dataclass(frozen=True)
-class Legitimate:
+class ResolvingAttribute:
     """A resolving attribute, which may differ between the groups and may count: twins keep it."""
 
     attribute: str
@@ -84,7 +84,7 @@ class Legitimate:
 
 
 @dataclass(frozen=True)
-class CounterpartReport:
+class CounterfactualReport:
     """How often people at the same place of another group's distribution get a different decision: proxy evidence."""
 
     rate: float  # share of the people's twins who get a different decision
@@ -104,13 +104,13 @@ class CounterpartReport:
     gained: float | None = None  # and who gain it
     moves: tuple[MoveReport, ...] = ()  # by group and other group, the largest groups first
     hurt: str = ""  # disadvantaged groups, as a sentence; empty where nothing is claimed, or no class is favourable
-    carriers: tuple[CarrierReport, ...] = ()  # mediating attributes, the one that explains most first
+    carriers: tuple[MediatorReport, ...] = ()  # mediating attributes, the one that explains most first
     carried: str = ""  # the same as a sentence; empty where nothing is claimed
     sensitivity: SensitivityReport | None = None  # null where nothing is claimed, or no class is decided for
     auc: float | None = None  # with which the model's inputs tell the group: 0.5 is not at all; null: not known
     told: str = ""  # the same as a sentence
     fixed: tuple[str, ...] = ()  # attributes held fixed: twins keep them
-    legitimate: tuple[Legitimate, ...] = ()  # resolving attributes, which may differ and count
+    legitimate: tuple[ResolvingAttribute, ...] = ()  # resolving attributes, which may differ and count
     graph: tuple[str, ...] = ()  # the declared causal graph: "attribute <- parent, parent" for each attribute
     unmoved: str = ""  # that nothing depends on the group by the declared graph, as a sentence
     without: int = 0  # people without a twin, who are left out of all metrics

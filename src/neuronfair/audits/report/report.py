@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from neuronfair.audits.report.attribute import AttributeReport, GroupReport, Level
-from neuronfair.audits.report.counterfactual import CounterpartState
+from neuronfair.audits.report.counterfactual import CounterfactualState
 from neuronfair.audits.report.rates import RateOf
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.errors import DataError
@@ -24,7 +24,7 @@ SCHEMA = 3
 T = TypeVar("T")
 ThresholdState = Literal["none set", "passed", "failed", "not evaluated"]
 Tone = Literal["alarm", "caution", "calm", "neutral"]
-FeedingLevel = Literal["ok", "not assessable", "suspicious", "unconfirmed", "wrong"]
+EncodingLevel = Literal["ok", "not assessable", "suspicious", "unconfirmed", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RepairState:
     auc: float | None = None  # of the most biased layer
     plausible: RateOf | None = None  # of plausible people; null where it was not measured
     test: RateOf | None = None  # of the test rows, held-out records of the data set; null in a repair by counterparts
-    counterpart: CounterpartState | None = None  # of a repair by counterparts
+    counterpart: CounterfactualState | None = None  # of a repair by counterparts
 
     @property
     def shown_rate(self) -> RateOf:
@@ -63,7 +63,7 @@ class RepairReport:
 
 
 @dataclass(frozen=True)
-class CorpusReport:
+class RegressionSetReport:
     """Past counterexamples, judged again."""
 
     file: str
@@ -199,10 +199,10 @@ class BetterFeed:
 
 
 @dataclass(frozen=True)
-class FeedingReport:
+class EncodingCheckReport:
     """Whether the model seems to be fed what it was trained on; null where it could not be measured."""
 
-    level: FeedingLevel
+    level: EncodingLevel
     text: str
     rows: int  # of the table that were looked at
     trusted: bool = False  # whether the user said that the encoding is right whatever the check says
@@ -280,9 +280,9 @@ class Report:
     attributes: tuple[AttributeReport, ...]  # one for each sensitive attribute, then one for all together
     reproduction: Reproduction
     seconds: Seconds = Seconds()
-    feeding: FeedingReport | None = None  # null if the audit was interrupted before
+    feeding: EncodingCheckReport | None = None  # null if the audit was interrupted before
     repair: RepairReport | None = None
-    corpus: CorpusReport | None = None  # with --corpus
+    corpus: RegressionSetReport | None = None  # with --corpus
     baseline: BaselineReport | None = None  # with --baseline
     gate: Gate | None = None  # with --fail-if
     schema: int = SCHEMA  # raised when an entry changes its meaning

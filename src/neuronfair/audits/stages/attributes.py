@@ -15,11 +15,14 @@ from neuronfair.audits.provenance import Origin, replay_options
 from neuronfair.audits.report import attribute
 from neuronfair.audits.report.report import Seconds
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import inquiry as stages
-from neuronfair.audits.stages.counterfactual import compare_counterparts, unread
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.counterfactual import compare_counterfactuals, unread
 from neuronfair.audits.stages.findings import WORST, describe
-from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
+from neuronfair.audits.stages.interpretation import interpret_layers
 from neuronfair.audits.stages.proof import prove_and_sample
+from neuronfair.audits.stages.rates import measure_rates
+from neuronfair.audits.stages.search import search
+from neuronfair.audits.stages.subgroups import find_subgroups
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
@@ -74,19 +77,19 @@ class Choices:
     origin: Origin
     folder: Path | None
 
-    def inquire(self, opened: Opened, inquiries: list[Inquiry], clock: Clock, show: Progress) -> AttributeCase:
+    def inquire(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
         """Add what is found by each choice, and return what the searches of the last one looked at.
 
         After Ctrl-C, what was found until then is there.
         """
         if self.origin.apart is not None:
-            return self._apart(opened, inquiries, clock, show)
+            return self._apart(opened, audits, clock, show)
         for number in range(len(self.views)):
-            inquiries.append(Inquiry.of(self.views[number].domain))
-            sought = self._inquire(opened, number, inquiries[-1], clock, show)
+            audits.append(AttributeAudit.of(self.views[number].domain))
+            sought = self._inquire(opened, number, audits[-1], clock, show)
         return sought
 
-    def _apart(self, opened: Opened, inquiries: list[Inquiry], clock: Clock, show: Progress) -> AttributeCase:
+    def _apart(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
         """Do the same side by side, elsewhere: the model is opened there again."""
         apart = self.origin.apart
         assert apart is not None
@@ -97,33 +100,33 @@ class Choices:
 
         gpus = float(opened.model.encoding.device.type == "cuda")
         for found in apart.pool.map(_elsewhere, common, range(len(self.views)), progress=note, gpus=gpus):
-            inquiries.append(found.inquiry)
+            audits.append(found.audit)
             clock.add(found.seconds)
         case = self._case(opened, len(self.views) - 1)
         return replace(case, data=replace(case.data, domain=found.domain), configs=found.configs)
 
-    def _inquire(self, opened: Opened, number: int, one: Inquiry, clock: Clock, show: Progress) -> AttributeCase:
+    def _inquire(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> AttributeCase:
         """Go through all stages by one choice, and return what its searches looked at."""
         case = self._case(opened, number)
         show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
         with clock.of("rate"):
-            stages.measure_rates(case, one, show)
+            measure_rates(case, one, show)
             if not one.report.depends:
                 one.note(*unread(case, self.origin.reads))
             one.note(*self._fewer(case))
         sought = case
         if self.settings.twins != "flip":
             with clock.of("counterparts"):
-                sought = compare_counterparts(case, one, self.settings, show)
+                sought = compare_counterfactuals(case, one, self.settings, show)
         with clock.of("interpretation"):
-            stages.look_inside(sought, one, show)
+            interpret_layers(sought, one, show)
         with clock.of("search"):
             try:
-                stages.search(sought, one, show)
+                search(sought, one, show)
             finally:
                 describe(sought, one, show)
         with clock.of("rate"):
-            stages.find_subgroups(sought, one, show)
+            find_subgroups(sought, one, show)
         if self.settings.prove > 0:
             with clock.of("proof"):
                 prove_and_sample(case, one, opened, self.settings.prove / len(self.views), show)
@@ -198,7 +201,7 @@ class _Common:
 class _Found:
     """What comes back from elsewhere."""
 
-    inquiry: Inquiry
+    audit: AttributeAudit
     domain: TableDomain  # that was searched
     configs: tuple[SearchConfig, ...]
     seconds: dict[str, float]
@@ -207,7 +210,7 @@ class _Found:
 def _elsewhere(common: _Common, number: int, note: Note) -> _Found:
     """Go through all stages by one choice, in a worker."""
     choices = common.choices
-    clock, one = Clock(), Inquiry.of(choices.views[number].domain)
+    clock, one = Clock(), AttributeAudit.of(choices.views[number].domain)
     note(0, 1, 0)
     with chdir(common.folder):
         opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together

@@ -7,19 +7,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, CounterpartPerson, Note
+from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, CounterfactualPerson, Note
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.findings import partners
-from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
 from neuronfair.audits.wording import phrases
-from neuronfair.audits.wording.counterfactual import counterpart_report
+from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.domain.population.counterfactuals import with_counterparts
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed, plain
-from neuronfair.measure.counterfactual_effect import CounterpartEffect, counterpart_effect
-from neuronfair.measure.rate import discrimination_rate
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, counterfactual_effect
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
 
@@ -27,7 +26,7 @@ SHOWN = 4
 LOOK = 400  # people among whom they are looked for
 
 
-def beside_counterparts(case: AttributeCase, effect: CounterpartEffect) -> tuple[CounterpartPerson, ...]:
+def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffect) -> tuple[CounterfactualPerson, ...]:
     """Return people of whose counterparts most are decided otherwise, each with the typical one; of each group in turn.
 
     Nobody where no effect is claimed: with shuffled groups there would be such people, too.
@@ -52,26 +51,26 @@ def beside_counterparts(case: AttributeCase, effect: CounterpartEffect) -> tuple
         moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
         named = [*moved, *(c for c in case.telling if c not in moved)]
         person = phrases.finding(domain, case.decision, pair, named, row, TABLE, case.scale)
-        told.append(CounterpartPerson(person, float(effect.shares[order[i]])))
+        told.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
     return tuple(told)
 
 
 LEARNED, BESIDE = 50_000, 10_000  # rows of the table, at most, that counterparts are learned from, some forty times
 
 
-def compare_counterparts(
-    case: AttributeCase, inquiry: Inquiry, settings: AuditSettings, progress: Progress
+def compare_counterfactuals(
+    case: AttributeCase, audit: AttributeAudit, settings: AuditSettings, progress: Progress
 ) -> AttributeCase:
     """Compare the people of the table with their counterparts, and return what the searches are to look at.
 
     They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
     else for flips. Where counterparts are impossible that is said, but an error if they were asked for.
     """
-    twins, read = settings.twins, inquiry.report.is_read
+    twins, read = settings.twins, audit.report.is_read
     leads = twins is not None or not read
     rows = _drawn(case.data.compared.rows, LEARNED if leads else BESIDE, case.seed)
     try:
-        effect = counterpart_effect(
+        effect = counterfactual_effect(
             case.model,
             case.domain,
             rows,
@@ -85,27 +84,20 @@ def compare_counterparts(
         if twins == "counterpart":
             raise
         seen = f"Nobody was compared with counterparts, who they would be in another group. {error}."
-        inquiry.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
+        audit.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
         return case
-    inquiry.add(
-        counterpart=counterpart_report(case.domain, rows, effect, case.confidence),
-        counterpart_people=beside_counterparts(case, effect),
+    audit.report = replace(
+        audit.report,
+        counterpart=counterfactual_report(case.domain, rows, effect, case.confidence),
+        counterpart_people=people_with_counterfactuals(case, effect),
     )
     if not leads:
         return case
-    inquiry.add(search_twins="counterpart")
+    audit.report = replace(audit.report, search_twins="counterpart")
     configs = tuple(replace(config, twins="counterpart") for config in case.configs)
     domain = with_counterparts(case.domain, effect.counterparts)
     progress("Judging plausible people beside their counterparts", 0, None)
-    inquiry.rate = discrimination_rate(  # that groups are compared with
-        case.model,
-        domain,
-        population="domain" if case.population is None else case.population,
-        samples=case.samples,
-        confidence=case.confidence,
-        decision=case.decision,
-        seed=case.seed,
-    )
+    audit.rate = case.rate("domain" if case.population is None else case.population, domain)  # of which subgroups speak
     return replace(case, data=replace(case.data, domain=domain), configs=configs)
 
 

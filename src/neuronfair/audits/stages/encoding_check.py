@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from neuronfair.audits.report.report import BetterFeed, FeedingLevel, FeedingReport
+from neuronfair.audits.report.report import BetterFeed, EncodingCheckReport, EncodingLevel
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
@@ -176,7 +176,7 @@ NORMAL = 1.96  # standard errors on each side of an interval of 95%
 _TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
 
 
-def check_feeding(opened: Opened, data: Dataset) -> FeedingReport:
+def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
     """Return whether a model seems to be fed what it was trained on: ok, suspicious or wrong, and the figures."""
     forward, decision = opened.model.rows_forward, opened.decision
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:ROWS]
@@ -203,7 +203,7 @@ def check_feeding(opened: Opened, data: Dataset) -> FeedingReport:
     return report
 
 
-def _of_scores(scores: Tensor, decision: Decision) -> FeedingReport:
+def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
     """Return what can be said without labels."""
     rows, alike = len(scores), decision.alike(scores)
     text = "Accuracy, error rates and the input encoding are not assessable: the table has no labels, or too few."
@@ -211,7 +211,7 @@ def _of_scores(scores: Tensor, decision: Decision) -> FeedingReport:
         text = "Accuracy and the input encoding are not assessable: the model's answers are quantities, only compared."
     if alike:
         text = f"This model decides alike for all {rows:,} rows looked at. {text} {_TURN}"
-    report = FeedingReport("suspicious" if alike else "not assessable", text, rows, constant=alike)
+    report = EncodingCheckReport("suspicious" if alike else "not assessable", text, rows, constant=alike)
     if decision.kind == "tolerance":
         return report
     chosen = torch.bincount(decision.chosen(scores), minlength=decision.classes(scores.shape[1]))
@@ -225,7 +225,7 @@ def _of_scores(scores: Tensor, decision: Decision) -> FeedingReport:
     )
 
 
-def _of_labels(report: FeedingReport, fed: LabelledScores, right: int) -> FeedingReport:
+def _of_labels(report: EncodingCheckReport, fed: LabelledScores, right: int) -> EncodingCheckReport:
     """Return what the labels say, and the verdict."""
     fit, labels = fed.fit, fed.labels
     shares = np.bincount(labels) / len(labels)
@@ -249,7 +249,7 @@ def _of_labels(report: FeedingReport, fed: LabelledScores, right: int) -> Feedin
     )
     broken = bool(fit.error.mean() > 1 - (shares**2).sum())  # it says less than the shares of the classes would
     low_accuracy = high < shares.max()
-    level: FeedingLevel = "suspicious" if low_accuracy else "ok"
+    level: EncodingLevel = "suspicious" if low_accuracy else "ok"
     if (
         (low_accuracy and not _tells_apart(report))
         or (better is not None and better.auc >= area + GAIN / 2)
@@ -265,12 +265,12 @@ def _of_labels(report: FeedingReport, fed: LabelledScores, right: int) -> Feedin
     return replace(report, level=level, text=_text(replace(report, level=level)))
 
 
-def _tells_apart(report: FeedingReport) -> bool:
+def _tells_apart(report: EncodingCheckReport) -> bool:
     """Return whether a model tells the classes apart nearly as well as a forest that learned from the same rows."""
     return (report.auc_low or 0.0) >= 0.5 + SUPPORTED * ((report.attainable or 0.5) - 0.5) > 0.5
 
 
-def _of_order(report: FeedingReport, opened: Opened, data: Dataset) -> FeedingReport:
+def _of_order(report: EncodingCheckReport, opened: Opened, data: Dataset) -> EncodingCheckReport:
     """Return what is concluded where columns were matched by position and nobody has named their order.
 
     The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
@@ -349,7 +349,7 @@ def _forest(rows: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     return Fit.of(forest.oob_decision_function_, np.searchsorted(forest.classes_, labels), Decision()).auc()
 
 
-def _text(report: FeedingReport) -> str:
+def _text(report: EncodingCheckReport) -> str:
     shares = f"{percent(report.accuracy)} right on this table (the most frequent class: {percent(report.majority)})"
     if report.level == "ok":
         return f"This model is {shares}, and nothing suggests that it is fed otherwise than it was trained."

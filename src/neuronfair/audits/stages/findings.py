@@ -20,13 +20,13 @@ from neuronfair.audits.report.attribute import (
     Histogram,
     SeverityReport,
 )
-from neuronfair.audits.stages.inquiry import NEAR, AttributeCase, Inquiry
+from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.direction import DirectionTally, favourable_class
 from neuronfair.measure.diversity import mean_distance, regions
-from neuronfair.measure.neuron_coverage import covered
+from neuronfair.measure.neurons import covered
 from neuronfair.model.decision import chances
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
@@ -60,7 +60,7 @@ class _Shown(NamedTuple):
     goals: Tensor  # the rows that they were moved towards
 
 
-def worst_people(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
+def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
     """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
 
     Plausible pairs come first, and stay plausible when they are shrunk. Where the searches found too few of them,
@@ -149,9 +149,9 @@ SAMPLE = 300  # findings in the table of the page
 BINS = 30  # of the histogram of gaps
 
 
-def describe(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> None:
+def describe(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
     """Describe everybody who was found: how badly they are treated, how different they are, the worst in words."""
-    outcomes = [outcome for outcome in inquiry.outcomes if len(outcome.findings)]
+    outcomes = [outcome for outcome in audit.outcomes if len(outcome.findings)]
     if not outcomes:
         return
     progress("Describing the findings", 0, None)
@@ -171,11 +171,12 @@ def describe(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> None:
     generator = torch.Generator().manual_seed(case.seed)
     order = torch.randperm(len(once), generator=generator).to(once.device)
     drawn = once[order]
-    inquiry.add(
+    audit.report = replace(
+        audit.report,
         plausible_found=None if case.population is None else int(usual.sum()),
         severity=_severity(gaps.cpu().numpy()),
         probability_gaps=_probability_gaps(case, scores, others),
-        direction=(*inquiry.report.direction, *_found_direction(case, unique)),
+        direction=(*audit.report.direction, *_found_direction(case, unique)),
         mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
         regions=regions(domain, rows[once].long(), seed=case.seed),
         coverage=_coverage(case, outcomes[0], rows[drawn[method[drawn] == 0][:LOOK]]),
@@ -202,12 +203,13 @@ def describe(case: AttributeCase, inquiry: Inquiry, progress: Progress) -> None:
         return tuple(_replayed(case, one) for one in people_told)
 
     spread = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
-    inquiry.add(
-        worst=told(*worst_people(case, Candidates(rows, once, gaps, usual))),
+    audit.report = replace(
+        audit.report,
+        worst=told(*worst_findings(case, Candidates(rows, once, gaps, usual))),
         findings=told(spread, rows[spread].long(), [[] for _ in spread]),
     )
     if case.folder is not None:
-        keep_nearer(case.folder, inquiry.report.worst)
+        keep_nearer(case.folder, audit.report.worst)
 
 
 def _shares(case: AttributeCase, people: Tensor) -> list[float] | list[None]:

@@ -11,9 +11,8 @@ from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import exact, listed
 from neuronfair.measure.groups import Group as Counted
-from neuronfair.measure.groups import groups
+from neuronfair.measure.groups import Spread, difference, groups, ratio
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.spread import Spread, difference, ratio
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
@@ -62,7 +61,7 @@ class _Selected:
         return [f"{self.groups[i]} ({n:,} {self.what})" for i, (n, _) in enumerate(self.counts) if n < FEWEST]
 
 
-def group_figures(
+def group_metrics(
     model: Model, data: Dataset, decision: Decision, confidence: float = 0.95
 ) -> tuple[tuple[GroupReport, ...], Disparity | None]:
     """Return how each group of the table fares, and how far they lie apart; nothing for a tolerance.

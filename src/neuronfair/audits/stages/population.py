@@ -14,7 +14,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 
 
-def who_is_usual(
+def fit_plausible_population(
     data: Dataset, own: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> PopulationModel:
     """Return the population of plausible people; refused where nobody of the table is plausible in it.
@@ -32,15 +32,15 @@ def who_is_usual(
     return model
 
 
-def usual_if_known(data: Dataset, seed: int) -> PopulationModel | None:
+def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
     """Return the population of a table; None where nobody in it is plausible, such as in one of a few rows."""
     try:
-        return who_is_usual(data, None, seed)
+        return fit_plausible_population(data, None, seed)
     except NeuronFairError:
         return None
 
 
-def usual_or_nobody(
+def population_of_audit(
     data: Dataset, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
 ) -> tuple[PopulationModel | None, PopulationReport]:
     """Return the population of an audit, and what is said of it; None where who is usual cannot be known.
@@ -49,7 +49,7 @@ def usual_or_nobody(
     """
     rows = len(data if own is None else own)
     try:
-        model = who_is_usual(data, own, seed, progress)
+        model = fit_plausible_population(data, own, seed, progress)
     except NeuronFairError as error:
         if least:
             raise

@@ -8,7 +8,7 @@ from typing import cast
 
 from neuronfair.audits.report.proved import Method, Proved
 from neuronfair.audits.report.rates import RateOf
-from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import one_line
 from neuronfair.formatting import percent
@@ -24,19 +24,21 @@ from neuronfair.proof.report import Part
 from neuronfair.proof.result import Proof
 
 
-def prove_and_sample(case: AttributeCase, inquiry: Inquiry, opened: Opened, seconds: float, progress: Progress) -> None:
+def prove_and_sample(
+    case: AttributeCase, audit: AttributeAudit, opened: Opened, seconds: float, progress: Progress
+) -> None:
     """Prove what can be proved in so many seconds, then sample the rest: the rate of the domain is at least as exact.
 
     Ctrl-C ends the proof, and what was proved by then is kept.
     """
     findings = [
         EvaluatedPeople(f"found by {o.config.method}", o.findings.rows)
-        for o in inquiry.outcomes
+        for o in audit.outcomes
         if o.config.twins == "flip"
     ]
     seen = [*findings, EvaluatedPeople("a row of the table", case.data.rows)]
     proved, found = proof_of(opened, case.domain, seconds, progress, seen)
-    inquiry.add(proved=proved)
+    audit.report = replace(audit.report, proved=proved)
     if found is None:
         return
     subject, proof = found
@@ -51,7 +53,7 @@ def prove_and_sample(case: AttributeCase, inquiry: Inquiry, opened: Opened, seco
         seed=case.seed + 2,
         progress=lambda done, total: progress("Judging people who are not proved", done, total),
     )
-    inquiry.add(rates=replace(inquiry.report.rates, domain=_rate_of(rate, case.confidence)))
+    audit.report = replace(audit.report, rates=replace(audit.report.rates, domain=_rate_of(rate, case.confidence)))
 
 
 def proof_of(

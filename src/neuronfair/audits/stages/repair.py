@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from torch import nn
 
-from neuronfair.audits.report.counterfactual import CounterpartState, Interval
+from neuronfair.audits.report.counterfactual import CounterfactualState, Interval
 from neuronfair.audits.report.report import RepairReport, RepairState
-from neuronfair.audits.stages.groups import group_figures
-from neuronfair.audits.stages.inquiry import AttributeCase, Inquiry
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.groups import group_metrics
 from neuronfair.audits.wording.phrases import rate_of
 from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import ModelError, NeuronFairError
@@ -46,7 +46,7 @@ LOSS = 0.01  # accuracy that may be lost on validation rows
 
 def propose(
     case: AttributeCase,
-    inquiry: Inquiry,
+    audit: AttributeAudit,
     opened: Opened,
     parts_seed: int | None,
     command: str | None,
@@ -57,10 +57,10 @@ def propose(
     `parts_seed` is that of the split the model was trained with, so that the test rows are new to it; None where that
     is not known. `command` repairs the model for good; None where no command can.
     """
-    why, alike = _impossible(case, inquiry, opened), counterparts_of(case.domain) is not None
+    why, alike = _impossible(case, audit, opened), counterparts_of(case.domain) is not None
     if why is not None:
         return RepairReport("none", why if command is None else UNTRIED_ALIKE if alike else UNTRIED, command)
-    best = max(inquiry.outcomes, key=lambda outcome: len(outcome.findings))
+    best = max(audit.outcomes, key=lambda outcome: len(outcome.findings))
     parts = case.data.split(case.seed if parts_seed is None else parts_seed)
     small = len(case.data) + 2 * len(best.findings) < SMALL
     training = replace(SHORT, batch=64) if small else SHORT
@@ -140,18 +140,18 @@ def _by_counterparts(
     return RepairReport("retraining", text, command, before=before, after=after, without_findings=without)
 
 
-def _compared(one: Opened, case: AttributeCase, parts: Split) -> CounterpartState:
+def _compared(one: Opened, case: AttributeCase, parts: Split) -> CounterfactualState:
     found = held_out_effect(
         one.model, parts, case.decision, confidence=case.confidence, placebos=PLACEBOS, seed=case.seed
     )
     rate, placebo, effect = (Interval(*figure) for figure in (found.rate, found.placebo, found.effect))
-    return CounterpartState(rate, placebo, effect, found.of)
+    return CounterfactualState(rate, placebo, effect, found.of)
 
 
-def _impossible(case: AttributeCase, inquiry: Inquiry, opened: Opened) -> str | None:
+def _impossible(case: AttributeCase, audit: AttributeAudit, opened: Opened) -> str | None:
     """Return in one sentence why the model cannot be retrained here; None where it can."""
     target = case.domain.target
-    if not any(len(outcome.findings) for outcome in inquiry.outcomes):
+    if not any(len(outcome.findings) for outcome in audit.outcomes):
         return "Nobody was found, so there is nothing to repair."
     if opened.module is None:
         return (
@@ -206,7 +206,7 @@ def _out(opened: Opened, outcome: RepairOutcome, case: AttributeCase, parts: Spl
     assert isinstance(network, Network)
     auc = interpret(network, case.domain, test.rows).worst.auc
     tested = records_of(network, test)
-    groups, _ = group_figures(tested.model, tested.data, case.decision)
+    groups, _ = group_metrics(tested.model, tested.data, case.decision)
     people = len(test) if counterparts_of(case.domain) is not None else SAMPLES
     state = replace(_state(outcome, case.confidence, people), groups=groups, auc=auc)
     if case.population is None:

@@ -12,34 +12,36 @@ from neuronfair.audits.report.counterfactual import (
     ASSUMED,
     UNTESTED,
     Assumptions,
-    CarrierReport,
-    CounterpartReport,
+    CounterfactualReport,
     Interval,
-    Legitimate,
+    MediatorReport,
     MoveReport,
+    ResolvingAttribute,
     SensitivityReport,
 )
 from neuronfair.domain.attribute import graph
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import listed, number, part_of, percent, plain, plural
-from neuronfair.measure.counterfactual_effect import CounterpartEffect, Move, Sensitivity
-from neuronfair.measure.mediators import Carrier
+from neuronfair.measure.confounding import Sensitivity
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect
+from neuronfair.measure.mediators import Mediator
+from neuronfair.measure.twin_decisions import Move
 
 TOLD, NAMED = 2, 3  # moves in a sentence; carriers in one
 ENOUGH = 0.9  # of what all carriers together carry: more names would say little more
 PLACEBOS = 20  # shuffles below which a sentence says how few there were
 
 
-def counterpart_report(
-    domain: TableDomain, rows: Tensor, effect: CounterpartEffect, confidence: float
-) -> CounterpartReport:
+def counterfactual_report(
+    domain: TableDomain, rows: Tensor, effect: CounterfactualEffect, confidence: float
+) -> CounterfactualReport:
     """Return what the twins of a data set's people came to, in metrics and in words."""
     rate, placebo, change = (Interval(*one) for one in (effect.rate, effect.placebo, effect.effect))
     claimed = effect.claimed
     kept = [(c, a) for c, a in enumerate(domain.attributes) if c not in domain.sensitive_columns]
     moves = sorted(effect.moves, key=lambda move: -move.people)
-    return CounterpartReport(
+    return CounterfactualReport(
         **vars(rate),
         of=effect.of,
         draws=effect.draws,
@@ -55,14 +57,14 @@ def counterpart_report(
         gained=effect.gained,
         moves=tuple(_moves(domain, moves, effect)),
         hurt=_hurt(domain, moves) if claimed and effect.lost is not None else "",
-        carriers=tuple(CarrierReport(_names(domain, one), one.share) for one in effect.carriers),
+        carriers=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.carriers),
         carried=_carried(domain, effect.carriers) if claimed else "",
         sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
         auc=effect.auc,
         told=_told(domain, effect.auc),
         fixed=tuple(a.name for _, a in kept if a.fixed),
         legitimate=tuple(
-            Legitimate(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
+            ResolvingAttribute(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
         ),
         graph=_graph(domain),
         unmoved=_unmoved(domain),
@@ -80,7 +82,7 @@ def assumptions(domain: TableDomain) -> Assumptions:
     )
 
 
-def _sentence(domain: TableDomain, effect: CounterpartEffect, confidence: float) -> str:
+def _sentence(domain: TableDomain, effect: CounterfactualEffect, confidence: float) -> str:
     """Return how many twins get a different decision: as a causal statement only where causes were declared."""
     other = "the other" if len(domain.sensitive_values) == 2 else "another"
     few = "" if effect.placebos >= PLACEBOS else f", {plural(effect.placebos, 'shuffle')} only"
@@ -138,7 +140,7 @@ def _unmoved(domain: TableDomain) -> str:
     return f"By the declared causal graph no attribute that twins may change depends on {by}, {empty}"
 
 
-def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterpartEffect) -> Iterator[MoveReport]:
+def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterfactualEffect) -> Iterator[MoveReport]:
     shuffled = {(move.own, move.other): move for move in effect.placebo_moves}
     for move in moves:
         report = MoveReport(_group(domain, move.own), _group(domain, move.other), move.people, move.flips)
@@ -161,7 +163,7 @@ def _hurt(domain: TableDomain, moves: Sequence[Move]) -> str:
     return f"People with {listed([plain(name) for name in domain.sensitive])} {'; '.join(told)}."
 
 
-def _carried(domain: TableDomain, carriers: Sequence[Carrier]) -> str:
+def _carried(domain: TableDomain, carriers: Sequence[Mediator]) -> str:
     """Name the few attributes through which most of the excess goes."""
     most = max((one.share for one in carriers), default=0.0)
     if most <= 0:
@@ -219,7 +221,7 @@ def _group(domain: TableDomain, codes: Sequence[int]) -> str:
     return ", ".join(str(a.value(code)) for a, code in zip(columns, codes, strict=True))
 
 
-def _names(domain: TableDomain, carrier: Carrier) -> tuple[str, ...]:
+def _names(domain: TableDomain, carrier: Mediator) -> tuple[str, ...]:
     return tuple(domain.names[column] for column in carrier.columns)
 
 

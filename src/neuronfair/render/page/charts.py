@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from neuronfair.audits.report.attribute import Interpretation
-from neuronfair.audits.report.counterfactual import CounterpartReport, Interval, MoveReport
+from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.report.rates import RateOf
 
 
@@ -19,7 +19,7 @@ def at(value: float, high: float, low: float = 0.0) -> str:
     return f"{min(100.0, max(0.0, 100 * (value - low) / (high - low))):.2f}%"
 
 
-def top_of(rates: Sequence[RateOf | Interval | CounterpartReport], reference: float | None = None) -> float:
+def top_of(rates: Sequence[RateOf | Interval | CounterfactualReport], reference: float | None = None) -> float:
     """Return a round share that holds all intervals, and the share that they are compared with."""
     return _round(max([*(rate.high for rate in rates), reference or 0.0]))
 

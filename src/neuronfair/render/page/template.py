@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from neuronfair import formatting
 from neuronfair.audits.report.attribute import NOT_READ, UNMOVED, AttributeReport, Change, Finding, SearchReport
-from neuronfair.audits.report.counterfactual import CounterpartReport, Interval, MoveReport
+from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.report.index import worst_of
 from neuronfair.audits.report.rates import RateOf
 from neuronfair.audits.report.report import Seconds, Tone
@@ -147,7 +147,7 @@ def _parts(seconds: Seconds) -> str:
     return ", ".join(f"{step} {formatting.duration(value)}" for step, value in asdict(seconds).items())
 
 
-def _spanned(rate: Interval | CounterpartReport, unit: str = "%") -> str:
+def _spanned(rate: Interval | CounterfactualReport, unit: str = "%") -> str:
     """Return a figure with the ends of its interval."""
     if unit == "%":
         return formatting.spanned(rate.rate, rate.low, rate.high)

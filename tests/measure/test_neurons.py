@@ -7,8 +7,8 @@ from torch import nn
 from neuronfair import interpret
 from neuronfair.errors import DomainError, ModelError
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
-from neuronfair.measure import neuron_coverage as module
-from neuronfair.measure.neuron_coverage import Coverage, covered
+from neuronfair.measure import neurons as module
+from neuronfair.measure.neurons import Coverage, covered
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=2)

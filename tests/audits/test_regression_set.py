@@ -7,9 +7,9 @@ import os
 import pytest
 import torch
 
-from neuronfair.audits.gate.regression_set import extend, read_corpus, replay_corpus
+from neuronfair.audits.gate.regression_set import extend, read_regression_set, replay_regression_set
 from neuronfair.audits.report.attribute import Change
-from neuronfair.audits.report.report import CorpusReport
+from neuronfair.audits.report.report import RegressionSetReport
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain
@@ -49,7 +49,7 @@ def audit(*findings):
 
 
 def test_worst_findings_are_written_by_label_and_judged_again(path, domain, network):
-    empty = read_corpus(path, domain)
+    empty = read_regression_set(path, domain)
     assert len(empty) == 0
     assert extend(empty, audit(finding(*WRONG), finding(*FINE))) == 2
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -61,22 +61,22 @@ def test_worst_findings_are_written_by_label_and_judged_again(path, domain, netw
         "other_decision": "1",
         "seen": {"version": "0.1.0", "date": "2024-05-06", "model": "abc"},
     }
-    figures = replay_corpus(read_corpus(path, domain), network)
+    figures = replay_regression_set(read_regression_set(path, domain), network)
     # What is decided now, not the "0" and "1" of then.
     told = "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1"
-    assert figures == CorpusReport(str(path), replayed=2, still_flips=1, fixed=1, unfit=0, examples=(told,))
+    assert figures == RegressionSetReport(str(path), replayed=2, still_flips=1, fixed=1, unfit=0, examples=(told,))
 
 
 def test_the_decision_rule_is_kept(path, domain):
     model = networks.network(networks.biased_score(), domain)
-    extend(read_corpus(path, domain), audit(finding(9, 0, 0, 0)))
-    corpus = read_corpus(path, domain)
-    assert replay_corpus(corpus, model, Decision("tolerance", 2.9)).still_flips == 1
-    assert replay_corpus(corpus, model, Decision("tolerance", 3.1)).still_flips == 0
+    extend(read_regression_set(path, domain), audit(finding(9, 0, 0, 0)))
+    corpus = read_regression_set(path, domain)
+    assert replay_regression_set(corpus, model, Decision("tolerance", 2.9)).still_flips == 1
+    assert replay_regression_set(corpus, model, Decision("tolerance", 3.1)).still_flips == 0
 
 
 def test_nobody_is_added_twice_and_old_lines_stay_as_they_are(path, domain):
-    corpus = read_corpus(path, domain)
+    corpus = read_regression_set(path, domain)
     assert extend(corpus, audit(finding(*WRONG), finding(*WRONG, s=1))) == 1  # the same person
     path.write_text(path.read_text().replace('"row": {', '"row":   {').rstrip("\n"))
     before = path.read_text()
@@ -90,8 +90,8 @@ def test_nobody_is_added_twice_and_old_lines_stay_as_they_are(path, domain):
 
 def test_only_so_many_are_added_for_each_attribute(path, domain):
     findings = [finding(0, 0, 0, i) for i in range(5)]
-    assert extend(read_corpus(path, domain), audit(*findings), most=3) == 3
-    assert [past.row["a3"] for past in read_corpus(path, domain).past] == [0, 1, 2]
+    assert extend(read_regression_set(path, domain), audit(*findings), most=3) == 3
+    assert [past.row["a3"] for past in read_regression_set(path, domain).past] == [0, 1, 2]
 
 
 def test_the_same_person_may_stand_there_for_other_attributes(path):
@@ -104,17 +104,17 @@ def test_the_same_person_may_stand_there_for_other_attributes(path):
 
     found = [attribute(n, worst=worst(n, to)) for n, to in (("sex", 0), ("race", "A"))]
     found.append(attribute("sex+race", worst=worst("race", "A")))
-    assert extend(read_corpus(path, domain), report(*found)) == 3
-    figures = replay_corpus(read_corpus(path, domain), network)
+    assert extend(read_regression_set(path, domain), report(*found)) == 3
+    figures = replay_regression_set(read_regression_set(path, domain), network)
     assert (figures.replayed, figures.still_flips) == (3, 3)
     # For race A nobody is decided by sex; by race and by both they are.
     path.write_text(path.read_text().replace('"race": "D"', '"race": "B"'))
-    figures = replay_corpus(read_corpus(path, domain), network)
+    figures = replay_regression_set(read_regression_set(path, domain), network)
     assert (figures.still_flips, figures.fixed) == (2, 1)
 
 
 def test_a_model_may_read_the_same_people_in_another_encoding(path, domain, network):
-    extend(read_corpus(path, domain), audit(finding(*WRONG)))
+    extend(read_regression_set(path, domain), audit(finding(*WRONG)))
     scaled = TableDomain(
         "scaled",
         (
@@ -126,19 +126,19 @@ def test_a_model_may_read_the_same_people_in_another_encoding(path, domain, netw
     module = networks.one_biased_neuron()
     with torch.no_grad():
         module[0][0].weight[:, :4] *= 2
-    corpus = read_corpus(path, domain)
-    assert replay_corpus(corpus, networks.network(module, scaled)).still_flips == 1
+    corpus = read_regression_set(path, domain)
+    assert replay_regression_set(corpus, networks.network(module, scaled)).still_flips == 1
 
 
 def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network):
-    extend(read_corpus(path, domain), audit(*(finding(i, 0, 0, 0) for i in range(4))))
+    extend(read_regression_set(path, domain), audit(*(finding(i, 0, 0, 0) for i in range(4))))
     lines = path.read_text().splitlines()
     lines[0] = lines[0].replace('"a1": 0', '"a1": 77')
     lines[1] = lines[1].replace('"a1": 0, ', "")
     lines[2] = lines[2].replace('["s"]', '["t"]')
     path.write_text("\n".join(lines))
-    corpus = read_corpus(path, domain)
-    figures = replay_corpus(corpus, network)
+    corpus = read_regression_set(path, domain)
+    figures = replay_regression_set(corpus, network)
     assert (figures.replayed, figures.unfit) == (1, 3)
     assert [note.partition(":")[0] for note in figures.notes] == ["line 1", "line 2", "line 3"]
     assert "77 is outside" in figures.notes[0]
@@ -150,12 +150,12 @@ def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network
 
 
 def test_people_who_break_a_rule_do_not_fit(path, domain):
-    extend(read_corpus(path, domain), audit(finding(*WRONG)))
+    extend(read_regression_set(path, domain), audit(finding(*WRONG)))
     ruled = TableDomain("ruled", domain.attributes, ("s",), (Rule("no five", {"a0": (5,)}, {}),))
-    assert read_corpus(path, ruled).unfit == ("line 1: breaks the rule 'no five'",)
+    assert read_regression_set(path, ruled).unfit == ("line 1: breaks the rule 'no five'",)
     kept = TableDomain("kept", domain.attributes, ("s",), outside="keep")
     path.write_text(path.read_text().replace('"a0": 5', '"a0": 12'))
-    assert read_corpus(path, kept).unfit == ("line 1: a value lies outside its bounds",)
+    assert read_regression_set(path, kept).unfit == ("line 1: a value lies outside its bounds",)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def test_people_who_break_a_rule_do_not_fit(path, domain):
     ],
 )
 def test_a_damaged_line_is_named_and_nothing_is_changed(path, domain, line, says):
-    corpus = read_corpus(path, domain)
+    corpus = read_regression_set(path, domain)
     extend(corpus, audit(finding(*WRONG)))
     path.write_text(path.read_text() + "\n" + line + "\n")
     before = path.read_bytes()
     with pytest.raises(DataError, match=f"line 3: {says}"):
-        read_corpus(path, domain)
+        read_regression_set(path, domain)
     with pytest.raises(DataError, match="line 3"):
         extend(corpus, audit(finding(*FINE)))
     assert path.read_bytes() == before
@@ -191,25 +191,25 @@ def test_a_damaged_line_is_named_and_nothing_is_changed(path, domain, line, says
 def test_what_is_not_a_text_file_is_refused(path, domain, tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="not a text file"):
-        read_corpus(path, domain)
+        read_regression_set(path, domain)
     with pytest.raises(DataError, match="directory"):
-        read_corpus(tmp_path, domain)
+        read_regression_set(tmp_path, domain)
     with pytest.raises(DataError, match="cannot be written"):
-        extend(read_corpus(tmp_path / "none" / "c.jsonl", domain), audit(finding(*WRONG)))
+        extend(read_regression_set(tmp_path / "none" / "c.jsonl", domain), audit(finding(*WRONG)))
 
 
 def test_a_file_that_would_take_too_much_memory_is_refused(path, domain, monkeypatch):
     path.write_text("\n" * 10_000)
-    assert len(read_corpus(path, domain)) == 0
+    assert len(read_regression_set(path, domain)) == 0
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "300000")
     with pytest.raises(TooLarge, match=path.name):
-        read_corpus(path, domain)
+        read_regression_set(path, domain)
 
 
 def _extend_often(path, first: int, start) -> None:
     """Add twenty people, one after the other, as soon as everybody is ready."""
     space = networks.domain()
-    corpus = read_corpus(path, space)
+    corpus = read_regression_set(path, space)
     start.wait()
     for i in range(20):
         extend(corpus, audit(finding(first, i // 10, i % 10, 0)))
@@ -232,16 +232,16 @@ def test_two_audits_that_share_a_corpus_lose_no_counterexample(path, domain):
 
 
 def test_somebody_whom_another_audit_has_added_meanwhile_is_not_added_again(path, domain):
-    mine, other = read_corpus(path, domain), read_corpus(path, domain)
+    mine, other = read_regression_set(path, domain), read_regression_set(path, domain)
     assert extend(other, audit(finding(*WRONG))) == 1
     assert extend(mine, audit(finding(*WRONG), finding(*FINE))) == 1
     assert len(path.read_text().splitlines()) == 2
 
 
 def test_a_corpus_behind_a_link_is_written_where_it_lies(path, domain, tmp_path):
-    extend(read_corpus(path, domain), audit(finding(*WRONG)))
+    extend(read_regression_set(path, domain), audit(finding(*WRONG)))
     link = tmp_path / "link.jsonl"
     link.symlink_to(path)
-    extend(read_corpus(link, domain), audit(finding(*FINE)))
+    extend(read_regression_set(link, domain), audit(finding(*FINE)))
     assert link.is_symlink()
     assert len(path.read_text().splitlines()) == 2

@@ -12,9 +12,9 @@ from torch import nn
 
 from neuronfair import AuditSettings, BlackBox, Checks, Dataset, Decision, NeuronFairError, TableDomain, audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
-from neuronfair.audits.report.report import FeedingReport, Report
+from neuronfair.audits.report.report import EncodingCheckReport, Report
 from neuronfair.audits.stages import encoding_check
-from neuronfair.audits.stages.encoding_check import check_feeding
+from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.wording.verdict import concluded
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
@@ -70,11 +70,11 @@ def planted(weights=WEIGHTS, bias: float = BIAS, sign: float = 1.0) -> nn.Module
 
 
 def check(model, data):
-    return check_feeding(open_model(model, data.domain, data.rows), data)
+    return check_encoding(open_model(model, data.domain, data.rows), data)
 
 
 @pytest.fixture(scope="module")
-def right(people) -> FeedingReport:
+def right(people) -> EncodingCheckReport:
     return check(planted(), people)
 
 
@@ -98,7 +98,7 @@ def test_the_right_model_is_fed_rightly_and_its_figures_are_right(people, right)
 def test_the_check_leaves_no_trace(people):
     opened = open_model(planted(), people.domain, people.rows)
     opened.model.rows_forward = 7
-    assert check_feeding(opened, people) == check_feeding(opened, people)
+    assert check_encoding(opened, people) == check_encoding(opened, people)
     assert opened.model.rows_forward == 7
 
 
@@ -161,7 +161,7 @@ def test_nothing_that_was_tried_fits(people):
     def ask(rows):
         return 4 * torch.sin(37.0 * rows.double() @ torch.arange(1.0, 6.0, dtype=torch.float64))
 
-    found = check_feeding(open_model(BlackBox(ask, people.domain), people.domain, people.rows), people)
+    found = check_encoding(open_model(BlackBox(ask, people.domain), people.domain, people.rows), people)
     assert (found.level, found.better) == ("wrong", None)
     assert f"Its AUC is {found.auc:.2f}" in found.text
 
@@ -172,7 +172,7 @@ def test_a_model_that_refuses_other_numbers_is_judged_as_it_is(people):
             raise ValueError("out of range")
         return 1 / (1 + np.exp(-(x @ WEIGHTS + BIAS - WEIGHTS.sum())))  # trained on codes from 1
 
-    report = check_feeding(
+    report = check_encoding(
         replace(open_model(planted(bias=BIAS - WEIGHTS.sum()), people.domain, people.rows), inputs=ask), people
     )
     assert (report.level, report.better) == ("ok", None)
@@ -200,7 +200,7 @@ def test_without_labels_only_the_scores_are_looked_at(people, right):
 def test_few_labels_and_tolerances_conclude_nothing(people):
     assert check(planted(), people.take(torch.arange(12))).accuracy is None
     opened = open_model(planted(), people.domain, people.rows, decision=Decision("tolerance", 0.1))
-    found = check_feeding(opened, people)
+    found = check_encoding(opened, people)
     assert (found.accuracy, found.decided, found.level) == (None, (), "not assessable")
 
 

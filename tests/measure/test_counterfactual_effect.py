@@ -14,15 +14,13 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError
 from neuronfair.measure.counterfactual_effect import (
-    Move,
-    MoveTally,
     Thoroughness,
     address,
-    counterpart_effect,
-    mean_moves,
+    counterfactual_effect,
 )
 from neuronfair.measure.mediators import CounterfactualPairs, carriers, contributions, tells
 from neuronfair.measure.stats import Estimate, excess
+from neuronfair.measure.twin_decisions import Move, MoveTally, mean_moves
 from neuronfair.model.decision import Decision
 
 DOMAIN = TableDomain(
@@ -56,7 +54,7 @@ def reads(column: int, least: int = 1, *, domain: TableDomain = DOMAIN) -> Black
 
 def effect(column: int, least: int = 1, **how):
     how = {"thorough": QUICK, "decision": Decision("threshold", 0.5), **how}
-    return counterpart_effect(reads(column, least), DOMAIN, table(), **how)
+    return counterfactual_effect(reads(column, least), DOMAIN, table(), **how)
 
 
 def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
@@ -111,7 +109,7 @@ def test_the_same_seed_gives_the_same_figures_and_progress_goes_to_its_end():
 def test_without_a_favourable_class_nothing_is_lost_or_gained():
     domain = TableDomain(DOMAIN.name, DOMAIN.attributes, DOMAIN.sensitive, target=DOMAIN.target)
     model = reads(COPY, domain=domain)
-    found = counterpart_effect(model, domain, table(), decision=Decision("threshold", 0.5), thorough=QUICK)
+    found = counterfactual_effect(model, domain, table(), decision=Decision("threshold", 0.5), thorough=QUICK)
     assert (found.lost, found.gained) == (None, None)
     assert found.rate.rate == 1
 
@@ -133,7 +131,7 @@ def test_small_groups_are_left_out_and_named():
     rows = table()
     rows[:5, GROUP] = 2
     model = reads(COPY, domain=domain)
-    found = counterpart_effect(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK)
+    found = counterfactual_effect(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK)
     assert found.left_out == ((2,),)
     assert found.of == 595
     assert {(move.own, move.other) for move in found.moves} == {((0,), (1,)), ((1,), (0,))}
@@ -150,7 +148,7 @@ def test_a_group_of_five_people_is_refused_with_its_size():
     rows[:, GROUP] = 0
     rows[:5, GROUP] = 1
     with pytest.raises(DomainError, match=r"two groups of at least 30 people.*a \(595\) and b \(5\)"):
-        counterpart_effect(reads(COPY), DOMAIN, rows, decision=Decision("threshold", 0.5))
+        counterfactual_effect(reads(COPY), DOMAIN, rows, decision=Decision("threshold", 0.5))
 
 
 def test_contributions_add_up_and_two_copies_share():
@@ -253,7 +251,7 @@ def test_without_anybody_who_has_a_counterpart_nothing_is_measured():
     attributes = (DOMAIN.attributes[GROUP], fixed, *DOMAIN.attributes[SCORE:])
     domain = replace(DOMAIN, attributes=attributes, rules=tuple(rules))
     with pytest.raises(DomainError, match="nobody has a counterpart"):
-        counterpart_effect(reads(SCORE, domain=domain), domain, table(), decision=Decision("threshold", 0.5))
+        counterfactual_effect(reads(SCORE, domain=domain), domain, table(), decision=Decision("threshold", 0.5))
 
 
 def test_only_what_the_model_is_given_tells_the_group():
@@ -271,7 +269,7 @@ def test_people_whom_rules_leave_without_a_twin_are_counted():
     rows = table()
     rows[:100:2, COPY] = 1
     model = reads(SCORE, 5, domain=domain)
-    found = counterpart_effect(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK)
+    found = counterfactual_effect(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK)
     assert (found.of, found.without) == (350, 250)
 
 

@@ -7,7 +7,9 @@ import torch
 
 from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.measure.counterfactual_effect import MoveTally, Thoroughness, as_groups, counterpart_effect, e_value
+from neuronfair.measure.confounding import as_groups, e_value
+from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
+from neuronfair.measure.twin_decisions import MoveTally
 from neuronfair.model.decision import Decision
 
 DOMAIN = TableDomain(
@@ -44,7 +46,7 @@ def test_what_a_confounder_makes_alone_needs_no_stronger_one(in_a, in_b, with_it
         yes = round(1000 * (share * with_it + (1 - share) * without))
         rows += [[group, 1]] * yes + [[group, 0]] * (1000 - yes)
     model = BlackBox(lambda some: some[:, 1].double(), DOMAIN)
-    found = counterpart_effect(
+    found = counterfactual_effect(
         model, DOMAIN, torch.tensor(rows), decision=Decision("threshold", 0.5), thorough=Thoroughness(32, 8)
     ).sensitivity
     strength = (in_b / in_a, with_it / without)

@@ -1,0 +1,154 @@
+"""What is audited for one choice of sensitive attributes, and what is known about it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuronfair.audits.report.attribute import (
+    NOT_READ,
+    UNMOVED,
+    AttributeReport,
+    Note,
+)
+from neuronfair.domain.population.model import PopulationModel
+from neuronfair.domain.population.plausible import PLAUSIBLE, plausible, plausible_twins
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.domain.twins import FLIPS
+from neuronfair.formatting import Population
+from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.model.blackbox import Model
+from neuronfair.model.decision import Decision, Scale
+from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.open import Opened
+from neuronfair.model.records import Records, records_of
+from neuronfair.searches.config import SearchConfig, SearchResult
+
+READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
+NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
+
+
+@dataclass(frozen=True)
+class AttributeCase:
+    """What is audited for one choice of sensitive attributes: the table's domain names them."""
+
+    model: Model
+    data: Dataset
+    decision: Decision
+    seeds: Tensor
+    configs: tuple[SearchConfig, ...]
+    samples: int
+    confidence: float
+    seed: int
+    telling: list[int]  # columns, the most important first
+    scale: Scale = "numbers"  # what the scores are
+    shrunk: int = 100  # candidates for the worst findings that are shrunk
+    folder: Path | None = None
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
+    replay: tuple[str, ...] | None = ()  # what `neuronfair replay` must be told; None: the model is only in memory
+    population: PopulationModel | None = None  # who is usual; None where that is not known
+    opened: Opened | None = None  # what the model came from, which may be asked with the original cells
+
+    @cached_property
+    def records(self) -> Records:
+        """The records of the data set, with their original cells where the model can be asked with them."""
+        return records_of(self.opened or self.model, self.data)
+
+    @property
+    def domain(self) -> TableDomain:
+        """The domain with the sensitive attributes chosen."""
+        return self.data.domain
+
+    @cached_property
+    def pairs(self) -> TableDomain:
+        """The domain whose people are compared with plausible twins only; itself where nothing is known of them."""
+        if self.population is None or self.domain.twinning != FLIPS:
+            return self.domain
+        return plausible_twins(self.domain, self.population, self.data.rows)
+
+    @cached_property
+    def near(self) -> tuple[TableDomain, Tensor]:
+        """The domain of plausible pairs, and the plausible people of the table; all where nobody is known as usual."""
+        if self.population is None:
+            return self.domain, self.domain.clip(self.data.rows[:NEAR])
+        # Of all rows: nobody among the first ones may be plausible.
+        inside = plausible(self.pairs, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
+        return inside, inside.people[:NEAR]
+
+    def rate(
+        self,
+        population: Population | Tensor | PopulationModel | Dataset | Records,
+        domain: TableDomain | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Rate:
+        """Return how often the decision flips among the people of a population, by its domain or by another."""
+        return discrimination_rate(
+            self.model,
+            domain or self.domain,
+            population=population,
+            samples=self.samples,
+            confidence=self.confidence,
+            decision=self.decision,
+            seed=self.seed,
+            progress=progress,
+        )
+
+    def plausibility(self, rows: Tensor) -> Tensor | None:
+        """Return for each row the share of the people of the table who are less usual; None where that is not known."""
+        if self.population is None:
+            return None
+        return torch.cat([self.population.plausibility(part.long()) for part in torch.split(rows, ROWS_PER_PASS)])
+
+    def plausible(self, rows: Tensor) -> Tensor:
+        """Return for each row whether it is a plausible person: bool, (n,); all are where nobody is known as usual."""
+        known = self.plausibility(rows)
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= PLAUSIBLE
+
+    @cached_property
+    def looked_at(self) -> Tensor:
+        """The rows of the table whose neurons are read, twins included; not all where there are many twins."""
+        rows, most = self.data.rows, max(FEWEST, READ // len(self.domain.sensitive_values))
+        if len(rows) <= most:
+            return rows
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.seed))
+        return rows[order[:most].to(rows.device)]
+
+    @cached_property
+    def exact(self) -> Model:
+        """The model in float64, as findings are confirmed."""
+        return self.model.double()
+
+
+@dataclass
+class AttributeAudit:
+    """What is known so far about one choice of sensitive attributes; it grows stage by stage."""
+
+    report: AttributeReport
+    outcomes: list[SearchResult] = field(default_factory=list)
+    rate: Rate | None = None  # of plausible people, or else of people drawn uniformly from the domain
+    profile: BiasProfile | None = None  # a black box has none
+
+    @staticmethod
+    def of(domain: TableDomain) -> AttributeAudit:
+        """Return an audit about which nothing is known yet."""
+        names = domain.sensitive
+        return AttributeAudit(AttributeReport("+".join(names), tuple(names), twins=len(domain.sensitive_values) - 1))
+
+    def note(self, *notes: Note) -> None:
+        """Add what may mislead, unless it was said before."""
+        new = (note for note in notes if note not in self.report.health)
+        self.report = replace(self.report, health=(*self.report.health, *new))
+
+    def drop_refuted(self) -> None:
+        """Take back that the model does not read the attribute where a later stage has seen a decision depend on it."""
+        if self.report.depends:
+            health = tuple(note for note in self.report.health if note.name not in (NOT_READ, UNMOVED))
+            self.report = replace(self.report, health=health)

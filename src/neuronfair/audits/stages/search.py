@@ -1,0 +1,78 @@
+"""The searches for discriminatory instances, each a run in a folder of its own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from neuronfair.audits.folder import NEARER
+from neuronfair.audits.report.attribute import (
+    Note,
+    SearchReport,
+)
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.progress import Progress
+from neuronfair.searches import campaign
+from neuronfair.store.manifest import make_manifest
+from neuronfair.store.run import Run
+
+
+def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
+    """Run the searches one after the other; Ctrl-C ends them, and what was found is kept."""
+    for config in case.configs:
+        run, place = None, None
+        if case.folder is not None:
+            place = f"{case.folder.name}/{config.method}"
+            manifest = make_manifest(config, case.data, outputs=case.model.outputs, **case.manifest)
+            manifest["worst"] = f"../{NEARER}"
+            run = Run.create_or_open(case.folder / config.method, manifest, case.domain, case.model.outputs)
+
+        begun = time.perf_counter()
+
+        def note(
+            phase: str, done: int, total: int, found: int, method: str = config.method, begun: float = begun
+        ) -> None:
+            speed = found / max(1e-9, time.perf_counter() - begun)
+            progress(f"{method}: {phase}", done, total, f"{found:,} findings ({speed:,.0f} a second)")
+
+        outcome = campaign.search(
+            case.model,
+            case.domain,
+            case.looked_at,
+            config,
+            seeds=case.seeds[: config.seeds],
+            profile=audit.profile,
+            population=case.population,
+            recorder=run,
+            progress=note,
+        )
+        audit.outcomes.append(outcome)
+        figures = outcome.summary()
+        if run is not None and not outcome.interrupted:
+            run.finish({"data": case.data.name, "sensitive": list(case.domain.sensitive), **figures})
+        audit.report = replace(audit.report, searches=(*audit.report.searches, _search(figures, place)))
+        audit.note(*(Note(note.name, note.seen, note.remedy) for note in outcome.health))
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+
+
+def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
+    random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
+    usual = figures["plausibility"]
+    return SearchReport(
+        method=figures["method"],
+        folder=place,
+        findings=figures["findings"],
+        tried=figures["tried"],
+        gsr=figures["gsr"],
+        seconds=seconds,
+        findings_per_second=figures["findings"] / seconds if seconds else None,
+        random_gsr=random and random["gsr"],
+        lift=figures["lift"],
+        random_direction_gsr=directed and directed["gsr"],
+        lift_over_random_direction=figures["lift_over_random_direction"],
+        violations=figures["violations"],
+        stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
+        plausible_share=usual and usual["share"],
+    )
