@@ -28,13 +28,13 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 # isort: split
 from neuronfair.domain.population.counterfactuals import fit_counterparts, placebo
 from neuronfair.domain.table import TableDomain
-from neuronfair.experiments.counterparts import trained, unread
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
 import numpy as np
 import torch
+from experiments.counterparts import trained, unread
 from torch import Tensor
 from truth.worlds import KINDS, World
 

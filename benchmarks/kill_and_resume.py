@@ -143,9 +143,7 @@ def make_ready() -> None:
         if not {"__main__", "apart", "experiments"} & set(name.split(".")):  # programs of their own, or not needed
             importlib.import_module(name)
     importlib.import_module("matplotlib").rcParams["svg.hashsalt"] = "the same"
-    lab, cases, _, figure = (
-        importlib.import_module(f"neuronfair.experiments.{name}") for name in ("lab", "cases", *PAGE)
-    )
+    lab, cases, _, figure = (importlib.import_module(f"experiments.{name}") for name in ("lab", "cases", *PAGE))
     for case in [case for case in cases.CASES if case != "german-sex"]:
         del cases.CASES[case]
     frontier, proof = (sys.modules[f"neuronfair.{name}"] for name in ("search.methods.frontier", "repair.evaluate"))

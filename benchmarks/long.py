@@ -25,14 +25,14 @@ from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
-from neuronfair.scale.pool import Serial
-from neuronfair.scale.processes import Processes
+from neuronfair.scale.pool import Processes, Serial
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.starts import uniform_seeds
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.store.sharding import ShardRunner
+
+import torch
 
 STEPS = 1000
 # Judged rows for each seed and step: walkers that find nothing in the global phase go no further.
@@ -80,7 +80,10 @@ def main() -> None:
     config = SearchConfig(
         method=options.method, seeds=int(options.rows / STEPS / GO_ON[options.method]), steps=STEPS, controls=False
     )
-    seeds, usual = uniform_seeds(data.domain, config.seeds, seed=0), fit_population(data.domain, data.rows)
+    seeds, usual = (
+        data.domain.sample(config.seeds, torch.Generator().manual_seed(0)),
+        fit_population(data.domain, data.rows),
+    )
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         out = Path(folder) / "run"
         manifest = make_manifest(config, data, model=str(path), weights="", outputs=2)

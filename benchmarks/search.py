@@ -28,13 +28,13 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.engine import run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
+from neuronfair.searches.tally import Budget
 
 import torch
 

@@ -1,6 +1,6 @@
 """What each part of frontier is worth: the method as it is, and with one part taken away at a time.
 
-python experiments/ablation_frontier.py --models FOLDER --cases adult-sex bank-age
+python -m experiments.ablation_frontier --models FOLDER --cases adult-sex bank-age
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+from experiments.cases import CASES
 from neuronfair.domain.tables.dataset import load_dataset
-from neuronfair.experiments.cases import CASES
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.network import Network
 from neuronfair.model.train import read_model

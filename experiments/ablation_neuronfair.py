@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from experiments.cases import SHORT, data, once
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import where
-from neuronfair.experiments.cases import SHORT, data, once
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.decision import Decision
@@ -30,12 +30,11 @@ from neuronfair.model.train import fit, read_model
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.render.plots import saved_figure
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import random_directions
+from neuronfair.searches.campaign import cluster_seeds, random_directions
 from neuronfair.searches.config import Count, SearchConfig
+from neuronfair.searches.method import StepSizes
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
 from neuronfair.searches.methods.neuronfair import NeuronFair
-from neuronfair.searches.starts import cluster_seeds
-from neuronfair.searches.step_sizes import Pace
 
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
@@ -173,8 +172,8 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
     )
     config = SearchConfig("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
     entry = MethodEntry(lambda setting: changed(setting, part), neurons=True)
-    pace = Pace.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
-    with patch.dict(METHODS.data, neuronfair=entry), patch.object(Pace, "of", lambda *_: pace):
+    step_sizes = StepSizes.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
+    with patch.dict(METHODS.data, neuronfair=entry), patch.object(StepSizes, "of", lambda *_: step_sizes):
         given = (network, table.domain, table.rows, config)
         outcome = campaign.search(*given, seeds=starts, profile=profile)
         if outcome.interrupted:

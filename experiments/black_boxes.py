@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.domain.tables.sources import where
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.open import open_model

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from experiments.lab import FOLDER, Job, Scale, code_digest
 from neuronfair.atomic import replacing
 from neuronfair.audits.comparison import figures
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.errors import ModelError
-from neuronfair.experiments.lab import FOLDER, Job, Scale, code_digest
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.encoding import TableEncoding
@@ -24,10 +24,9 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
 from neuronfair.repairs.retrain import MOST
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import random_directions
+from neuronfair.searches.campaign import cluster_seeds, random_directions
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.starts import cluster_seeds
 from neuronfair.store.tables import read_findings, write_findings
 
 import torch

@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from experiments.cases import SHORT, data
+from experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.tree_models import fit_trees
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import where
-from neuronfair.experiments.cases import SHORT, data
-from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.experiments.tree_models import fit_trees
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Thoroughness, counterfactual_effect
 from neuronfair.measure.rate import discrimination_rate
 from neuronfair.model.blackbox import BlackBox, Model

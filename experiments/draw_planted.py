@@ -1,6 +1,6 @@
 """The three pictures of docs/images.md, from a planted case: a cast that one detector reads and another does not.
 
-    python experiments/draw_planted.py docs/img
+    python -m experiments.draw_planted docs/img
 
 No photograph is involved. The figures behind the bars are printed.
 """
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuronfair.experiments.planted import cast_classifier, cast_detector
+from experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.page import ENLARGED, enlarged, panels
 from neuronfair.images.report import walk_report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronfair.experiments.cases import PUBLISHED, model_of, profile
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table
+from experiments.cases import PUBLISHED, model_of, profile
+from experiments.lab import Claim, Job, Report, Results, Scale, Table
 from neuronfair.render.plots import plot_as_curves
 
 CASE = "adult-sex"

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from neuronfair.experiments.cases import case_data, model_of, outcome
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, gather, mean
+from experiments.cases import case_data, model_of, outcome
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, gather, mean
 from neuronfair.measure.diversity import generation_diversity
 
 import torch

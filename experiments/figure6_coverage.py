@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronfair.experiments.cases import case_data, model_of, network, outcome, profile
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.cases import case_data, model_of, network, outcome, profile
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.measure.neurons import covered
 
 import torch

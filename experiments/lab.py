@@ -28,8 +28,7 @@ from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.stats import mean_interval
-from neuronfair.scale.pool import Note, Pool
-from neuronfair.scale.processes import Processes
+from neuronfair.scale.pool import PieceProgress, Pool, Processes
 
 FOLDER = Path(__file__).parent
 
@@ -265,7 +264,7 @@ def _machine() -> str:
     return f"{platform.machine()}, Python {platform.python_version()}, torch {torch}"
 
 
-def _work(place: Place, job: Job, note: Note) -> dict[str, Any]:
+def _work(place: Place, job: Job, note: PieceProgress) -> dict[str, Any]:
     """Do a job, keep its result with the processor time that it took, and return both."""
     path = place.cache / f"{job.key}.json"
     if path.exists():  # by somebody who was killed after that

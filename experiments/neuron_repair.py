@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from experiments.cases import CASES, PUBLISHED, case_data, model_of, network, split_of, train_jobs
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure
 from neuronfair.errors import NeuronFairError
-from neuronfair.experiments.cases import CASES, PUBLISHED, case_data, model_of, network, split_of, train_jobs
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure
 from neuronfair.interpretation.profile import interpret
 from neuronfair.repairs.neurons import repair_neurons
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.lab import Report
 from neuronfair.errors import NeuronFairError
-from neuronfair.experiments.lab import Report
 
 # In the order of the page.
 EXPERIMENTS = (

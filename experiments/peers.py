@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tomllib
 
-from neuronfair.experiments.cases import PUBLISHED, published
-from neuronfair.experiments.lab import FOLDER, Job, Report, Results, Scale, Table, gather
+from experiments.cases import PUBLISHED, published
+from experiments.lab import FOLDER, Job, Report, Results, Scale, Table, gather
 
 PEERS = tomllib.loads((FOLDER / "peers.toml").read_text(encoding="utf-8"))
 RUN_SEEDS = 10

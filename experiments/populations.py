@@ -10,12 +10,12 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from experiments.cases import CASES, data, once, train, weights_of
+from experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.tree_models import KINDS, tree_model
 from neuronfair.domain.population.model import PopulationModel, fit_people, fit_population, told_apart
 from neuronfair.domain.population.plausible import PLAUSIBLE
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.experiments.cases import CASES, data, once, train, weights_of
-from neuronfair.experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.experiments.tree_models import KINDS, tree_model
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model

@@ -10,8 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from neuronfair.experiments.cases import PAPER, data, train_jobs
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
+from experiments.cases import PAPER, data, train_jobs
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 from neuronfair.model.encoding import TableEncoding
 
 from sklearn.exceptions import ConvergenceWarning

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
-from neuronfair.experiments.cases import (
+from experiments.cases import (
     CASES,
     CLASSIFIERS,
     METHODS,
@@ -19,7 +19,7 @@ from neuronfair.experiments.cases import (
     search_job,
     train_jobs,
 )
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 
 SHOWN = ("neuronfair-paper", *METHODS)
 OWN = ("neuronfair", "frontier")  # on our own classifiers, which have held-out data

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neuronfair.experiments.cases import CASES, PAPER, model_of
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.cases import CASES, PAPER, model_of
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 
 METHODS = ("symbgen", "neuronfair", "frontier")
 UNLIMITED = 1_000_000  # steps: the time ends the search

@@ -2,29 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
-from neuronfair.audits.comparison import Phase, compare
-from neuronfair.experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.searches.config import SearchConfig
+from experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from neuronfair.audits.comparison import figures
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.errors import NeuronFairError
+from neuronfair.model.blackbox import Model
+from neuronfair.searches.campaign import search
+from neuronfair.searches.config import SearchConfig, SearchResult
+
+import torch
+from torch import Tensor
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 LOCAL_SEEDS = 100
+MIX_SEEDS = 10  # times as many seeds start each method's global phase, whose findings are then mixed
+
+Phase = Literal["global", "local"]
 
 
 def phase(
     case: str, model: str | int, phase: Phase, seeds: int, steps: int, seed: int, seconds: float
 ) -> dict[str, Any]:
-    """Compare one phase of all methods on one classifier; SymbGen would take minutes on the wide tables."""
-    rows = case_data(case)
+    """Compare one phase of all methods on one classifier; SymbGen would take minutes on the wide tables.
+
+    Local phases start from the same mix of the global findings of all methods, and these do not count.
+    """
+    rows, subject = case_data(case), network(case, model)
     methods = [m for m in METHODS if m != "symbgen" or case not in WIDE]
     config = SearchConfig(seeds=seeds, steps=steps, seed=seed, seconds=seconds, controls=False)
-    result = compare(network(case, model), rows.domain, rows.rows, methods, config, phase=phase)
-    if result.interrupted:
+    starts = None
+    if phase == "local":
+        wide = replace(config, seeds=MIX_SEEDS * seeds, steps=0, seconds=None)
+        found = [_search(subject, rows, replace(wide, method=m), None).findings.rows for m in methods]
+        starts = _mixed(rows.domain, torch.cat(found), config)
+        config = replace(config, global_steps=0)
+    done = {m: _search(subject, rows, replace(config, method=m), starts) for m in methods}
+    return {method: figures(outcome) for method, outcome in done.items()}
+
+
+def _search(subject: Model, rows: Dataset, config: SearchConfig, starts: Tensor | None) -> SearchResult:
+    outcome = search(subject, rows.domain, rows.rows, config, seeds=starts)
+    if outcome.interrupted:
         raise KeyboardInterrupt
-    return {line.method: line.figures for line in result.lines}
+    return outcome
+
+
+def _mixed(domain: TableDomain, pool: Tensor, config: SearchConfig) -> Tensor:
+    """Return `config.seeds` different people, drawn at random."""
+    pool = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(config.seed)).to(pool.device)]
+    _, number = torch.unique(domain.key(pool), return_inverse=True)
+    first = torch.full((len(pool),), len(pool)).scatter_reduce(0, number, torch.arange(len(pool)), "amin")
+    mixed = pool[first[first < len(pool)].sort().values][: config.seeds]
+    if len(mixed) == 0:
+        raise NeuronFairError("no method has a global finding, so there is nothing to start the local phases from")
+    return mixed
 
 
 def runs(scale: Scale, case: str, phase: Phase) -> list[Job]:

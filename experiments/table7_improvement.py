@@ -6,7 +6,7 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-from neuronfair.experiments.cases import (
+from experiments.cases import (
     CASES,
     CLASSIFIERS,
     PAPER,
@@ -23,7 +23,7 @@ from neuronfair.experiments.cases import (
     starts,
     train_jobs,
 )
-from neuronfair.experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.stats import deviation, spearman
 from neuronfair.model.network import Network

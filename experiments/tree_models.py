@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from experiments.cases import data, once
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import needs
-from neuronfair.experiments.cases import data, once
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import Opened, open_model
 

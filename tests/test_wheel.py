@@ -1,4 +1,4 @@
-"""What is installed is whole: the wheel alone audits, with its pages, data sets and experiments."""
+"""What is installed is whole: the wheel alone audits, with its pages and data sets."""
 
 from __future__ import annotations
 
@@ -12,24 +12,17 @@ import pytest
 from tests.conftest import ROOT
 
 pytest.importorskip("hatchling", reason="hatchling is not installed: pip install 'neuronfair[dev]'")
+pytestmark = pytest.mark.slow
 
 
-# In one process, to be quick; the second command starts another, which finds the experiments, too.
-BOTH = """
+AUDIT = """
 import sys
 import neuronfair, neuronfair.cli
-
-pytestmark = pytest.mark.slow
 if __name__ == "__main__":
     print(neuronfair.__file__)
-    audit = "audit german --sensitive sex --quick --seeds 10 --steps 5 --out run --json -"
-    for line in (audit, "reproduce figure3_as_curve --quick --workers 1 --out repeated"):
-        sys.argv = ["neuronfair", *line.split()]
-        try:
-            neuronfair.cli.main()
-        except SystemExit as end:
-            if end.code:
-                raise
+    line = "audit german --sensitive sex --quick --seeds 10 --steps 5 --out run --json -"
+    sys.argv = ["neuronfair", *line.split()]
+    neuronfair.cli.main()
 """
 
 
@@ -43,7 +36,7 @@ def test_the_wheel_audits(tmp_path):
     subprocess.run(install, check=True, capture_output=True)
 
     # -P: neither the checkout nor the folder of the test is looked into before the wheel.
-    command = [sys.executable, "-P", "-c", BOTH]
+    command = [sys.executable, "-P", "-c", AUDIT]
     environment = {**os.environ, "PYTHONPATH": str(place)}
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
     where, _, rest = done.stdout.partition("\n")
@@ -51,5 +44,5 @@ def test_the_wheel_audits(tmp_path):
     figures, _ = json.JSONDecoder().raw_decode(rest)
     assert figures["attributes"][0]["searches"][0]["findings"] > 0
     assert "<style>" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "layer 2" in (tmp_path / "repeated" / "figure3_as_curve-layers.csv").read_text(encoding="utf-8")
+    assert not (place / "neuronfair" / "experiments").exists()
     assert (place / "pytest_neuronfair.py").exists()

@@ -56,11 +56,10 @@ def test_lift_is_over_the_strongest_control_of_any_method():
         assert entry["lift_over_strongest_control"] == pytest.approx(entry["gsr"] / max(rates.values()))
 
 
-@pytest.mark.parametrize("phase", ["both", "local"])
-def test_a_pool_makes_the_same_comparison(phase):
+def test_a_pool_makes_the_same_comparison():
     """Everything goes there and back as bytes, as between processes; only seconds may differ."""
     told = []
-    given = {"phase": phase, "repeats": 2, "progress": lambda *line: told.append(line)}
+    given = {"repeats": 2, "progress": lambda *line: told.append(line)}
     alone = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, **given)
     apart = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, pool=Pickled(), **given)
     assert untimed(apart) == untimed(alone)
@@ -118,22 +117,6 @@ def test_repeats_are_other_run_seeds_and_give_an_interval():
     assert (entry["runs"], entry["gsr"], entry["plus_minus"]["gsr"]) == (3, pytest.approx(mean), pytest.approx(half))
 
 
-def test_the_global_phase_alone_takes_no_local_step():
-    (entry,) = compare(NETWORK, DOMAIN, ROWS, ["neuronfair"], PLAN, phase="global").methods()
-    assert entry["findings_local"] == 0
-    assert 0 < entry["findings_global"] <= 20
-
-
-def test_local_phases_start_from_the_same_mixed_findings_which_do_not_count():
-    result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "frontier"], PLAN, phase="local")
-    assert result.seeds == 20
-    for entry in result.methods():
-        assert entry["findings_global"] == 0
-        assert entry["rows_judged"] == 20 * (15 + 1)
-        assert entry["tried"] <= 20 * 15
-        assert entry["findings"] > 20
-
-
 def test_a_limit_of_instances_holds_for_every_method():
     for entry in compare(
         NETWORK, DOMAIN, ROWS, ["adf", "frontier"], SearchConfig(seeds=20, steps=50, instances=30)
@@ -149,8 +132,6 @@ def test_a_fair_network_gives_figures_without_a_rate():
         assert (entry["findings"], entry["gsr"]) == (0, 0)
         assert entry["lift"] is entry["severity"] is entry["rows_per_finding"] is entry["diversity"] is None
         assert entry["lift_over_strongest_control"] is result.strongest is None
-    with pytest.raises(NeuronFairError, match="no method has a global finding"):
-        compare(fair, DOMAIN, ROWS, ["frontier"], PLAN, phase="local")
 
 
 def test_a_black_box_is_compared_by_the_methods_that_can():
@@ -176,14 +157,15 @@ def test_a_pilot_is_part_of_the_budget(monkeypatch):
     domain = networks.large_domain()
     module = networks.one_biased_neuron(11, 16, weight=40.0, boundary=networks.MIDDLE)
     network, rows = networks.network(module, domain), networks.uniform_rows(domain, 300)
-    config = SearchConfig(seeds=100, steps=100)
-    (free,) = compare(network, domain, rows, ["frontier"], config, phase="local").methods()
+    config = SearchConfig(seeds=100, steps=100, controls=False)
+    starts = search(network, domain, rows, config).findings.rows[:100]
+    free = search(network, domain, rows, replace(config, global_steps=0), seeds=starts).summary()
     assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
-    assert free["rows_judged"] > 100 * (100 + 1)  # and so do the rows it has judged
-    for phase in ("local", "both"):
-        limited = SearchConfig(seeds=100, steps=100, instances=4000)
-        (entry,) = compare(network, domain, rows, ["frontier"], limited, phase=phase).methods()
-        assert entry["tried"] <= 4000 * (1 if phase == "local" else 2)
+    assert free["rows_judged"] > 100 * (100 + 1)  # and so do the rows it has evaluated
+    for steps in (0, 40):
+        limited = replace(config, global_steps=steps, instances=4000)
+        found = search(network, domain, rows, limited, seeds=None if steps else starts)
+        assert found.total.tried <= 4000 * (2 if steps else 1)
 
 
 def test_queries_count_what_a_surrogate_asks():
@@ -198,14 +180,3 @@ def test_queries_do_not_count_the_controls():
     before = NETWORK.rows_forward
     search(NETWORK, DOMAIN, ROWS, replace(PLAN, method="adf", controls=False))
     assert entry["queries"] == NETWORK.rows_forward - before
-
-
-def test_ctrl_c_while_seeds_are_mixed_ends_the_comparison(monkeypatch):
-    from neuronfair.audits import comparison as module
-
-    interrupted = search(NETWORK, DOMAIN, ROWS, PLAN)
-    interrupted = replace(interrupted, first=replace(interrupted.first, stop="interrupted"))
-    monkeypatch.setattr(module, "search", lambda *_, **__: interrupted)
-    result = compare(NETWORK, DOMAIN, ROWS, ["adf", "frontier"], PLAN, phase="local")
-    assert (result.interrupted, result.lines, result.random) == (True, (), None)
-    assert result.strongest is None

@@ -17,8 +17,7 @@ from neuronfair.audits.run import Result
 from neuronfair.cli import audit_batch, audit_file
 from neuronfair.cli.audit_file import Orders
 from neuronfair.errors import NeuronFairError, RunError
-from neuronfair.scale.pool import Serial
-from neuronfair.scale.processes import Processes
+from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.discard import discard
 from neuronfair.store.files import sha256
 from tests import reports

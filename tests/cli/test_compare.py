@@ -34,22 +34,16 @@ def test_all_methods_in_one_table(run, tmp_path):
     assert (tmp_path / "methods.svg").read_text().count("<svg") == 1
 
 
-def test_repeats_and_phases_as_json_alone(run):
-    result = run(
-        "compare", *DATA, *SMALL, "--methods", "adf,uniform", "--phase", "global", "--repeats", 2, "--json", "-"
-    )
+def test_repeats_as_json_alone(run):
+    result = run("compare", *DATA, *SMALL, "--methods", "adf,uniform", "--repeats", 2, "--json", "-")
     figures = json.loads(result.out)
-    assert (figures["phase"], figures["run_seeds"], figures["steps"]) == ("global", [0, 1], 0)
+    assert figures["run_seeds"] == [0, 1]
     assert all(entry["plus_minus"]["gsr"] >= 0 and entry["runs"] == 2 for entry in figures["methods"])
-    local = json.loads(
-        run("compare", *DATA, *SMALL, "--methods", "frontier,aequitas", "--phase", "local", "--json", "-").out
-    )
-    assert all(entry["findings_global"] == 0 for entry in local["methods"])
 
 
 def test_methods_are_compared_on_a_cluster(run, monkeypatch):
     monkeypatch.setattr(options, "cluster", lambda address: nullcontext(Pickled()))
-    words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--phase", "global", "--json", "-")
+    words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--json", "-")
     found, alone = (json.loads(run(*words, *more).out)["methods"] for more in (("--ray",), ()))
     for one, other in zip(found, alone, strict=True):
         assert {k: v for k, v in one.items() if "seconds" not in k} == {
@@ -58,7 +52,7 @@ def test_methods_are_compared_on_a_cluster(run, monkeypatch):
 
 
 def test_methods_are_compared_by_counterparts(run):
-    words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--phase", "global", "--json", "figures.json")
+    words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--json", "figures.json")
     told = run(*words, "--twins", "counterpart")
     assert (told.status, told.err) == (0, "")
     assert "A typical counterpart is decided otherwise than" in " ".join(told.out.split())
@@ -101,7 +95,6 @@ def test_quiet_comparison_says_nothing(run):
     [
         (("--methods", "adf,eidgi5"), ("no method 'eidgi5'", "eidig5")),
         (("--methods", ","), ("one method",)),
-        (("--phase", "middle"), ("middle",)),
         (("--plot", "picture.txt"), (".png",)),
         (("--json", "nowhere/figures.json"), ("no folder",)),
     ],

@@ -17,8 +17,7 @@ import pytest
 import neuronfair
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.stats import mean_interval
-from neuronfair.scale.pool import Serial
-from neuronfair.scale.processes import Processes
+from neuronfair.scale.pool import Processes, Serial
 from neuronfair.searches.methods import METHODS
 from tests.conftest import ROOT
 
@@ -26,7 +25,7 @@ FOLDER = ROOT / "experiments"
 
 
 def experiment(name: str) -> ModuleType:
-    return importlib.import_module(f"neuronfair.experiments.{name}")
+    return importlib.import_module(f"experiments.{name}")
 
 
 @pytest.fixture
@@ -146,8 +145,18 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
     text = page.page(sections)
     assert all(f"neuronfair reproduce {name} --quick`" in text for name in page.EXPERIMENTS)
     assert page.sections_of(text) == sections
-    others = {"lab", "cases", "page", "tree_models", "ablation_frontier", "draw_planted", "planted"}
-    files = {path.stem for path in FOLDER.glob("*.py")} - others
+    others = {
+        "__init__",
+        "__main__",
+        "lab",
+        "cases",
+        "page",
+        "tree_models",
+        "ablation_frontier",
+        "draw_planted",
+        "planted",
+    }
+    files = {path.stem for path in FOLDER.glob("[!_]*.py")} - others
     assert {name for name in files if "image" not in name and "convert" not in name} == set(page.EXPERIMENTS)
 
 
@@ -347,13 +356,13 @@ def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_p
     ours = {
         name for name in set(sys.modules) - before if str(FOLDER) in str(getattr(sys.modules[name], "__file__", ""))
     }
-    assert "neuronfair.experiments.lab" in sys.modules  # perhaps since an earlier test
-    assert {name for name in ours if not name.startswith("neuronfair.experiments.")} == set()
+    assert "experiments.lab" in sys.modules  # perhaps since an earlier test
+    assert {name for name in ours if name.partition(".")[0] != "experiments"} == set()
 
 
 def test_experiments_that_are_not_here(refused, monkeypatch, tmp_path):
-    monkeypatch.setattr("neuronfair.experiments.__path__", [str(tmp_path)])
-    refused("reproduce", says=("the experiments are not here", "install the wheel"))
+    monkeypatch.setattr("neuronfair.cli.reproduce.CHECKOUT", tmp_path)
+    refused("reproduce", says=("the experiments are not in the installed package", "a checkout"))
 
 
 def test_a_cluster_and_processes_are_not_both_asked_for(refused):

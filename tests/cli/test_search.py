@@ -325,7 +325,6 @@ def test_a_search_among_plausible_people(run, refused):
     told = " ".join(run(*words).out.split())  # from the run folder
     assert "Only people than whom 20% of the table or more is less usual were looked at." in told
     refused(*words, "--plausible", 0.1, says=("begun with plausible = 0.2, not 0.1",))
-    assert figures(run(*words, "--start", "uniform", "--out", "other", "--json", "-"))["violations"] == 0
 
 
 def test_how_usual_the_findings_are_is_always_said(run):
@@ -525,21 +524,6 @@ def test_a_damaged_part_is_named(run, refused):
     part.write_bytes(part.read_bytes()[:100])
     refused("replay", "run", 0, says=("local-00000.parquet", "damaged"))
     refused(*SEARCH, *SMALL, says=("local-00000.parquet", "damaged"))
-
-
-def test_other_rows_to_start_from(run, refused, folder):
-    def found(*words: object) -> dict:
-        return figures(run(*SEARCH, "--seeds", 10, "--steps", 5, "--no-controls", "--json", "-", *words))
-
-    assert found("--out", "first", "--start", "uniform")["findings"] > 0
-    assert found("--out", "second", "--start", "first")["findings"] > 0
-    seeds = Run.open(Path("second")).seeds
-    assert torch.equal(seeds, Run.open(Path("first")).findings().rows[:10])
-    lines = Path("table.csv").read_text(encoding="utf-8").splitlines()
-    write("few.csv", *lines[:4])
-    assert found("--out", "third", "--start", "few.csv")["findings_global"] <= 3
-    assert len(Run.open(Path("third")).seeds) == 3
-    refused(*SEARCH, "--out", "fourth", "--start", "nowhere", says=("--start nowhere", "kmeans, uniform"))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from experiments import counterparts
+from experiments.lab import QUICK
 from neuronfair.domain.tables.dataset import Dataset, catalog_domain
-from neuronfair.experiments import counterparts
-from neuronfair.experiments.lab import QUICK
 
 pytestmark = pytest.mark.slow
 

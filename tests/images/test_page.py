@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from neuronfair.experiments.planted import cast_classifier
+from experiments.planted import cast_classifier
 from neuronfair.images.audit import PictureAudit
 from neuronfair.images.domain import ImageDomain
 from neuronfair.images.page import amplified, panels, picture_page, write_results

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Network
 from neuronfair.errors import DataError
-from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.domain import ImageDomain, PictureEncoding
 from neuronfair.images.report import (
     PictureReport,

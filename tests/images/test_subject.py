@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Network, evaluate
 from neuronfair.errors import DataError
-from neuronfair.experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.detector import predictions
 from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.repair import finding_pictures

@@ -12,19 +12,18 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import NeuronFairError
-from neuronfair.scale import processes
-from neuronfair.scale.pool import Note
-from neuronfair.scale.processes import Processes
+from neuronfair.scale import pool as processes
+from neuronfair.scale.pool import PieceProgress, Processes
 
 
-def scaled(by: int, item: int, note: Note) -> tuple[int, int, str]:
+def scaled(by: int, item: int, note: PieceProgress) -> tuple[int, int, str]:
     note(1, 2, item)
     time.sleep(0.2 if item == 1 else 0.0)  # the first is done last
     note(2, 2, item)
     return by * item, os.getpid(), os.environ["OMP_NUM_THREADS"]
 
 
-def killed_once(folder: Path, item: int, note: Note) -> int:
+def killed_once(folder: Path, item: int, note: PieceProgress) -> int:
     """Kill one's own process at the first try of one piece."""
     with (folder / str(item)).open("a") as file:
         file.write("x")
@@ -33,17 +32,17 @@ def killed_once(folder: Path, item: int, note: Note) -> int:
     return item
 
 
-def always_killed(folder: Path, item: int, note: Note) -> None:
+def always_killed(folder: Path, item: int, note: PieceProgress) -> None:
     os._exit(1)
 
 
-def refused(folder: Path, item: int, note: Note) -> int:
+def refused(folder: Path, item: int, note: PieceProgress) -> int:
     if item == 2:
         raise NeuronFairError("piece 2 is refused")
     return item
 
 
-def endless(folder: Path, item: int, note: Note) -> None:
+def endless(folder: Path, item: int, note: PieceProgress) -> None:
     (folder / "pids").open("a").write(f"{os.getpid()}\n")
     while True:
         time.sleep(0.05)
@@ -80,7 +79,7 @@ def test_what_a_piece_raises_ends_it_all(tmp_path):
 def test_processes_end_with_the_caller_even_if_that_is_killed(tmp_path):
     """The caller is killed by force, so that it can tell nobody."""
     program = (
-        "from pathlib import Path; from neuronfair.scale.processes import Processes; from tests.scale import "
+        "from pathlib import Path; from neuronfair.scale.pool import Processes; from tests.scale import "
         f"test_processes as here; list(Processes(1).map(here.endless, Path({str(tmp_path)!r}), [1]))"
     )
     caller = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2])

@@ -16,11 +16,10 @@ from neuronfair.interpretation.profile import interpret
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.render.search import search_report
-from neuronfair.searches import counterfactuals as searching
+from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.counterfactuals import comparing, counterparts_of, drawn_otherwise
-from neuronfair.searches.evaluate import evaluate
+from neuronfair.searches.evaluate import comparing, counterparts_of, drawn_otherwise, evaluate
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young
 from tests.planted.proxies import by_a, moved_domain, moved_rows

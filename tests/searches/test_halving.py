@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from neuronfair import Decision, Network
 from neuronfair.domain.draws import Draws
 from neuronfair.images.domain import PIXELS, ImageDomain, PictureEncoding
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.engine import run_phase
 from neuronfair.searches.method import World
 from neuronfair.searches.methods.halving import Halving
+from neuronfair.searches.tally import Budget
 
 
 class Stride:
@@ -65,7 +67,7 @@ def test_a_walk_steps_over_the_boundary_and_halving_goes_back_to_it():
 def test_a_walker_that_finds_nothing_in_between_walks_on():
     # The twin is lighter than black only: nobody discriminates at 0 levels of shift.
     here = world(141.5)
-    domain = here.domain.with_shift(here.domain.shift * 0)
+    domain = replace(here.domain, shift=here.domain.shift * 0)
     blind = World(here.network.reading(PictureEncoding(domain)), domain, here.decision, Draws(0, "test"))
     result = run_phase(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     assert len(result.findings) == 0

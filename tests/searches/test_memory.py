@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from neuronfair.searches.methods import visited
+from neuronfair.searches import keys as visited
 
 
 def test_each_walker_knows_its_own_last_keys_only(monkeypatch):

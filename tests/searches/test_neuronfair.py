@@ -11,11 +11,11 @@ from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret, 
 from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
-from neuronfair.searches.budget import Budget
+from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.engine import Record, run_phase
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.neuronfair import NeuronFair
-from neuronfair.searches.starts import cluster_seeds
+from neuronfair.searches.tally import Budget
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=2)

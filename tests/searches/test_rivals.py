@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.engine import run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
@@ -22,6 +21,7 @@ from neuronfair.searches.methods.aequitas import Aequitas
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.searches.methods.uniform import Uniform
 from neuronfair.searches.steps import choose, confidence, inverse_influence, metropolis
+from neuronfair.searches.tally import Budget
 from tests.planted import networks
 
 MANY = 20_000  # walkers, where shares are measured

@@ -5,7 +5,7 @@ import torch
 
 from neuronfair import NeuronFairError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.starts import cluster_seeds
+from neuronfair.searches.campaign import cluster_seeds
 from tests.planted import networks
 
 DOMAIN = networks.domain()

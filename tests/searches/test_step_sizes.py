@@ -8,10 +8,10 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.searches.method import BEYOND, SMALL, StepSizes
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas
-from neuronfair.searches.step_sizes import BEYOND, SMALL, Pace
 from neuronfair.searches.steps import agreed, in_scale, inverse_influence, random_neighbours, uphill
 from tests.planted import networks
 
@@ -33,25 +33,27 @@ MANY = 2000
 
 
 @pytest.fixture(scope="module")
-def pace() -> Pace:
-    made = Pace.of(DOMAIN, ROWS)
+def step_sizes() -> StepSizes:
+    made = StepSizes.of(DOMAIN, ROWS)
     assert made is not None
     return made
 
 
-def stepped(pace: Pace, code: int, way: int, u: float) -> int:
+def stepped(step_sizes: StepSizes, code: int, way: int, u: float) -> int:
     base = torch.tensor([[code, 3, 50, 0]])
     return int(
-        pace.stretched(base, base + torch.tensor([[way, 0, 0, 0]]), torch.full((1, 4), u, dtype=torch.float64))[0, 0]
+        step_sizes.stretched(base, base + torch.tensor([[way, 0, 0, 0]]), torch.full((1, 4), u, dtype=torch.float64))[
+            0, 0
+        ]
     )
 
 
-def test_only_long_orders_have_a_pace(pace):
-    assert pace.columns.tolist() == [0, 2]
-    assert pace.values[0].tolist() == [*[0] * BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
-    assert Pace.of(replace(DOMAIN, encoding="paper"), ROWS) is None
-    assert Pace.of(DOMAIN, ROWS[:0]) is None
-    moving = Pace.of(DOMAIN.with_sensitive("gain"), ROWS)
+def test_only_long_orders_have_a_pace(step_sizes):
+    assert step_sizes.columns.tolist() == [0, 2]
+    assert step_sizes.values[0].tolist() == [*[0] * BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
+    assert StepSizes.of(replace(DOMAIN, encoding="paper"), ROWS) is None
+    assert StepSizes.of(DOMAIN, ROWS[:0]) is None
+    moving = StepSizes.of(DOMAIN.with_sensitive("gain"), ROWS)
     assert moving is not None
     assert moving.columns.tolist() == [2]  # what does not move needs none
 
@@ -74,18 +76,18 @@ def test_only_long_orders_have_a_pace(pace):
         (295, 1, 0, 0, 296),
     ],
 )
-def test_steps_by_hand(pace, code, way, places, room, there):
+def test_steps_by_hand(step_sizes, code, way, places, room, there):
     u = math.log1p(places) / math.log1p(room) if room else 0.5
-    assert stepped(pace, code, way, u) == there
+    assert stepped(step_sizes, code, way, u) == there
 
 
-def test_a_step_goes_at_least_one_code_its_way(pace):
+def test_a_step_goes_at_least_one_code_its_way(step_sizes):
     generator = torch.Generator().manual_seed(0)
     base = torch.stack([torch.randint(0, 2960, (MANY,), generator=generator)] * 4, 1) % torch.tensor(
         [296, SMALL, 200, 2]
     )
     way = torch.randint(-1, 2, base.shape, generator=generator)
-    codes = pace.stretched(base, base + way, torch.rand(base.shape, generator=generator, dtype=torch.float64))
+    codes = step_sizes.stretched(base, base + way, torch.rand(base.shape, generator=generator, dtype=torch.float64))
     assert torch.equal((codes - base).sign(), way)
     assert torch.equal(codes[:, [1, 3]], (base + way)[:, [1, 3]])
     assert (codes[:, 0] >= -1).all()
@@ -95,17 +97,17 @@ def test_a_step_goes_at_least_one_code_its_way(pace):
 def test_an_empty_cell_has_no_place_in_the_order():
     rows = ROWS.clone()
     rows[:4, 2] = EMPTY
-    pace = Pace.of(DOMAIN, rows)
-    assert pace is not None
-    assert pace.values[1, BEYOND:-BEYOND].tolist() == [50] * len(rows)
+    step_sizes = StepSizes.of(DOMAIN, rows)
+    assert step_sizes is not None
+    assert step_sizes.values[1, BEYOND:-BEYOND].tolist() == [50] * len(rows)
     base = torch.tensor([[0, 3, EMPTY, 0], [0, 3, 50, 0]])
     codes = torch.tensor([[0, 3, 7, 0], [0, 3, EMPTY, 0]])
-    assert torch.equal(pace.stretched(base, codes, torch.full((2, 4), 0.9)), codes)
+    assert torch.equal(step_sizes.stretched(base, codes, torch.full((2, 4), 0.9)), codes)
 
 
-def test_the_reach_is_the_mean_of_the_steps(pace):
-    assert pace.reach(4)[[1, 3]].tolist() == [1, 1]
-    wide, narrow = (Pace.of(DOMAIN, rows.repeat(100, 1)) for rows in (ROWS, ROWS.clamp(max=3)))
+def test_the_reach_is_the_mean_of_the_steps(step_sizes):
+    assert step_sizes.reach(4)[[1, 3]].tolist() == [1, 1]
+    wide, narrow = (StepSizes.of(DOMAIN, rows.repeat(100, 1)) for rows in (ROWS, ROWS.clamp(max=3)))
     assert wide is not None
     assert narrow is not None
     assert 1 < narrow.reach(4)[0] < wide.reach(4)[0] < 100
@@ -113,7 +115,7 @@ def test_the_reach_is_the_mean_of_the_steps(pace):
 
 def test_every_step_is_in_scale():
     plain = networks.world(networks.random_module(DOMAIN), DOMAIN)
-    paced = replace(plain, pace=Pace.of(DOMAIN, ROWS))
+    paced = replace(plain, step_sizes=StepSizes.of(DOMAIN, ROWS))
     base = ROWS[6:7].repeat(MANY, 1)
     state = {"origin": torch.arange(MANY)}
     g = torch.ones(MANY, 4)
@@ -132,13 +134,13 @@ def test_every_step_is_in_scale():
     assert torch.equal(alone, in_scale(paced, state, base, base + 1, 5)[100:200])  # others do not matter
     # A step of a gain goes far, so it matters more than one code says.
     weights = inverse_influence(paced, base[:1], g[:1], g[:1])
-    assert float(weights[0, 0]) == pytest.approx(0.5 / float(paced.pace.reach(4)[0]))
+    assert float(weights[0, 0]) == pytest.approx(0.5 / float(paced.step_sizes.reach(4)[0]))
     assert float(weights[0, 1]) == 0.5
 
 
 @pytest.mark.parametrize("method", [Aequitas(), Adf(local=True), METHODS["neuronfair"].make(None).local])
 def test_walkers_leave_a_heap_and_meet_it_again(method):
-    paced = replace(networks.world(networks.random_module(DOMAIN), DOMAIN), pace=Pace.of(DOMAIN, ROWS))
+    paced = replace(networks.world(networks.random_module(DOMAIN), DOMAIN), step_sizes=StepSizes.of(DOMAIN, ROWS))
     from neuronfair.interpretation.profile import interpret
     from neuronfair.searches.evaluate import evaluate
 

@@ -19,14 +19,12 @@ from neuronfair.errors import RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.searches import engine
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.engine import Checkpoint, Record
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
-from neuronfair.searches.method import World
+from neuronfair.searches.method import StepSizes, World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.searches.step_sizes import Pace
-from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, ChainRange, evaluated_lines, is_sampled
+from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, Budget, ChainRange, evaluated_lines, is_sampled
 from neuronfair.store import shards as merge
 from neuronfair.store.shards import ShardStore, merged
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
@@ -49,8 +47,8 @@ class Forgetful(KeySet):
 def world() -> World:
     network = planted()
     profile, population = interpret(network, DOMAIN_OF_RUN, ROWS), fit_population(DOMAIN_OF_RUN, ROWS)
-    pace = Pace.of(DOMAIN_OF_RUN, ROWS)
-    return World(network, DOMAIN_OF_RUN, Decision(), Draws(3, "global"), profile, population, pace=pace)
+    step_sizes = StepSizes.of(DOMAIN_OF_RUN, ROWS)
+    return World(network, DOMAIN_OF_RUN, Decision(), Draws(3, "global"), profile, population, step_sizes=step_sizes)
 
 
 def run_phase(

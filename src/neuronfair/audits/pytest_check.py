@@ -46,8 +46,8 @@ from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.progress import silent
 from neuronfair.proof.decide.contradictions import EvaluatedPeople
+from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.starts import cluster_seeds
 from neuronfair.store.manifest import MANIFEST, where
 
 SAMPLES = 10_000  # people judged at least

@@ -12,8 +12,8 @@ from neuronfair.audits.wording.phrases import DescribedPair
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.searches.campaign import NO_SEED
-from neuronfair.searches.counterfactuals import drawn_otherwise
+from neuronfair.searches.evaluate import drawn_otherwise
+from neuronfair.searches.findings import NO_SEED
 from neuronfair.store.run import Run
 
 

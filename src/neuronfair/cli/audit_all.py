@@ -115,6 +115,6 @@ def audit_all(
 def _pool(workers: int, ray: str | None) -> AbstractContextManager[Pool]:
     if workers == 1:
         return pool_of(ray)
-    from neuronfair.scale.processes import Processes
+    from neuronfair.scale.pool import Processes
 
     return nullcontext(Processes(workers))

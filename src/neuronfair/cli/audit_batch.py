@@ -24,7 +24,7 @@ from neuronfair.errors import NeuronFairError, OtherRunError, RunError, internal
 from neuronfair.limits import read_text
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import make_console
-from neuronfair.scale.pool import Note, Pool, Progress
+from neuronfair.scale.pool import PieceProgress, Pool, PoolProgress
 from neuronfair.store.discard import check_discardable, discard
 from neuronfair.store.files import sha256
 
@@ -85,7 +85,7 @@ def _stamp(folder: Path, digest: str) -> str:
     return f"{digest} {sha256(folder / FIGURES)}\n"
 
 
-def audit_one(place: BatchFolder, audit: Named, note: Note) -> Ended:
+def audit_one(place: BatchFolder, audit: Named, note: PieceProgress) -> Ended:
     """Do one audit; whatever is wrong with it is an answer, and no error that would end the others."""
     note(0, 1, 0)
     try:
@@ -158,7 +158,7 @@ class Many:
         """All lines as they are now."""
         return AuditIndex(__version__, self.file, tuple(self.lines.values()), time.perf_counter() - self.begun)
 
-    def run(self, pool: Pool, progress: Progress, missing: Sequence[Named]) -> bool:
+    def run(self, pool: Pool, progress: PoolProgress, missing: Sequence[Named]) -> bool:
         """Do the audits that are not finished; return whether Ctrl-C came. The index is written after each."""
         if self.place.force:  # here and once: an audit that is done again after a kill goes on with what it has
             self.place.discard(missing)

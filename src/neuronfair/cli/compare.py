@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import chdir
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,12 +34,6 @@ class _Opens:
             return self.source.open(self.data.to("cpu")).model
 
 
-class _Phase(StrEnum):
-    both = "both"
-    first = "global"
-    local = "local"
-
-
 @app.command()
 def compare(
     data: options.DataArgument,
@@ -56,14 +49,10 @@ def compare(
     attributes_file: tables.AttributesFileOption = None,
     key: tables.KeyOption = None,
     methods: Annotated[str, typer.Option(help="'all', or names with commas: neuronfair,adf,eidig5.")] = "all",
-    phase: Annotated[_Phase, typer.Option(help="Both phases, or one of them alone.")] = _Phase.both,
     seeds: Annotated[int, typer.Option(min=1, help="How many rows to start from.")] = 100,
     steps: Annotated[
         int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = 100,
-    instances: Annotated[
-        int | None, typer.Option(min=0, help="Different people judged, at most, in each phase.")
-    ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Time for each method.")] = None,
     twins: TwinsOption = TwinsKind.flip,
     repeats: Annotated[int, typer.Option(min=1, help="Run seeds; with 2 or more, means and 95% intervals.")] = 1,
@@ -74,7 +63,7 @@ def compare(
     ray: RayOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Search one model with several methods: same seeds, same budget, same judge.
+    """Search one model with several methods: same seeds, same budget, same evaluation.
 
     Beside each method that follows gradients it walks once more in random directions; the lift of all is over the
     strongest of these controls and of random people.
@@ -83,9 +72,7 @@ def compare(
 
     `neuronfair compare adult --sensitive sex --model adult.safetensors --plot methods.png`
 
-    `neuronfair compare adult --methods neuronfair,adf,eidig5 --phase global --seeds 1000 --repeats 10 --json -`
-
-    `neuronfair compare adult --phase local --seeds 100 --steps 1000`
+    `neuronfair compare adult --methods neuronfair,adf,eidig5 --seeds 1000 --repeats 10 --json -`
     """
     source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
     from neuronfair.audits.comparison import able
@@ -112,7 +99,6 @@ def compare(
     config = SearchConfig(
         seeds=seeds,
         steps=steps,
-        instances=instances,
         seconds=seconds,
         seed=seed,
         decision=opened.decision,
@@ -120,12 +106,9 @@ def compare(
     )
     opens = None if model is None else _Opens(source, table, Path.cwd())
     with progress_bar("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
-
-        def note(phase: str, done: int, total: int, found: int) -> None:
-            show(done, total, f"{found:,} findings", what=phase)
-
         chosen = able(network) if chosen is None else chosen
-        said: dict[str, Any] = {"phase": phase.value, "repeats": repeats, "progress": note, "opens": opens}
+        said: dict[str, Any] = {"repeats": repeats, "opens": opens}
+        said["progress"] = lambda what, done, total, note="": show(done, total, note, what=what)
         apart = None if ray is None else pool
         result = run(network, table.domain, table.rows, chosen, config, pool=apart, **said)
     console.print(compare_report(result, table.domain))
@@ -141,11 +124,9 @@ def compare(
             "sensitive": list(table.domain.sensitive),
             "model_fingerprint": opened.fingerprint,
             "twins": twins.value,
-            "phase": phase.value,
             "seeds": result.seeds,
             "steps": result.config.steps,
             "global_steps": result.config.global_steps,
-            "instances": instances,
             "run_seeds": list(range(seed, seed + repeats)),
             "rates": {
                 one.population: {"rate": one.rate, "interval": one.interval, "sampled": one.sampled}

@@ -133,7 +133,7 @@ def repair(
     from neuronfair.repairs.retrain import RepairSettings
     from neuronfair.repairs.session import pairs_to_join, searched_table
     from neuronfair.repairs.session import repair as work
-    from neuronfair.searches.counterfactuals import comparing, counterparts_of
+    from neuronfair.searches.evaluate import comparing, counterparts_of
     from neuronfair.store.run import Run
 
     if out is not None and json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from neuronfair.cli.options import QuietOption, RayOption, pool_of
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import exact
 
+CHECKOUT = Path(__file__).parents[3]  # in a checkout; elsewhere there is no folder `experiments` in it
 INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
 
 
@@ -40,11 +42,12 @@ def reproduce(
 ) -> None:
     """Repeat the paper's experiments on tables: ours beside theirs, with intervals.
 
-    Every result is kept in the folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says
-    so if results are older than the code. The published weights are used where NEURONFAIR_MODELS names their folder,
-    and classifiers trained here everywhere. The folder `cache` may come from another machine: with `--report-only`
-    nothing is computed again; the last lines say where the processor time went. On a cluster whose machines do not
-    share the folder each trains for itself what its jobs build on.
+    The experiments are in a checkout of the source, not in the installed package. Every result is kept in the
+    folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says so if results are older
+    than the code. The published weights are used where NEURONFAIR_MODELS names their folder, and classifiers
+    trained here everywhere. The folder `cache` may come from another machine: with `--report-only` nothing is
+    computed again; the last lines say where the processor time went. On a cluster whose machines do not share the
+    folder each trains for itself what its jobs build on.
 
     Examples:
 
@@ -60,7 +63,7 @@ def reproduce(
     from neuronfair.audits.folder import check_writable
     from neuronfair.render.plots import drawing
     from neuronfair.render.terminal import make_console, progress_bar
-    from neuronfair.scale.processes import Processes
+    from neuronfair.scale.pool import Processes
 
     if ray is not None and workers is not None:
         raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")
@@ -137,14 +140,12 @@ def reproduce(
 
 
 def _experiment(name: str) -> Any:
-    """Return a module of the experiments."""
-    try:
-        return importlib.import_module(f"neuronfair.experiments.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"neuronfair.experiments.{name}":
-            raise
-        remedy = "install the wheel, or run from a checkout of the source"
-        raise NeuronFairError(f"the experiments are not here: {remedy}") from error
+    """Return a module of the experiments, which are in a checkout only."""
+    if not (CHECKOUT / "experiments" / f"{name}.py").is_file():
+        raise NeuronFairError("the experiments are not in the installed package: run this in a checkout of the source")
+    if str(CHECKOUT) not in sys.path:  # also for the processes that do the jobs
+        sys.path.insert(0, str(CHECKOUT))
+    return importlib.import_module(f"experiments.{name}")
 
 
 def _chosen(names: list[str] | None, known: tuple[str, ...]) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,12 +14,6 @@ from neuronfair.cli.options import RayOption, TwinsKind, TwinsOption, check_ray,
 from neuronfair.cli.trust import own_model
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.searches.plugins import registered
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from neuronfair.domain.tables.dataset import Dataset
-    from neuronfair.searches.config import SearchConfig
 
 # Once: typer reads the options of every command four times a call.
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
@@ -51,9 +44,6 @@ def search(
         ),
     ] = "frontier",
     seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,
-    start: Annotated[
-        str, typer.Option(help="Rows to start from: kmeans, uniform, a table (CSV, Parquet) or another run folder.")
-    ] = "kmeans",
     steps: Annotated[
         int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
     ] = 1000,
@@ -94,16 +84,14 @@ def search(
     from neuronfair.audits.folder import check_writable, refuse_links
     from neuronfair.audits.provenance import Origin, replay_options, score_scale
     from neuronfair.domain.population.model import fit_population, read_people
-    from neuronfair.domain.population.plausible import plausible as inside
     from neuronfair.model.weights import save
     from neuronfair.render.search import search_report
     from neuronfair.render.terminal import make_console, progress_bar
     from neuronfair.searches import campaign
     from neuronfair.searches.campaign import in_one_piece
     from neuronfair.searches.config import SearchConfig
-    from neuronfair.searches.counterfactuals import comparing, counterparts_of
+    from neuronfair.searches.evaluate import comparing, counterparts_of
     from neuronfair.searches.methods import check_method
-    from neuronfair.searches.starts import uniform_seeds
     from neuronfair.store.discard import check_discardable, discard
     from neuronfair.store.ledger import check_folder
     from neuronfair.store.manifest import make_manifest, rows_digest, where
@@ -145,7 +133,6 @@ def search(
     opened, table, card = source.open_or_train(table, console, seed)
     network, config = opened.model, replace(config, decision=opened.decision, scale=score_scale(opened, table))
     check_method(method, network, config.decision)
-    starts = _starts(start, table, config)
     people = table.rows if population is None else read_people(population, table.domain)
     if model is not None:
         warn_of_encoding(opened, table, console)
@@ -157,7 +144,6 @@ def search(
         outputs=network.outputs,
         extra_weights=None if weights is None else str(weights.absolute()),
     )
-    manifest["plan"]["start"] = start
     manifest["population"] = None if population is None else rows_digest(people)
     fitted = counterparts_of(comparing(table.domain, table.rows, config.twins))  # refused before a folder is made
     if force:
@@ -167,24 +153,15 @@ def search(
         save(out / WEIGHTS, opened.module, card)
     with progress_bar("Looking who is usual", quiet=console.quiet):
         usual = run.population or fit_population(table.domain, people)
-    if plausible and start == "uniform":
-        starts = uniform_seeds(inside(table.domain, usual, plausible, table.domain.clip(table.rows)), seeds, seed=seed)
     with pool_of(ray) as pool, progress_bar("Looking for discrimination", quiet=console.quiet) as show:
-        begun = time.perf_counter()
         sharded = ShardRunner(pool, out / SHARDS, shards, run)
-
-        def note(phase: str, done: int, total: int, found: int) -> None:
-            rate = found / max(1e-9, time.perf_counter() - begun)
-            show(done, total, f"{found:,} findings ({rate:,.0f} a second)", what=phase)
-
         outcome = campaign.search(
             network,
             table.domain,
             table.rows,
             config,
-            seeds=starts,
             recorder=run,
-            progress=note,
+            progress=lambda what, done, total, note="": show(done, total, note, what=what),
             runner=sharded if apart else in_one_piece,
             population=usual,
             counterparts=run.counterparts or fitted,
@@ -264,26 +241,3 @@ def _trained(out: Path) -> str | None:
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
-
-
-def _starts(start: str, table: Dataset, config: SearchConfig) -> Tensor | None:
-    """Return the rows to start from; None for those that the search itself takes from the clusters of the table."""
-    from neuronfair.domain.tables.dataset import read_table
-    from neuronfair.errors import DataError
-    from neuronfair.searches.starts import given_seeds, uniform_seeds
-    from neuronfair.store.manifest import MANIFEST
-    from neuronfair.store.run import Run
-
-    if start == "kmeans":
-        return None
-    if start == "uniform":
-        return uniform_seeds(table.domain, config.seeds, seed=config.seed)
-    path = Path(start)
-    if (path / MANIFEST).exists():
-        other = Run.open(path)
-        if other.domain.fingerprint != table.domain.fingerprint:
-            raise RunError(f"--start {start}: that run was made for another domain, so its rows mean something else")
-        return given_seeds(other.findings().rows, config.seeds).to(table.domain.device)
-    if not path.is_file():
-        raise DataError(f"--start {start}: expected kmeans, uniform, a table, or a run folder")
-    return given_seeds(read_table(path, table.domain).rows, config.seeds)

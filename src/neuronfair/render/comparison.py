@@ -27,13 +27,12 @@ COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80
 }
 WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
 FLIPS = {"flip": "The decision flips for", "counterpart": "A typical counterpart is decided otherwise than"}
-WHAT = {"both": "both phases", "global": "the global phase alone", "local": "the local phase alone, from mixed seeds"}
 
 
 def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
     """Return one line per method, the random rate, and what the columns mean."""
     config = comparison.config
-    title = f"{domain.name}, {listed(domain.sensitive)}: {WHAT[comparison.phase]}, {comparison.seeds:,} seeds"
+    title = f"{domain.name}, {listed(domain.sensitive)}: {comparison.seeds:,} seeds"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for heading in COLUMNS:

@@ -19,9 +19,9 @@ from neuronfair.formatting import apart, listed, percent, shift, times, unusual
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.searches.config import SearchResult
-from neuronfair.searches.counterfactuals import counterparts_of
-from neuronfair.searches.examples import examples
+from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.health import WEAK
+from neuronfair.searches.shrink import examples
 from neuronfair.store.run import Run
 
 EXAMPLES = 3

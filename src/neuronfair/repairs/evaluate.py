@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,10 +22,11 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.model.stacked import Stack
+from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import held_out_effect
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import Count, SearchConfig
-from neuronfair.searches.counterfactuals import counterparts_of
+from neuronfair.searches.evaluate import counterparts_of
 
 GROUP = 16  # networks judged at once
 
@@ -138,7 +139,7 @@ def stand(
     parts: Split,
     *,
     seed: int = 0,
-    progress: Callable[[str, int, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Standing:
     """Measure a model; the same seed asks two models the same questions. A black box, which is slow, gets fewer.
 
@@ -165,9 +166,7 @@ def stand(
     )
 
 
-def _searched(
-    opened: Opened, test: Dataset, slow: int, seed: int, progress: Callable[[str, int, int, int], None] | None
-) -> Count:
+def _searched(opened: Opened, test: Dataset, slow: int, seed: int, progress: Progress | None) -> Count:
     """Return what a search of the test rows finds."""
     method = "frontier" if opened.white_box else "frontier-free"
     seeds, steps = SEEDS // slow, STEPS // slow

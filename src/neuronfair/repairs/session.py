@@ -33,7 +33,7 @@ from neuronfair.repairs.labels import Ensemble, labelled_pairs
 from neuronfair.repairs.neurons import NeuronRepair, repair_neurons
 from neuronfair.repairs.retrain import RepairSettings, Retraining, retrain, retrain_alike
 from neuronfair.repairs.training import check_trainable
-from neuronfair.searches.counterfactuals import counterparts_of
+from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store.manifest import rows_digest
 from neuronfair.store.run import Run
@@ -112,7 +112,7 @@ def repair(
     # With the seed of the run, the search would go the ways again that gave the findings.
     seed = (0 if run is None else int(run.manifest["plan"]["seed"])) + 1 + settings.seed
     before, after = (
-        stand(one, parts, seed=seed, progress=partial(_count, show, what))
+        stand(one, parts, seed=seed, progress=partial(_search_shown, show, what))
         for what, one in (("Measuring before", opened), ("Measuring after", kept))
     )
     if after.unfair >= before.unfair:
@@ -161,8 +161,8 @@ def _note(show: Progress, epoch: int, losses: dict[int, float]) -> None:
     show("Training again", epoch, None, mean)
 
 
-def _count(show: Progress, what: str, phase: str, done: int, total: int, found: int) -> None:
-    show(what, done, total, f"{found:,} findings")
+def _search_shown(show: Progress, label: str, what: str, done: int, total: int | None, note: str = "") -> None:
+    show(label, done, total, note)
 
 
 def searched_table(run: Run, given: Path | Sheet | None) -> Dataset:

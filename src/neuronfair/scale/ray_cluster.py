@@ -15,7 +15,7 @@ from pickle import PicklingError
 from typing import Any
 
 from neuronfair.errors import NeuronFairError, needs, one_line
-from neuronfair.scale.pool import Item, Made, Note, Progress, Shared
+from neuronfair.scale.pool import Item, Made, PieceProgress, PoolProgress, Shared
 
 LOCAL = "local"  # the address of a cluster of our own, on this machine
 ADDRESS = re.compile(rf"{LOCAL}|auto|ray://\S+|[^\s/\\]+:\d+")
@@ -82,11 +82,11 @@ class Ray:
 
     def map(
         self,
-        work: Callable[[Shared, Item, Note], Made],
+        work: Callable[[Shared, Item, PieceProgress], Made],
         shared: Shared,
         items: Sequence[Item],
         *,
-        progress: Progress | None = None,
+        progress: PoolProgress | None = None,
         gpus: float = 0.0,
     ) -> Iterator[Made]:
         """Yield what the work makes of each item, in their order.

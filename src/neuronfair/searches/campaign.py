@@ -1,11 +1,12 @@
-"""A whole search: global phase, local phase, and beside them the two controls that say what the guidance is worth."""
+"""A whole search: the global phase, the local phase, and the two controls that say what the guidance is worth."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypedDict, Unpack
 
@@ -20,35 +21,32 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
+from neuronfair.model.encoding import Encoding
 from neuronfair.model.network import Network
-from neuronfair.scale.pool import Note
-from neuronfair.searches.budget import Budget
+from neuronfair.progress import Progress, silent
+from neuronfair.scale.pool import PieceProgress
 from neuronfair.searches.config import Count, SearchConfig, SearchResult
-from neuronfair.searches.counterfactuals import comparing, counterparts_of
 from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
-from neuronfair.searches.findings import Findings
+from neuronfair.searches.evaluate import comparing, counterparts_of
+from neuronfair.searches.findings import NO_SEED, Findings
 from neuronfair.searches.health import check_health, weak_guidance
 from neuronfair.searches.keys import KeySet
-from neuronfair.searches.method import Method, World
+from neuronfair.searches.method import Method, StepSizes, World
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
 from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.starts import cluster_seeds
-from neuronfair.searches.step_sizes import Pace
+from neuronfair.searches.tally import Budget
 
-RANDOM_WALKERS = 4096  # rows that the random control judges at a time
-CONTROL = "control: "  # how the names of their phases begin, in what progress is told
-BLIND = f"{CONTROL}random directions, "
-_SAID = {"random": "random rows"}  # what a phase is called there
-NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
+RANDOM_CHAINS = 4096  # rows that the random control evaluates at a time
+CLUSTERS = 4  # N_c of the paper
 
 
 class Recorder(Protocol):
-    """Where a campaign leaves what it finds, and finds it again after a kill."""
+    """Where a search leaves what it finds, and finds it again after a kill."""
 
     def begin(
         self, seeds: Tensor, population: PopulationModel | None, counterparts: Counterparts | None = None
     ) -> None:
-        """Keep the rows that the walkers start from, who is usual, and whom people are compared with if not flips."""
+        """Keep the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
 
     def resume(self, phase: str) -> Checkpoint | None:
         """Return where a phase stood, if it was begun."""
@@ -60,16 +58,12 @@ class Recorder(Protocol):
         """Return a control that is already done."""
 
     def keep_control(self, name: str, count: Count) -> None:
-        """Keep the figures of a control."""
-
-
-Progress = Callable[[str, int, int, int], None]
-"""Called with the phase, the steps done, the steps in all and the findings so far."""
+        """Keep the counts of a control."""
 
 
 @dataclass(frozen=True)
 class PhaseTask:
-    """A phase that is to be walked."""
+    """A phase that is to be run."""
 
     name: str  # global, local, or random
     world: World
@@ -77,25 +71,30 @@ class PhaseTask:
     starts: Tensor
     budget: Budget
     origin: Tensor | None = None  # 0, 1, … by default
-    seen: KeySet | None = None  # people judged before, but for those of earlier phases that were walked elsewhere
+    seen: KeySet | None = None  # people evaluated before, but for those of earlier phases that were run elsewhere
     keep: bool = True  # False: a control, whose findings are counted only
     recorder: Recorder | None = None
-    progress: Note | None = None
+    progress: PieceProgress | None = None
 
 
 PhaseRunner = Callable[[PhaseTask], PhaseResult]
-"""Who walks a phase: this process, in one piece, or others (`store/sharding.py`)."""
+"""Who runs a phase: this process, in one piece, or others (`store/sharding.py`)."""
 
 
 def in_one_piece(task: PhaseTask) -> PhaseResult:
-    """Walk a phase with all its walkers together."""
-    record, recorder, progress = Record(keep=task.keep, even=True), task.recorder, task.progress
+    """Run a phase with all its chains together."""
+    record, recorder = Record(keep=task.keep, even=True), task.recorder
     if recorder is not None:
-        where = recorder.resume(task.name)
-        record = Record(partial(recorder.checkpoint, task.name), resume=where, keep=task.keep, even=True)
-    budget, origin, seen = task.budget, task.origin, task.seen
+        record = replace(record, checkpoint=partial(recorder.checkpoint, task.name), resume=recorder.resume(task.name))
     return run_phase(
-        task.world, task.rule, task.starts, budget=budget, origin=origin, seen=seen, record=record, progress=progress
+        task.world,
+        task.rule,
+        task.starts,
+        budget=task.budget,
+        origin=task.origin,
+        seen=task.seen,
+        record=record,
+        progress=task.progress,
     )
 
 
@@ -104,7 +103,7 @@ class Known(TypedDict, total=False):
 
     profile: BiasProfile | None  # what `interpret` says of the network and these rows
     population: PopulationModel | None  # what `fit_population` says of them, or one of your own
-    counterparts: Counterparts | None  # what `fit_counterparts` says of them: asked for with `plan.twins`
+    counterparts: Counterparts | None  # what `fit_counterparts` says of them: asked for with `config.twins`
 
 
 def search(
@@ -123,13 +122,13 @@ def search(
 
     The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
     `profile` is what `interpret` says of the network and these rows, where that is known already, and `population`
-    says how usual each finding is. With `plan.plausible` the search stays among people who are as usual as that; the
-    population is fitted to the rows then if none is given, and seeds who are less usual are left out. So are
-    `counterparts`, where `plan.twins` asks for them and neither they are given nor the domain has them.
-    With a recorder the search can be killed at any time and goes on from there when it is run again. `walk` says who
-    walks the phases, for instance a cluster (`store.sharding.ShardRunner`): what is found does not depend on it.
+    says how usual each finding is. With `config.plausible` the search stays among people who are as usual as that; the
+    population is fitted to the rows then if none is given, and seeds that are less usual are left out. So are
+    `counterparts`, where `config.twins` asks for them and neither they are given nor the domain has them.
+    With a recorder the search can be killed at any time and resumes when it is run again. `runner` runs the phases,
+    for instance on a cluster (`store.sharding.ShardRunner`): what is found does not depend on it.
     """
-    config = config or SearchConfig()
+    config, before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)
     domain = comparing(domain, rows, config.twins, known.pop("counterparts", None))
     world, people = _world(network, domain, rows, config, known), rows
@@ -145,19 +144,17 @@ def search(
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
         recorder.begin(seeds, world.population, counterparts_of(domain))
+    runs = _Runs(config, world, runner, progress or silent, recorder)
     with _kept(recorder):
-        first, local = _both_phases(config, world, seeds, recorder, _Told(runner, progress))
-        outcome = SearchResult(config, domain, seeds, world.profile, first, local, None, None, health)
+        first, local = runs.both_phases(seeds)
+        queries = network.rows_forward - before
+        outcome = SearchResult(config, domain, seeds, world.profile, first, local, None, None, health, queries)
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
-        random = _control(
-            "random", lambda: _random(config, world, outcome.total.judged, _Told(runner, progress, CONTROL)), recorder
-        )
+        random = runs.control("random", lambda: runs.random(outcome.total.judged))
         if random is None or not METHODS[config.method].gradients:  # Ctrl-C, or there are no directions to take away
             return replace(outcome, random=random)
-        direction = _control(
-            "random_direction", lambda: _blind(config, world, seeds, _Told(runner, progress, BLIND)), recorder
-        )
+        direction = runs.control("random_direction", lambda: runs.random_directions(seeds))
         if direction is not None:
             own, blind = ((count.findings, count.tried) for count in (outcome.total, direction))
             note = weak_guidance(config.method, domain.sensitive, own, blind)
@@ -168,14 +165,38 @@ def search(
 def random_directions(
     network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **known: Unpack[Known]
 ) -> Count | None:
-    """Return how a method does that is given noise for gradients, without a search beside it; None on Ctrl-C."""
+    """Return the counts of a method that gets noise for gradients, without the search itself; None on Ctrl-C."""
     _check(network, domain, config)
     domain = comparing(domain, rows, config.twins, known.pop("counterparts", None))
-    return _blind(config, _world(network, domain, rows, config, known), seeds, _Told(in_one_piece, None))
+    return _Runs(config, _world(network, domain, rows, config, known)).random_directions(seeds)
+
+
+def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
+    """Return seed rows taken in turn from the k-means clusters of a table, so that all kinds of people are among them.
+
+    Distances are those of the encoding: a model's own. When there are fewer rows than seeds, rows come again: their
+    chains draw other random numbers.
+    """
+    if len(rows) == 0:
+        raise NeuronFairError("no rows to choose seeds from")
+    from sklearn.cluster import KMeans
+
+    points = encoding.encode(rows).cpu().numpy()
+    clusters = min(CLUSTERS, len({point.tobytes() for point in points}))
+    labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    labels = labels[order]
+    # The k-th row of its cluster comes in round k; within a round the clusters take turns.
+    turn = torch.empty(len(rows), dtype=torch.int64)
+    for cluster in range(clusters):
+        mine = labels == cluster
+        turn[mine] = torch.arange(int(mine.sum()))
+    round_robin = order[torch.argsort(turn * clusters + labels)]
+    return rows[round_robin[torch.arange(count) % len(rows)].to(rows.device)]
 
 
 def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
-    """Refuse a plan that cannot be followed."""
+    """Refuse a search that cannot be done."""
     config.decision.check(network.outputs)
     check_method(config.method, network, config.decision)
     if not bool(domain.free.any()):
@@ -183,24 +204,11 @@ def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
 
 
 def _world(network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, known: Known) -> World:
-    draws, pace = Draws(config.seed, "global"), Pace.of(domain, rows)
-    world = World(network, domain, config.decision, draws, pace=pace, **known)  # type: ignore[misc]  # the rest of it
+    draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(domain, rows)
+    world = World(network, domain, config.decision, draws, step_sizes=step_sizes, **known)  # type: ignore[misc]
     if world.profile is None and isinstance(network, Network) and network.layers:
         world = replace(world, profile=interpret(network, domain, rows))
     return world
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Who walks, and who is told how far: of which phase, with a label before its name."""
-
-    runner: PhaseRunner
-    progress: Progress | None
-    label: str = ""
-
-    def __call__(self, task: PhaseTask) -> PhaseResult:
-        told = None if self.progress is None else partial(self.progress, self.label + _SAID.get(task.name, task.name))
-        return self.runner(replace(task, progress=told))
 
 
 @contextmanager
@@ -214,63 +222,109 @@ def _kept(recorder: Recorder | None) -> Iterator[None]:
         raise ModelError(f"{error}. What was found before is kept: the same command goes on from there") from error
 
 
-def _control(name: str, make: Callable[[], Count | None], recorder: Recorder | None) -> Count | None:
-    """Return a control from the recorder, or make it and leave it there; None where Ctrl-C ended it."""
-    count = recorder.control(name) if recorder is not None else None
-    if count is None:
-        count = make()
-        if count is not None and recorder is not None:
-            recorder.keep_control(name, count)
-    return count
+@dataclass(frozen=True)
+class _Runs:
+    """The phases and controls of one search."""
 
+    config: SearchConfig
+    world: World
+    runner: PhaseRunner = in_one_piece
+    progress: Progress = silent
+    recorder: Recorder | None = None
+    label: str = field(default="")  # of a control, before the names of its phases
 
-def _both_phases(
-    config: SearchConfig, world: World, seeds: Tensor, recorder: Recorder | None, runner: _Told
-) -> tuple[PhaseResult, PhaseResult]:
-    """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
-    seen = KeySet(world.domain.device)
-    rows = len(seeds) * config.steps
-    if config.instances is not None:
-        rows = min(rows, config.instances)
-    method = phases(config.method, Setting(world, seen, rows))
-    nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
-    pilot = method.pilot or replace(nobody, stop="steps")
-    pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
-
-    def phase(
-        name: str, rule: Method, starts: Tensor, origin: Tensor | None, budget: Budget, *, keep: bool = True
-    ) -> PhaseResult:
-        there = replace(world, draws=Draws(config.seed, name))
-        return runner(PhaseTask(name, there, rule, starts, budget, origin, seen, keep, recorder))
-
-    if pilot.stop == "interrupted":
-        return pilot, nobody
-    if recorder is not None:
-        # A pilot is short and made anew after a kill: only what it found, and how long it took, is kept.
-        before = recorder.resume("pilot")
-        if before is None:
-            where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
-            recorder.checkpoint("pilot", where)
+    def both_phases(self, seeds: Tensor) -> tuple[PhaseResult, PhaseResult]:
+        """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
+        config, world = self.config, self.world
+        seen = KeySet(world.domain.device)
+        rows = len(seeds) * config.steps
+        if config.instances is not None:
+            rows = min(rows, config.instances)
+        method = phases(config.method, Setting(world, seen, rows))
+        nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
+        pilot = method.pilot or replace(nobody, stop="steps")
+        pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
+        if pilot.stop == "interrupted":
+            return pilot, nobody
+        pilot = self._recorded(pilot, seeds)
+        most = None if config.instances is None else max(0, config.instances - pilot.findings.tried)
+        limit = Budget(config.global_steps, most, findings_per_seed=1, seconds=self._left(pilot))
+        first = self._phase("global", method.first, seeds, limit, seen=seen)
+        both = _joined(pilot, first)
+        if first.stop == "interrupted":
+            return both, nobody
+        starts, origin = first.findings.rows, first.findings.origin
+        if config.global_steps == 0:  # the seeds go straight into the local phase, and do not count
+            seen.add(world.domain.key(world.domain.clip(seeds)))
+            starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
         else:
-            pilot = replace(pilot, seconds=before.seconds)
-    left = None if config.seconds is None else max(0.0, config.seconds - pilot.seconds)
-    people = None if config.instances is None else max(0, config.instances - pilot.findings.tried)
-    limit = Budget(config.global_steps, people, findings_per_seed=1, seconds=left)
-    first = phase("global", method.first, seeds, None, limit)
-    both = _joined(pilot, first)
-    if first.stop == "interrupted":
-        return both, nobody
-    left = None if config.seconds is None else max(0.0, config.seconds - both.seconds)
-    # The first step of the local phase looks at its seeds once more, which are findings already.
-    steps = config.steps + 1 if config.steps else 0
-    keep = not world.blind  # a control is a count only
-    if config.global_steps == 0:
-        seen.add(world.domain.key(world.domain.clip(seeds)))
-        origin = torch.arange(len(seeds), device=seeds.device)
-        local = phase("local", method.local, seeds, origin, Budget(steps, people, seconds=left), keep=keep)
-        return first, _joined(pilot, local)
-    limit = Budget(steps, config.instances, seconds=left)
-    return both, phase("local", method.local, first.findings.rows, first.findings.origin, limit, keep=keep)
+            most = config.instances
+        # The first step of the local phase looks at its seeds once more, which are findings already.
+        limit = Budget(config.steps + 1 if config.steps else 0, most, seconds=self._left(both))
+        keep = not world.blind  # a control is a count only
+        local = self._phase("local", method.local, starts, limit, origin=origin, seen=seen, keep=keep)
+        return (both, local) if config.global_steps else (first, _joined(pilot, local))
+
+    def _left(self, done: PhaseResult) -> float | None:
+        """Return how many seconds are left; None without a limit."""
+        return None if self.config.seconds is None else max(0.0, self.config.seconds - done.seconds)
+
+    def random(self, evaluated: int) -> Count | None:
+        """Evaluate as many random rows as the search did."""
+        steps = math.ceil(evaluated / RANDOM_CHAINS)
+        chains = evaluated // steps if steps else 0
+        domain = self.world.domain
+        starts = torch.zeros(chains, domain.codes_per_row, dtype=torch.int64, device=domain.device)
+        runs = replace(self, recorder=None, label="control: ")
+        return _count(runs._phase("random", Uniform(), starts, Budget(steps), keep=False))
+
+    def random_directions(self, seeds: Tensor) -> Count | None:
+        """Run the same phases with random numbers in the place of every gradient."""
+        label = "control: random directions, "
+        runs = replace(self, world=replace(self.world, blind=True), recorder=None, label=label)
+        return _count(*runs.both_phases(seeds))
+
+    def control(self, name: str, make: Callable[[], Count | None]) -> Count | None:
+        """Return a control from the recorder, or make it and leave it there; None where Ctrl-C ended it."""
+        count = self.recorder.control(name) if self.recorder is not None else None
+        if count is None:
+            count = make()
+            if count is not None and self.recorder is not None:
+                self.recorder.keep_control(name, count)
+        return count
+
+    def _phase(
+        self,
+        name: str,
+        rule: Method,
+        starts: Tensor,
+        budget: Budget,
+        *,
+        origin: Tensor | None = None,
+        seen: KeySet | None = None,
+        keep: bool = True,
+    ) -> PhaseResult:
+        world = replace(self.world, draws=Draws(self.config.seed, name))
+        what = self.label + ("random rows" if name == "random" else name)
+        begun = time.perf_counter()
+
+        def show(done: int, total: int, found: int) -> None:
+            rate = found / max(1e-9, time.perf_counter() - begun)
+            self.progress(what, done, total, f"{found:,} findings ({rate:,.0f} a second)")
+
+        task = PhaseTask(name, world, rule, starts, budget, origin, seen, keep, self.recorder)
+        return self.runner(task if self.progress is silent else replace(task, progress=show))
+
+    def _recorded(self, pilot: PhaseResult, seeds: Tensor) -> PhaseResult:
+        """Keep a pilot. It is short and made anew after a kill: only its findings and its seconds are kept."""
+        if self.recorder is None:
+            return pilot
+        before = self.recorder.resume("pilot")
+        if before is not None:
+            return replace(pilot, seconds=before.seconds)
+        where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
+        self.recorder.checkpoint("pilot", where)
+        return pilot
 
 
 def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
@@ -278,20 +332,6 @@ def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
     findings = Findings.join([pilot.findings, phase.findings])
     found, seconds = pilot.found + phase.found, pilot.seconds + phase.seconds
     return replace(phase, findings=findings, found=found, seconds=seconds)
-
-
-def _random(config: SearchConfig, world: World, judged: int, runner: _Told) -> Count | None:
-    """Judge as many random rows as the search did."""
-    steps = math.ceil(judged / RANDOM_WALKERS)
-    walkers = judged // steps if steps else 0
-    nobody = torch.zeros(walkers, world.domain.codes_per_row, dtype=torch.int64, device=world.domain.device)
-    there = replace(world, draws=Draws(config.seed, "random"))
-    return _count(runner(PhaseTask("random", there, Uniform(), nobody, Budget(steps), keep=False)))
-
-
-def _blind(config: SearchConfig, world: World, seeds: Tensor, runner: _Told) -> Count | None:
-    """Walk the same walk with random numbers in the place of every gradient."""
-    return _count(*_both_phases(config, replace(world, blind=True), seeds, None, runner))
 
 
 def _count(*results: PhaseResult) -> Count | None:

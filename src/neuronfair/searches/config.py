@@ -81,6 +81,7 @@ class SearchResult:
     random: Count | None
     random_direction: Count | None
     health: tuple[HealthNote, ...]
+    queries: int = 0  # rows that the model scored in both phases and before them, twins included
 
     @property
     def findings(self) -> Findings:

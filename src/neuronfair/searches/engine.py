@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +18,12 @@ from torch import Tensor
 from neuronfair.errors import OtherRunError
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import one_thread
-from neuronfair.searches.background_writer import background_writer
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.cuda_graphs import CudaGraphs
 from neuronfair.searches.findings import Findings, FindingsSummary
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.stepping import Steps, evenly, step
-from neuronfair.searches.tally import WHOLE, ChainRange, PhaseTally, keys_of
+from neuronfair.searches.tally import WHOLE, Budget, ChainRange, PhaseTally, keys_of
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -186,3 +185,43 @@ def _ctrl_c() -> Iterator[list[bool]]:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class BackgroundWriter:
+    """Does one piece of work at a time, in a thread if it has one."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
+        self._pool = pool
+        self._going: Future[object] | None = None
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Begin a piece of work as soon as the one before is done; what that one has raised is raised here."""
+        self.wait()
+        if self._pool is None:
+            work()
+        else:
+            self._going = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Wait for the piece that is being done, and raise what it raises."""
+        going, self._going = self._going, None
+        if going is not None:
+            going.result()
+
+
+@contextmanager
+def background_writer(threaded: bool) -> Iterator[BackgroundWriter]:
+    """Give somebody who does work in a thread, or at once; what is begun is done at the end, whatever happens."""
+    if not threaded:
+        yield BackgroundWriter(None)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        writer = BackgroundWriter(pool)
+        try:
+            yield writer
+        except BaseException as error:
+            try:
+                writer.wait()
+            except Exception as other:  # what could not be written matters more
+                raise other from error
+            raise

@@ -13,6 +13,8 @@ from neuronfair.domain.interface import Domain
 from neuronfair.model.decision import Decision, Scale, scale_of
 from neuronfair.model.encoding import ROWS_PER_PASS
 
+NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
+
 
 @dataclass(frozen=True)
 class Findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,9 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.searches.evaluate import evaluate
+from neuronfair.searches.config import SearchResult
+from neuronfair.searches.evaluate import Pairs, evaluate
+from neuronfair.searches.findings import NO_SEED
 
 FINE = 256  # parts of an attribute's range that bisection tells apart: a finer step costs a call and says no more
 
@@ -86,3 +89,19 @@ def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -
             rows = _accepted(rows, trials, holds)
             fails = torch.where(apart & (rows[:, column] != middle), middle, fails)
     return rows
+
+
+LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
+
+
+def examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, Tensor]:
+    """Return the findings with the widest score gaps, shrunk, one for each seed at most, and the seeds' own rows."""
+    findings, domain, decision = outcome.findings, outcome.domain, outcome.config.decision
+    findings = findings[findings.origin != NO_SEED]
+    gaps = decision.gap(findings.scores, findings.twin_scores)
+    worst = findings[gaps.topk(min(len(gaps), LOOK)).indices]
+    _, first = np.unique(worst.origin.cpu().numpy(), return_index=True)
+    worst = worst[torch.from_numpy(np.sort(first)[:count]).to(domain.device)]
+    seeds = domain.clip(outcome.seeds[worst.origin])
+    rows = shrink(network, domain, worst.rows, seeds, decision)
+    return evaluate(network, domain, rows, decision).pairs(), seeds

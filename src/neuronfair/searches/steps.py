@@ -48,10 +48,10 @@ def exchanged(pairs: Tensor) -> Tensor:
 
 
 def in_scale(world: World, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
-    """Return the codes with steps of one code as long as steps are in the table: `World.pace`."""
-    if world.pace is None:
+    """Return the codes with steps of one code as long as steps are in the table: `World.step_sizes`."""
+    if world.step_sizes is None:
         return codes
-    return world.pace.stretched(base, codes, world.draws.uniform(t, state["origin"], base.shape[1], use="pace"))
+    return world.step_sizes.stretched(base, codes, world.draws.uniform(t, state["origin"], base.shape[1], use="pace"))
 
 
 def uphill(world: World, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
@@ -67,7 +67,7 @@ def agreed(world: World, state: State, base: Tensor, g: Tensor, g_twin: Tensor, 
 def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return a weight for each attribute, the larger the less it moves a row and its twin: 1 / (|g| + |g'|), (n, d)."""
     size = world.network.encoding.influence(g, base).double() + world.network.encoding.influence(g_twin, base)
-    if world.pace is not None:
+    if world.step_sizes is not None:
         size = size * world.reach
     return (1 / size.clamp(min=FLOOR)) * world.domain.free
 

@@ -17,8 +17,8 @@ from neuronfair.domain.population.storage import load_counterparts, load_populat
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, OtherRunError, RunError
 from neuronfair.searches.config import Count
-from neuronfair.searches.counterfactuals import counterparts_of
 from neuronfair.searches.engine import Checkpoint
+from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store import files
 from neuronfair.store.journal import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
-from neuronfair.scale.pool import Note, Pool
+from neuronfair.scale.pool import PieceProgress, Pool
 from neuronfair.searches.campaign import PhaseTask, in_one_piece
 from neuronfair.searches.engine import PhaseResult, Record, Stop, run_phase
 from neuronfair.searches.findings import Findings, FindingsSummary
@@ -194,7 +194,7 @@ class _Shared(NamedTuple):
     every: int
 
 
-def _walk(shared: _Shared, shard: ShardStore, note: Note) -> Stop:
+def _walk(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
     """Walk one shard, from its last checkpoint."""
     task, first = shared.task, shard.number * shared.each
     chosen, device = slice(first, first + shared.each), task.world.domain.device

@@ -17,7 +17,6 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.engine import Checkpoint, Record
@@ -25,6 +24,7 @@ from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.tally import Budget
 from neuronfair.testing.cases import CASES, COUNTERPART, PLAUSIBLE, WALKERS, case, linear, network, random_module
 from neuronfair.testing.harness import LINES, PHASES, STEPS, check, digest, explore, full_search, kept, kept_search
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from neuronfair.searches.budget import Budget
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.engine import PhaseResult, run_phase
@@ -19,6 +18,7 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import Phases, Setting, phases
+from neuronfair.searches.tally import Budget
 from neuronfair.testing.cases import WALKERS, case, network
 
 STEPS = 12

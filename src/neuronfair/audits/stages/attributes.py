@@ -30,7 +30,7 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
-from neuronfair.scale.pool import Note
+from neuronfair.scale.pool import PieceProgress
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.manifest import where
 from neuronfair.store.sealed_json import Json
@@ -207,7 +207,7 @@ class _Found:
     seconds: dict[str, float]
 
 
-def _elsewhere(common: _Common, number: int, note: Note) -> _Found:
+def _elsewhere(common: _Common, number: int, note: PieceProgress) -> _Found:
     """Go through all stages by one choice, in a worker."""
     choices = common.choices
     clock, one = Clock(), AttributeAudit.of(choices.views[number].domain)

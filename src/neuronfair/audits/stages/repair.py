@@ -25,7 +25,7 @@ from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import held_out_effect
 from neuronfair.repairs.evaluate import RepairOutcome
 from neuronfair.repairs.retrain import SAMPLES, RepairSettings, Retraining, retrain, retrain_alike
-from neuronfair.searches.counterfactuals import counterparts_of
+from neuronfair.searches.evaluate import counterparts_of
 
 # Enough to see whether retraining helps; `neuronfair repair` takes its time.
 SHORT = TrainingSettings(epochs=15, batch=512, patience=4)

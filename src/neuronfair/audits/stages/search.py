@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -28,13 +27,8 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
             manifest["worst"] = f"../{NEARER}"
             run = Run.create_or_open(case.folder / config.method, manifest, case.domain, case.model.outputs)
 
-        begun = time.perf_counter()
-
-        def note(
-            phase: str, done: int, total: int, found: int, method: str = config.method, begun: float = begun
-        ) -> None:
-            speed = found / max(1e-9, time.perf_counter() - begun)
-            progress(f"{method}: {phase}", done, total, f"{found:,} findings ({speed:,.0f} a second)")
+        def show(what: str, done: int, total: int | None, note: str = "", method: str = config.method) -> None:
+            progress(f"{method}: {what}", done, total, note)
 
         outcome = campaign.search(
             case.model,
@@ -45,7 +39,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
             profile=audit.profile,
             population=case.population,
             recorder=run,
-            progress=note,
+            progress=show,
         )
         audit.outcomes.append(outcome)
         figures = outcome.summary()

@@ -31,7 +31,7 @@ from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale, chances
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.searches.counterfactuals import counterparts_of
+from neuronfair.searches.evaluate import counterparts_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 MOVED = 5  # attributes of a counterpart that a sentence names besides the group

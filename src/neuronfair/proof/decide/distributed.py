@@ -23,7 +23,7 @@ from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, a
 from neuronfair.proof.decide.queue import Kept, State
 from neuronfair.proof.problem import Problem
 from neuronfair.proof.result import Proof
-from neuronfair.scale.pool import Note, Pool
+from neuronfair.scale.pool import PieceProgress, Pool
 from neuronfair.store.files import writing
 
 EACH = 2  # pieces for each worker in a round: who is done early takes another one
@@ -154,7 +154,7 @@ class _Team:
         return tell
 
 
-def _arrive(subject: Problem, number: int, note: Note) -> None:
+def _arrive(subject: Problem, number: int, note: PieceProgress) -> None:
     """Do nothing: who is asked to has started, and has the model."""
 
 
@@ -168,7 +168,7 @@ def _told(subject: Problem, columns: Columns) -> tuple[int, int]:
     return round(fair * UNIT), round(flips * UNIT)
 
 
-def work(subject: Problem, piece: Piece, note: Note) -> State:
+def work(subject: Problem, piece: Piece, note: PieceProgress) -> State:
     """Go on with a piece, from what it has kept before it was killed, and return where it stands."""
     state = piece.kept.load(piece.number, piece.boxes) or piece.boxes
     keep = partial(piece.kept.save, piece.number)

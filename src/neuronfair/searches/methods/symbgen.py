@@ -12,8 +12,8 @@ from torch.nn.functional import one_hot
 from neuronfair.domain.interface import Domain
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import Evaluation
+from neuronfair.searches.keys import NOBODY, empty_memory, knows, remember
 from neuronfair.searches.method import State, World
-from neuronfair.searches.methods.visited import NOBODY, empty_memory, knows, remember
 
 MAX_BINS = 128  # an attribute with more codes is split between so many bins of codes only, about equally wide
 
