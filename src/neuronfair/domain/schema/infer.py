@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def draft_domain(
     if target in sensitive:
         raise DomainError(f"{sheet.path}: '{target}' cannot be both the target and sensitive")
     sheet.check_clear([*sensitive, *([target] if target is not None else ())])
-    every = {name: Cells.of(cells) for name, cells in sheet.columns.items()}
+    every = sheet.columns
     aim = "" if target is None else f"target = {_target(target, every[target], sheet, regression)}"
     for name in sensitive:
         if len(every[name].texts) == 1:
@@ -153,7 +153,7 @@ def draft_domain(
     return Draft(text + few + rules + _TAIL, tuple(left_out), told)
 
 
-def _copies(text: str, every: dict[str, Cells]) -> list[str]:
+def _copies(text: str, every: Mapping[str, Cells]) -> list[str]:
     """Return which columns are others in other words, where no rule ties them: of a sensitive one, or of many values.
 
     Equal cells of one are equal in the other, in every row.
@@ -179,7 +179,7 @@ def _copies(text: str, every: dict[str, Cells]) -> list[str]:
     return remarks
 
 
-def _small_groups(text: str, every: dict[str, Cells]) -> tuple[str, list[str]]:
+def _small_groups(text: str, every: Mapping[str, Cells]) -> tuple[str, list[str]]:
     """Return rules that leave small demographic groups, and records of unknown group, out of the twins, and remarks.
 
     At least two groups of an attribute stay, the largest.
@@ -211,7 +211,7 @@ def _small_groups(text: str, every: dict[str, Cells]) -> tuple[str, list[str]]:
     return head + "\n".join(lines) + "\n" if lines else "", remarks
 
 
-def _rules(text: str, every: dict[str, Cells], take: TakeRules) -> tuple[str, list[str]]:
+def _rules(text: str, every: Mapping[str, Cells], take: TakeRules) -> tuple[str, list[str]]:
     """Return the rules that a table suggests for the domain of a text, to be added to it, and a remark on them."""
     try:
         domain = parse_domain(text)
@@ -221,7 +221,7 @@ def _rules(text: str, every: dict[str, Cells], take: TakeRules) -> tuple[str, li
     return found.text(take, domain.attributes), found.remarks(take)
 
 
-def _known(name: str, sheet: Sheet, every: dict[str, Cells]) -> LeftOut | None:
+def _known(name: str, sheet: Sheet, every: Mapping[str, Cells]) -> LeftOut | None:
     """Return why a column is left out that is in the table once more."""
     copied = sheet.copies.get(name)
     same = copied is not None and every[copied] == every[name]

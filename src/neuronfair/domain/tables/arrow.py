@@ -1,28 +1,39 @@
-"""What pyarrow reads, as columns of text: Parquet and Feather (Arrow IPC) files, and the plainest CSV files."""
+"""Tables that become columns of text through Arrow: in memory, Parquet and Feather files, and the plainest CSV files.
+
+narwhals gives the columns of a DataFrame of any library, and Arrow their different values and a number for each row.
+"""
 
 from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, time, timedelta
 from importlib.util import find_spec
+from numbers import Number
 from operator import eq
 from pathlib import Path
 from typing import Any
 
+import narwhals
 import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
+from narwhals.exceptions import DuplicateError
+from pyarrow import types
+from pyarrow.interchange import from_dataframe
 
 from neuronfair.domain.tables.cells import CELL, TEXT, Cells, ColumnBuilder, Meter
 from neuronfair.domain.tables.files import ColumnType, Sheet, check_width, sheet
-from neuronfair.errors import DataError, one_line
+from neuronfair.errors import DataError, one_line, repeated
 from neuronfair.limits import check_size
 from neuronfair.sandbox import Unreadable, read_apart, read_feather, read_parquet
 
 LONGEST = csv.field_size_limit()  # letters of a cell, for Python's own reader
 EMPTY = sys.getsizeof("")
+NAME = Path("table")  # what a table is called that has no file
 _BLOCK = 1 << 24  # bytes of a CSV file that are read at once
 
 
@@ -43,21 +54,16 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
         names = table.schema.names
         check_width(names, path)
         meter = Meter(path, len(content) + table.nbytes)
-        cells = [_cells(column, meter) for column in table.columns] if table.num_rows else []
+        read = [_cells(column, meter) for column in table.columns] if table.num_rows else []
     except (pyarrow.ArrowException, Unreadable, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as {form}: {one_line(error)}") from None
-    if not cells:
+    if not read:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
+    cells, values = zip(*read, strict=True)
     found = sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
-    parts = zip(found.columns, names, table.columns, cells, strict=True)
-    return replace(found, types={shown: _typed(name, column, texts) for shown, name, column, texts in parts})
-
-
-def _typed(name: str, column: Any, cells: Cells) -> ColumnType:
-    """Return how pandas has a column of Arrow: its dtype, and that texts are texts even if they look like numbers."""
-    dtype = column.slice(0, 0).to_pandas().dtype if find_spec("pandas") is not None else None
-    texts = pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
-    return ColumnType(name, dtype, {text: text for text in cells.texts if text} if texts else {})
+    pandas = find_spec("pandas") is not None
+    dtypes = [column.slice(0, 0).to_pandas().dtype if pandas else None for column in table.columns]
+    return replace(found, types=dict(zip(found.columns, map(ColumnType, names, dtypes, values), strict=True)))
 
 
 def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cells] | None:
@@ -109,28 +115,114 @@ def _check_parquet(content: bytes, path: Path) -> None:
     check_size(size + CELL * max(values, about.num_rows * len(names)), path)
 
 
-def _cells(column: Any, meter: Meter) -> Cells:
-    """Return the cells of a column as text; each different value becomes one once."""
+def sheet_of(table: Any) -> Sheet:
+    """Return a table in memory (a DataFrame, an Arrow table, a mapping of columns) as columns of text.
+
+    NaN, NA and None are empty cells, and whole numbers have no point.
+
+    >>> sheet = sheet_of({"age": [39, None], "score": [0.5, float("nan")], "smokes": [True, False]})
+    >>> {name: list(cells) for name, cells in sheet.columns.items()}
+    {'age': ['39', ''], 'score': ['0.5', ''], 'smokes': ['True', 'False']}
+    """
+    labels, columns = _columns(table)
+    names = _check_names(labels)
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1:
+        raise DataError(f"{NAME}: its columns have different lengths: {', '.join(map(str, sorted(lengths)))}")
+    if not lengths or lengths == {0}:
+        raise DataError(f"{NAME}: no rows ({', '.join(names[:8])})")
+    is_pandas = hasattr(table, "iloc")
+    cells, column_types, spans = dict[str, Cells](), dict[str, ColumnType](), list[str]()
+    for name, label, column in zip(names, labels, columns, strict=True):
+        cells[name], known = _cells(column, Meter(NAME))
+        dtype = column.to_native().dtype if is_pandas and isinstance(column, narwhals.Series) else None
+        column_types[name] = ColumnType(label, dtype, known)
+        spans += [name] if getattr(dtype, "kind", "") == "m" else []
+    remarks = tuple(f"'{name}' holds durations, read as seconds" for name in spans)
+    frame = table if is_pandas else None
+    return Sheet(NAME, cells, range(1, lengths.pop() + 1), unit="row", remarks=remarks, types=column_types, frame=frame)
+
+
+def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the labels of a table's columns, which need not be text, and the columns: lists, or Series of narwhals."""
+    if isinstance(table, Mapping):
+        return list(table), [list(column) for column in table.values()]
+    try:
+        frame = narwhals.from_native(table, eager_only=True, pass_through=True)
+        if not isinstance(frame, narwhals.DataFrame) and hasattr(table, "__arrow_c_stream__"):
+            frame = narwhals.from_native(pyarrow.table(table))
+        elif not isinstance(frame, narwhals.DataFrame) and hasattr(table, "__dataframe__"):
+            frame = narwhals.from_native(from_dataframe(table))
+    except DuplicateError:
+        _check_names(table.column_names if isinstance(table, pyarrow.Table) else table.columns)
+        raise
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"{NAME}: cannot be read as an Arrow table ({one_line(error)})") from error
+    if not isinstance(frame, narwhals.DataFrame):
+        raise DataError(
+            "expected a file, a DataFrame (pandas, Polars), an Arrow table or a mapping of columns, got "
+            f"{type(table).__name__}"
+        )
+    return frame.columns, list(frame.iter_columns())
+
+
+def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Return the labels of columns as names; refuse one that comes twice."""
+    names = tuple(map(str, labels))
+    if (twice := repeated(names)) is not None:
+        raise DataError(f"{NAME}: has two columns named '{twice}'. Rename one of them")
+    return names
+
+
+def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
+    """Return the cells of a column, and the value that each text stands for unless all are numbers.
+
+    Each different value becomes a text once. What Arrow cannot hold as a dictionary is read value by value.
+    """
     found = ColumnBuilder(meter)
-    for part in column.chunks:
-        try:
-            coded = part if pyarrow.types.is_dictionary(part.type) else part.dictionary_encode()
-            places = coded.indices.cast("int64").fill_null(len(coded.dictionary)).to_numpy()
-            used, first = np.unique(places, return_index=True)
-            used = used[np.argsort(first)]  # as they come; a category may not come at all
-            values = coded.dictionary.take(pyarrow.array(used, mask=used == len(coded.dictionary))).to_pylist()
-        except pyarrow.ArrowNotImplementedError:  # one by one: a few bytes of a file may be many long values
-            found.add(_text(value.as_py()) for value in part)
-            continue
-        numbers = np.zeros(len(coded.dictionary) + 1, dtype=np.int32)
-        numbers[used] = [found[_text(value)] for value in values]
-        found.add_numbers(numbers[places])
-    return found.cells()
+    try:
+        array = column.to_arrow() if isinstance(column, narwhals.Series) else column
+        array = pyarrow.array(array, from_pandas=True) if isinstance(array, list) else array
+        array = array if isinstance(array, pyarrow.ChunkedArray) else pyarrow.chunked_array([array])
+        coded = array.unify_dictionaries() if types.is_dictionary(array.type) else array.dictionary_encode()
+        known = coded.chunk(0).dictionary
+        if types.is_nested(known.type) or isinstance(known.type, pyarrow.BaseExtensionType):  # intervals of pandas
+            raise TypeError
+        places = np.concatenate([one.indices.cast("int64").fill_null(len(known)).to_numpy() for one in coded.chunks])
+        first = np.full(len(known) + 1, len(places))
+        first[places[::-1]] = np.arange(len(places))[::-1]  # the last one written is the first row
+        used = np.argsort(first)[: int((first < len(places)).sum())]  # in the order in which they come
+        distinct = known.take(pyarrow.array(used, mask=used == len(known))).to_pylist()
+    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):  # objects of several kinds, periods, …
+        stands_for = dict[str, Any]()
+        found.add(_noted(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
+        return found.cells(), stands_for
+    days = all(isinstance(one, datetime) and one.time() == time.min for one in distinct if one is not None)
+    texts = [str(one.date()) if days and one is not None else _text(one) for one in distinct]
+    numbers = np.zeros(len(known) + 1, dtype=np.int32)
+    numbers[used] = [found[text] for text in texts]
+    found.add_numbers(numbers[places])
+    if all(one is None or (isinstance(one, (Number, timedelta)) and not isinstance(one, bool)) for one in distinct):
+        return found.cells(), {}
+    return found.cells(), {text.strip(): one for text, one in zip(texts, distinct, strict=True) if text}
 
 
-def _text(cell: Any) -> str:
-    if cell is None or cell != cell:  # NaN is the one value that differs from itself
+def _noted(values: Iterable[Any], stands_for: dict[str, Any]) -> Iterator[str]:
+    for one in values:
+        value = one.as_py() if isinstance(one, pyarrow.Scalar) else one
+        text = _text(value)
+        if text:
+            stands_for[text] = value
+        yield text
+
+
+def _text(value: Any) -> str:
+    """Return a value as the text of a cell: an empty one as '', a whole number without a point."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    text = str(value)
+    if value is None or text in ("nan", "NaT", "<NA>"):
         return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else text.strip().removesuffix(".0")

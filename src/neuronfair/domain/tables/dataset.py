@@ -154,7 +154,8 @@ def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Ten
     target = domain.target
     if target is None or not target.classes or target.column not in columns:
         return torch.full((len(columns[domain.names[0]]),), UNKNOWN)
-    cells = Cells.of(list(map(str, columns[target.column])))
+    column = columns[target.column]
+    cells = column if isinstance(column, Cells) else Cells.of(list(map(str, column)))
     number = {label: i for i, label in enumerate(target.classes)}
     labels = torch.tensor([number.get(text, UNKNOWN) for text in cells.texts])[torch.from_numpy(cells.numbers).long()]
     if UNKNOWN in labels:
@@ -174,12 +175,12 @@ class Original:
     `rows` are those of the columns that the data set holds, in its order.
     """
 
-    columns: Mapping[str, Sequence[str]]
+    columns: Mapping[str, Cells]
     rows: npt.NDArray[np.int64]
     frame: Any = None
 
     @staticmethod
-    def of(columns: Mapping[str, Sequence[str]], frame: Any = None) -> Original:
+    def of(columns: Mapping[str, Cells], frame: Any = None) -> Original:
         """Return all rows of a table."""
         return Original(columns, np.arange(len(next(iter(columns.values())))), frame)
 
@@ -189,13 +190,13 @@ class Original:
 
     def numbers(self, attribute: Attribute) -> npt.NDArray[np.float64]:
         """Return the numbers of a column, NaN for an empty cell: (n,)."""
-        cells = Cells.of(self.columns[attribute.name])
+        cells = self.columns[attribute.name]
         found = [None if _is_empty(text) else attribute.number(text) for text in cells.texts]
         return np.array([np.nan if one is None else one for one in found])[cells.numbers[self.rows]]
 
     def texts(self, attribute: Attribute) -> npt.NDArray[np.object_]:
         """Return the texts of a column, None for an empty cell: (n,)."""
-        cells = Cells.of(self.columns[attribute.name])
+        cells = self.columns[attribute.name]
         found = [None if _is_empty(text) and text not in attribute.values else text for text in cells.texts]
         return np.array(found, dtype=object)[cells.numbers[self.rows]]
 
@@ -207,7 +208,7 @@ class Original:
     def _off_grid(self, attribute: Attribute, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         if attribute.values:
             known = {*attribute.values, *attribute.extra} - ({*attribute.extra} if attribute.other else set())
-            cells = Cells.of(self.columns[attribute.name])
+            cells = self.columns[attribute.name]
             beyond = np.array([text not in known and not _is_empty(text) for text in cells.texts])
             return beyond[cells.numbers[self.rows]]
         numbers, step = self.numbers(attribute), float(attribute.step)

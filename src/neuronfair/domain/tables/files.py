@@ -61,7 +61,7 @@ class Sheet:
     """
 
     path: Path
-    columns: Mapping[str, Sequence[str]]
+    columns: Mapping[str, Cells]
     lines: Sequence[int]
     unit: str = "line"
     remarks: tuple[str, ...] = ()  # what the user should know of how it was read
@@ -96,7 +96,7 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
     if isinstance(path, Sheet):
         return path
     if not isinstance(path, (str, Path)):
-        from neuronfair.domain.tables.frames import sheet_of
+        from neuronfair.domain.tables.arrow import sheet_of
 
         return sheet_of(path)
     path, inner = table_file(path)

@@ -68,7 +68,7 @@ def _by_position(table: Sheet, other: Sheet) -> range:
 
 
 def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
-    keys, known = Cells.of(table.columns[key]), Cells.of(other.columns[key])
+    keys, known = table.columns[key], other.columns[key]
     twice = np.flatnonzero(known.counts > 1)
     if len(twice):
         text = known.texts[twice[0]]

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 
 from neuronfair import infer_domain, parse_domain, read_table
-from neuronfair.domain.tables.frames import sheet_of
+from neuronfair.domain.tables.arrow import sheet_of
 from neuronfair.errors import DataError
 
 
