@@ -159,7 +159,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_every_figure_of_the_gate_is_in_the_reference():
-    from neuronfair.audits.gate import expressions as gate
+    from neuronfair.audits.gate import thresholds as gate
 
     page = (DOCS / "reference" / "gate.md").read_text(encoding="utf-8")
     figures = {*gate.OF_AN_ATTRIBUTE, *gate.OF_THE_AUDIT, *(f"{figure}.METHOD" for figure in gate.OF_A_SEARCH)}

@@ -69,7 +69,7 @@ def _draft(path: Path, sensitive: str, target: str) -> None:
 
 def names(place: Path) -> None:
     """Read files whose names, or the names in them, are odd: whatever is said about them must be fit to be shown."""
-    from neuronfair.audits.gate.expressions import read_expressions
+    from neuronfair.audits.gate.thresholds import read_expressions
     from neuronfair.domain.tables.dataset import read_table
     from neuronfair.model.open import open_model
 
@@ -134,7 +134,8 @@ def run(place: Path) -> None:
 
 def audit(place: Path) -> None:
     """Look at the folder of an audit as one that goes on does, and at a finding that it shows."""
-    from neuronfair.audits.folder import check_audit_folder, check_same, shrunk_pair
+    from neuronfair.audits.folder import check_audit_folder, check_same
+    from neuronfair.audits.replay import shrunk_pair
     from neuronfair.store.run import Run
 
     check_audit_folder(place)
@@ -174,8 +175,7 @@ def _judge() -> Any:
 
 def gate(place: Path) -> None:
     """Read a limit and hold an audit against it."""
-    from neuronfair.audits.gate.expressions import read_expressions
-    from neuronfair.audits.gate.gate import check
+    from neuronfair.audits.gate.thresholds import check, read_expressions
     from neuronfair.audits.report.report import Report
 
     text = (place / "limit.txt").read_bytes().decode(errors="replace")

@@ -11,19 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from torch import Tensor, nn
+from torch import nn
 
 from neuronfair.atomic import replacing
 from neuronfair.audits.report.attribute import Finding
 from neuronfair.audits.report.report import Report
 from neuronfair.domain.schema.toml import quoted
-from neuronfair.errors import DomainError, OtherRunError, RunError
+from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.weights import Card, save
 from neuronfair.store.files import check_digest, sha256, write_whole
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
-from neuronfair.store.run import Run
-from neuronfair.store.sealed_json import Json, read_sealed, seal
+from neuronfair.store.sealed_json import Json, seal
 
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
 NEARER = "worst.json"  # beside the runs of one choice of attributes: the worst findings, shrunk
@@ -164,22 +163,6 @@ def _keep(path: Path, entry: Json) -> None:
             temporary.write_bytes(seal(entry))
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
-    """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
-    if "worst" not in run.manifest:  # a search alone
-        return None
-    method = run.manifest["plan"].get("method")
-    try:
-        worst = read_sealed(run.folder.absolute().parent / NEARER)["worst"]
-        findings = msgspec.convert(worst, tuple[Finding, ...])
-        one = next(f for f in findings if (f.method, f.number) == (method, number))
-        twin = {**one.row, **{change.attribute: change.twin for change in one.changed}}
-        rows = run.domain.from_table({name: [one.row[name], twin[name]] for name in run.domain.names})
-    except (OSError, LookupError, TypeError, msgspec.MsgspecError, StopIteration, DomainError):
-        return None  # an unfinished audit, a finding that is not among the worst, or a file that is not ours
-    return rows[0], rows[1]
 
 
 def _read_manifest(folder: Path) -> Json | None:

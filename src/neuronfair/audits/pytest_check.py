@@ -11,9 +11,8 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import nn
 
-from neuronfair.audits.gate.expressions import OF_GROUPS, Limit, read_expressions
-from neuronfair.audits.gate.gate import check_groups, people_needed
 from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
+from neuronfair.audits.gate.thresholds import OF_GROUPS, Threshold, check_groups, people_needed, read_expressions
 from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
 from neuronfair.audits.report.counterfactual import CounterfactualReport
@@ -247,7 +246,7 @@ def _measure(
 ) -> _Measured:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
     data, confidence, seed = case.data, settings.confidence, settings.seed
-    limit = Limit(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
+    limit = Threshold(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, seed) if has_table else None
     rates = sampled_rates(case.opened, data, samples, confidence, seed, data if has_table else None, population)
@@ -333,7 +332,7 @@ def decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
     return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
 
 
-def too_many(rate: Rate, limit: Limit, data: Dataset) -> list[str]:
+def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     """Return that too many decisions flip; nothing where the people who were sampled exclude it."""
     low, high = rate.interval
     if not limit.met_by(high):

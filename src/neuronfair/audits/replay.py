@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
-from neuronfair.audits.folder import shrunk_pair
+from neuronfair.audits.folder import NEARER
+from neuronfair.audits.report.attribute import Finding
 from neuronfair.audits.wording.phrases import DescribedPair
-from neuronfair.errors import ModelError
+from neuronfair.errors import DomainError, ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.searches.evaluate import drawn_otherwise
 from neuronfair.searches.findings import NO_SEED
 from neuronfair.store.run import Run
+from neuronfair.store.sealed_json import read_sealed
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,19 @@ def _asked(network: Model, row: Tensor, twin: Tensor) -> DescribedPair:
     if not (now.isfinite().all() and other.isfinite().all()):
         raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
     return DescribedPair(row, twin, now, other)
+
+
+def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
+    """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
+    if "worst" not in run.manifest:  # a search alone
+        return None
+    method = run.manifest["plan"].get("method")
+    try:
+        worst = read_sealed(run.folder.absolute().parent / NEARER)["worst"]
+        findings = msgspec.convert(worst, tuple[Finding, ...])
+        one = next(f for f in findings if (f.method, f.number) == (method, number))
+        twin = {**one.row, **{change.attribute: change.twin for change in one.changed}}
+        rows = run.domain.from_table({name: [one.row[name], twin[name]] for name in run.domain.names})
+    except (OSError, LookupError, TypeError, msgspec.MsgspecError, StopIteration, DomainError):
+        return None  # an unfinished audit, a finding that is not among the worst, or a file that is not ours
+    return rows[0], rows[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,23 +10,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from neuronfair.audits.folder import WEIGHTS, begin, keep_figures, keep_weights
-from neuronfair.audits.gate.checks import Ready, attribute_sets
-from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, replay_options, reproduction
+from neuronfair.audits.folder import begin, keep_figures, keep_weights
+from neuronfair.audits.gate.checks import LoadedChecks, attribute_sets
+from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, reproduction
 from neuronfair.audits.report.report import SCHEMA, Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import Choices, Clock
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.case import AttributeAudit
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.population import population_of_audit
-from neuronfair.audits.stages.repair import propose
+from neuronfair.audits.stages.repair import propose, repair_command
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, concluded
 from neuronfair.domain.population.counterfactuals import fit_counterparts
 from neuronfair.domain.schema.toml import format_domain
-from neuronfair.domain.tables.dataset import DATASETS, UNKNOWN, Dataset
+from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.formats import returned_as
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.campaign import cluster_seeds
@@ -50,7 +48,7 @@ def run(
     data: Dataset,
     *,
     settings: AuditSettings,
-    ready: Ready | None = None,
+    ready: LoadedChecks | None = None,
     origin: Origin | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
@@ -59,9 +57,9 @@ def run(
     """Audit a model that is open already, by the sensitive attributes of the table's domain.
 
     `people` are drawn by a sampler of the user's own, and stand for plausible people. Checks that could not be judged
-    do not stop it, and the corpus is left as it is: `Ready.extend` comes last.
+    do not stop it, and the corpus is left as it is: `LoadedChecks.extend` comes last.
     """
-    origin, ready, show = origin or Origin(), ready or Ready(), progress or silent
+    origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or silent
     data = data.to(opened.model.encoding.device)
     if opened.unassessed:  # its decisions are none of the classes that the labels name
         data = replace(data, labels=torch.full_like(data.labels, UNKNOWN))
@@ -103,7 +101,7 @@ def run(
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
-                command = _repair_command(sought, audits[-1], opened, origin)
+                command = repair_command(sought, audits[-1], opened, origin)
                 repair = propose(sought, audits[-1], opened, split_seed, command, show)
     except KeyboardInterrupt:
         interrupted = True
@@ -146,22 +144,3 @@ def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive:
         "sensitive": list(sensitive),
         "settings": budget,
     }
-
-
-def _repair_command(case: AttributeCase, one: AttributeAudit, opened: Opened, origin: Origin) -> str | None:
-    """Return the command that repairs the model with what was found, or writes the pairs to train it with.
-
-    None where there is no table, no folder or no class to learn.
-    """
-    named, table = replay_options(opened, origin), origin.table is not None or case.data.name in DATASETS
-    target, found = case.domain.target, any(len(outcome.findings) for outcome in one.outcomes)
-    known = target is not None and opened.decision.classes(opened.model.outputs) == len(target.classes) > 0
-    if case.folder is None or not found or named is None or not table or not (known and case.data.labelled):
-        return None
-    best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).config.method
-    words = ["neuronfair", "repair", str(case.folder / best)]
-    words += ["--data", origin.table, *origin.beside] if origin.table is not None else []
-    file = returned_as(WEIGHTS if origin.trained_here else opened.source, weights=origin.weights is not None)
-    if file is None or (opened.refit is None and opened.module is None):
-        return shlex.join([*words, "--augment", "pairs.csv"])
-    return shlex.join([*words, *named, "--out", f"fair{file}"])

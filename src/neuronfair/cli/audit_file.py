@@ -21,7 +21,7 @@ import msgspec
 
 from neuronfair import __version__
 from neuronfair.audits.gate.checks import attribute_sets
-from neuronfair.audits.gate.expressions import read_expressions
+from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.cli import options, tables
 from neuronfair.cli.audit_job import Order
 from neuronfair.domain.schema.toml import _DEEP, _TIMES, read_domain

@@ -15,7 +15,7 @@ from neuronfair.formatting import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuronfair.audits.gate.checks import Ready
+    from neuronfair.audits.gate.checks import LoadedChecks
     from neuronfair.audits.report.report import Report
     from neuronfair.audits.run import Result
     from neuronfair.audits.settings import AuditSettings
@@ -221,7 +221,7 @@ def _open_or_train(
     source: options.ModelOptions,
     table: Dataset,
     own: Path | None,
-    ready: Ready,
+    ready: LoadedChecks,
     settings: AuditSettings,
     training: TrainingSettings,
     console: Console,

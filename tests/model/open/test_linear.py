@@ -27,7 +27,7 @@ from sklearn.svm import SVC, LinearSVC
 
 from neuronfair.api import audit
 from neuronfair.audits.comparison import able
-from neuronfair.audits.gate.gate import check
+from neuronfair.audits.gate.thresholds import check
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset

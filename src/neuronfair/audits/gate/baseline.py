@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from neuronfair.audits.gate.expressions import PROVED
+from neuronfair.audits.gate.thresholds import PROVED
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.audits.report.rates import AUDITED, RateOf

@@ -34,7 +34,7 @@ SHOWN = 10  # sentences about people whose decision still flips, or who fit no l
 
 
 @dataclass(frozen=True)
-class Past:
+class Counterexample:
     """One past counterexample: a person, the attributes that may not matter, and what was decided then."""
 
     row: Mapping[str, Cell]
@@ -50,13 +50,13 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class RegressionSet:
     """The counterexamples of a file that a domain knows, and a sentence about each of the others."""
 
     file: Path
     domain: TableDomain
     text: str  # the file as it is
-    past: tuple[Past, ...]
+    past: tuple[Counterexample, ...]
     rows: Tensor  # (n, d) codes, one line per counterexample
     unfit: tuple[str, ...]
 
@@ -77,7 +77,7 @@ class Corpus:
         return [(names, torch.tensor(where), self.domain.with_sensitive(*names)) for names, where in lines.items()]
 
 
-def read_regression_set(path: str | Path, domain: TableDomain) -> Corpus:
+def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
     """Read a corpus; a file that does not exist yet is an empty one.
 
     A line that is not a counterexample is an error that names it. A person whom the domain does not know any more is
@@ -92,7 +92,7 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> Corpus:
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     views: dict[tuple[str, ...], TableDomain] = {}
-    fitting: list[Past] = []
+    fitting: list[Counterexample] = []
     rows: list[Tensor] = []
     unfit: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -107,10 +107,10 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> Corpus:
         except DomainError as error:
             unfit.append(f"line {number}: {error}")
     codes = torch.cat(rows) if rows else torch.empty(0, len(domain.attributes), dtype=torch.int64)
-    return Corpus(path, domain, text, tuple(fitting), codes, tuple(unfit))
+    return RegressionSet(path, domain, text, tuple(fitting), codes, tuple(unfit))
 
 
-def replay_regression_set(corpus: Corpus, model: Model, decision: Decision | None = None) -> RegressionSetReport:
+def replay_regression_set(corpus: RegressionSet, model: Model, decision: Decision | None = None) -> RegressionSetReport:
     """Judge everybody in the corpus again, in float64."""
     flips = torch.zeros(len(corpus), dtype=torch.bool)
     told: dict[int, str] = {}
@@ -145,7 +145,7 @@ def _sentence(
     return f"{person}: decided {now}; with {twin}: {other}"
 
 
-def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True) -> int:
+def extend(corpus: RegressionSet, report: Report, *, most: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
 
     Who is there already is not added again. The file is read anew and written whole, while no other audit can; if there
@@ -168,7 +168,7 @@ def extend(corpus: Corpus, report: Report, *, most: int = 10, write: bool = True
     return len(lines)
 
 
-def _new_lines(corpus: Corpus, report: Report, most: int) -> list[str]:
+def _new_lines(corpus: RegressionSet, report: Report, most: int) -> list[str]:
     """Return the lines of the worst findings of an audit who are not in a corpus yet."""
     date, model = report.reproduction.created[:10], report.model.fingerprint
     seen = {"version": report.neuronfair, "date": date, "model": model}
@@ -209,25 +209,25 @@ def _is_still(path: Path, handle: int) -> bool:
 
 def _findings(
     worst: Sequence[Finding], names: tuple[str, ...], seen: Mapping[str, str], domain: TableDomain
-) -> Iterator[tuple[Past, int]]:
+) -> Iterator[tuple[Counterexample, int]]:
     """Yield findings as they are written, each with the key of the person."""
     view = domain.with_sensitive(*names)
     for one in worst:
         twin = {change.attribute: change.twin for change in one.changed}
         row = domain.from_table({name: [one.row[name]] for name in domain.names})
-        yield Past(one.row, names, twin, one.decision, one.twin_decision, seen), int(view.key(row))
+        yield Counterexample(one.row, names, twin, one.decision, one.twin_decision, seen), int(view.key(row))
 
 
-def _parse(line: str, where: str) -> Past:
+def _parse(line: str, where: str) -> Counterexample:
     try:
-        return msgspec.json.decode(line, type=Past)
+        return msgspec.json.decode(line, type=Counterexample)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
         raise DataError(
             f"{where}: not a counterexample ({error}). Correct or remove the line; nothing was changed"
         ) from None
 
 
-def _codes(past: Past, domain: TableDomain) -> Tensor:
+def _codes(past: Counterexample, domain: TableDomain) -> Tensor:
     """Return the codes of one person, (1, d), or say why the domain does not know such a person."""
     row = domain.from_table({name: [cell] for name, cell in past.row.items()})
     if not bool(domain.valid(row)):

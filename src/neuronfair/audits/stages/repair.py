@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from torch import nn
 
+from neuronfair.audits.folder import WEIGHTS
+from neuronfair.audits.provenance import Origin, replay_options
 from neuronfair.audits.report.counterfactual import CounterfactualState, Interval
 from neuronfair.audits.report.report import RepairReport, RepairState
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.groups import group_metrics
 from neuronfair.audits.wording.phrases import rate_of
-from neuronfair.domain.tables.dataset import Dataset, Split
+from neuronfair.domain.tables.dataset import DATASETS, Dataset, Split
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed, percent, plain
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.model.formats import returned_as
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
@@ -105,6 +109,25 @@ def propose(
         f"test rows.{_doubt(parts_seed)}{_longer(command)}"
     )
     return RepairReport("retraining", text, command, before=before, after=after, without_findings=without)
+
+
+def repair_command(case: AttributeCase, one: AttributeAudit, opened: Opened, origin: Origin) -> str | None:
+    """Return the command that repairs the model with what was found, or writes the pairs to train it with.
+
+    None where there is no table, no folder or no class to learn.
+    """
+    named, table = replay_options(opened, origin), origin.table is not None or case.data.name in DATASETS
+    target, found = case.domain.target, any(len(outcome.findings) for outcome in one.outcomes)
+    known = target is not None and opened.decision.classes(opened.model.outputs) == len(target.classes) > 0
+    if case.folder is None or not found or named is None or not table or not (known and case.data.labelled):
+        return None
+    best = max(one.outcomes, key=lambda outcome: len(outcome.findings)).config.method
+    words = ["neuronfair", "repair", str(case.folder / best)]
+    words += ["--data", origin.table, *origin.beside] if origin.table is not None else []
+    file = returned_as(WEIGHTS if origin.trained_here else opened.source, weights=origin.weights is not None)
+    if file is None or (opened.refit is None and opened.module is None):
+        return shlex.join([*words, "--augment", "pairs.csv"])
+    return shlex.join([*words, *named, "--out", f"fair{file}"])
 
 
 def _test_rate(one: Opened, case: AttributeCase, parts: Split) -> Rate:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.audits.gate.baseline import compare_with
-from neuronfair.audits.gate.expressions import METRICS, OF_AN_ATTRIBUTE, OF_THE_AUDIT, read_expressions
-from neuronfair.audits.gate.gate import check
+from neuronfair.audits.gate.thresholds import METRICS, OF_AN_ATTRIBUTE, OF_THE_AUDIT, check, read_expressions
 from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import RateOf, Rates

@@ -1,42 +1,54 @@
-"""Limits on the figures of an audit, such as "rate > 0.01": what is true of the audit fails the build.
+"""Thresholds on the metrics of an audit, such as "rate > 0.01": one that is true of the audit fails the build.
 
-An estimate is judged on the safe side of its interval: a limit fires unless the people who were sampled exclude it. So
-`rate > 0.01` compares the upper end, and nobody found among too few people does not pass. A rate speaks of several
-populations: the limit fires if it fires for one of them, so that nothing passes by the choice of the mildest. Twins
-that are not plausible count in all of them but `pairs.rate`, the flip rate over plausible pairs. A change
-since an earlier audit is judged the other way round, on what the intervals show for certain: otherwise a model that is
-still the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as is.
-So are proved shares, which are certain: what is open counts as neither fair nor discriminatory.
+An estimate is compared on the safe side of its confidence interval: a threshold fails unless the sample excludes it.
+So `rate > 0.01` compares the upper end, and no flip among too few people does not pass. A rate speaks of several
+populations: the threshold fails if it fails for one of them, so that nothing passes by the choice of the mildest. Twins
+that are not plausible count in all of them but `pairs.rate`, the flip rate over plausible pairs. A change since an
+earlier audit is compared the other way round, on what the intervals show for certain: otherwise a model that is still
+the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as they are.
+So are proved shares, which are certain: what is undecided counts as neither fair nor discriminatory.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-from neuronfair.audits.gate.expressions import (
-    ACCURACIES,
-    CHANGES,
-    COUNTERPART,
-    OF_A_SEARCH,
-    OF_GROUPS,
-    OF_THE_AUDIT,
-    PROVED,
-    RATES,
-    SEVERITIES,
-    Limit,
-    read_expressions,
-    refusal,
-)
 from neuronfair.audits.report.attribute import AttributeReport, Disparity, Gap, is_constant
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import AUDITED, RateOf
 from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
+from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, many, percent, some
+from neuronfair.measure.rate import Rate
 from neuronfair.proof.report import Part
+
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+# The last operator that a number follows: a column may be called "a>b".
+_EXPRESSION = re.compile(
+    rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
+)
+
+RATES = ("rate", *(f"{population}.rate" for population in AUDITED))  # the first: of all that were measured
+COUNTERPART = ("counterpart.rate", "counterpart.effect")
+CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *COUNTERPART))
+LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
+OF_GROUPS = ("disparate_impact", "selection_rate.difference", LABELLED)
+OF_A_SEARCH = ("findings", "gsr", "lift")
+SEVERITIES = ("severity.median", "severity.p95", "severity.max")
+PROVED = ("proved_fair", "proved_discriminatory", "open")
+ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
+CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
+OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
+_OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
+OF_AN_ATTRIBUTE = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
+
 
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MOST_PEOPLE = 10**9  # more are never asked for
@@ -45,8 +57,143 @@ DIGITS = 3  # of a figure that lies well apart from its limit
 _T = TypeVar("_T")
 
 
+class MetricRange(NamedTuple):
+    """What kind of number a metric is, and the range in which its values lie."""
+
+    kind: Literal["share", "difference of shares", "ratio", "count", "area", "score gap"]
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def text(self) -> str:
+        """The kind and the range in words."""
+        what = f"{'an' if self.kind == 'area' else 'a'} {self.kind}"
+        if self.high == math.inf:
+            return f"{what} of at least {self.low:g}"
+        return f"{what} between {self.shown(self.low)} and {self.shown(self.high)}"
+
+    def shown(self, value: float) -> str:
+        """Return a value as people write it in a threshold: shares in percent."""
+        return f"{100 * value:g}%" if self.is_share else f"{value:g}"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is read in percent."""
+        return self.kind in ("share", "difference of shares")
+
+
+_COUNT = MetricRange("count", high=math.inf)
+METRICS: dict[str, MetricRange] = {
+    **dict.fromkeys((*RATES, "counterpart.rate", *PROVED, *ACCURACIES, "gsr"), MetricRange("share")),
+    **dict.fromkeys(("counterpart.effect", *CHANGES), MetricRange("difference of shares", low=-1.0)),
+    **dict.fromkeys(("selection_rate.difference", LABELLED), MetricRange("difference of shares")),
+    "disparate_impact": MetricRange("ratio"),
+    "lift": MetricRange("ratio", high=math.inf),
+    **dict.fromkeys(("findings", *CORPUS), _COUNT),
+    **dict.fromkeys(SEVERITIES, MetricRange("score gap", high=math.inf)),
+    "worst_auc": MetricRange("area"),
+}
+
+
 @dataclass(frozen=True)
-class _Figure:
+class Threshold:
+    """One expression, read: the figure of one attribute, of all of them, or of the whole audit, and its limit."""
+
+    expression: str
+    attribute: str | None  # None: of every audited attribute, or of the audit
+    figure: str  # as it is spelt today
+    compare: str
+    number: float
+
+    def met_by(self, value: float) -> bool:
+        """Return whether the expression is true of a value."""
+        return bool(_COMPARE[self.compare](value, self.number))
+
+    @property
+    def range(self) -> MetricRange:
+        """What kind of number the figure is; of a figure of one search, such as gsr.frontier, that of all."""
+        return METRICS.get(self.figure) or METRICS[self.figure.partition(".")[0]]
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the figure is a share, which is read in percent."""
+        return self.range.is_share
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether large values are the bad ones."""
+        return self.compare[0] == ">"
+
+
+def read_expressions(expressions: Sequence[str], attributes: Sequence[str], methods: Sequence[str]) -> list[Threshold]:
+    """Return expressions as limits; one that cannot be read, or names an unknown figure, is refused.
+
+    Call it before an audit is begun, with the names of its attributes ("sex", "sex+race") and methods.
+
+    >>> read_expressions(["sex.rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
+    0.01
+    """
+    of_searches = [f"{figure}.{method}" for figure in OF_A_SEARCH for method in methods]
+    return [_read(text, attributes, (*OF_AN_ATTRIBUTE, *_OLDER, *of_searches)) for text in expressions]
+
+
+def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Threshold:
+    match = _EXPRESSION.fullmatch(text.strip())
+    if match is None:
+        raise refusal(
+            text, "expected a figure, one of > >= < <=, and a number, such as 'rate > 0.01' or 'sex.gsr >= 5%'"
+        )
+    number = float(match["number"]) / (100 if match["percent"] else 1)
+    if not math.isfinite(number):
+        raise refusal(text, "the limit must be a finite number")
+    figure = match["figure"]
+    meant: list[tuple[str | None, str]] = [(None, figure)] if figure in (*OF_THE_AUDIT, *of_an_attribute) else []
+    for name in attributes:
+        if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
+            meant.append((name, figure[len(name) + 1 :]))
+    if not meant:
+        known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.rate" for name in attributes)]
+        raise refusal(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
+    attribute, figure = meant[0]
+    limit = Threshold(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
+    _refuse_vain(limit, match["figure"], is_percent=bool(match["percent"]))
+    return limit
+
+
+def _refuse_vain(limit: Threshold, name: str, *, is_percent: bool) -> None:
+    """Refuse a threshold that no value, or every value, of the metric meets, and one whose number is ambiguous."""
+    metric, number = limit.range, limit.number
+    if is_percent and metric.kind == "count":
+        raise refusal(limit.expression, f"{name} is {metric.text}. Leave out the %")
+    met = {limit.met_by(value) for value in (metric.low, metric.high)}
+    if metric.low < number < metric.high:
+        return
+    unsure = limit.compare == ">=" and number == metric.high and limit.figure in RATES and not is_percent
+    if len(met) == 2 and not unsure:
+        return
+    vain = "is ambiguous" if unsure else "is always met" if all(met) else "can never be met"
+    raise refusal(
+        limit.expression, f"{name} is {metric.text}, so this threshold {vain}.{_meant(limit, name, is_percent)}"
+    )
+
+
+def _meant(limit: Threshold, name: str, is_percent: bool) -> str:
+    """Return what a threshold outside the range of its metric was probably meant to be."""
+    metric, number = limit.range, limit.number
+    if limit.figure == "disparate_impact" and number <= 1:
+        return f" The smaller the ratio the worse: did you mean '{name} < 0.8'?"
+    if metric.high == 1 and not is_percent and 1 <= number <= 100:
+        return f" Did you mean '{name} {limit.compare} {metric.shown(number / 100)}'?"
+    return ""
+
+
+def refusal(expression: str, why: str) -> NeuronFairError:
+    """Return the error about an expression that cannot be read or judged."""
+    return NeuronFairError(f"--fail-if '{expression}': {why}")
+
+
+@dataclass(frozen=True)
+class _Measured:
     value: float
     low: float | None = None
     high: float | None = None
@@ -71,19 +218,19 @@ def check(report: Report, expressions: Sequence[str]) -> Gate:
     checks = []
     for limit in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
         if limit.figure in OF_THE_AUDIT:
-            checks.append(_judge(limit, None, _of_the_audit(limit, report)))
+            checks.append(_evaluate(limit, None, _of_the_audit(limit, report)))
             continue
         chosen = [a for a in attributes if limit.attribute in (None, a.name)]
-        checks += [_judge(limit, a.name, _of_an_attribute(limit, a, report)) for a in chosen]
+        checks += [_evaluate(limit, a.name, _of_an_attribute(limit, a, report)) for a in chosen]
     return Gate(passed=not any(c.fired for c in checks), checks=tuple(checks))
 
 
-def check_groups(limit: Limit, attribute: str, disparity: Disparity | None) -> GateCheck:
+def check_groups(limit: Threshold, attribute: str, disparity: Disparity | None) -> GateCheck:
     """Return whether a limit on the groups of a table holds."""
-    return _judge(limit, attribute, _gap(limit, disparity))
+    return _evaluate(limit, attribute, _gap(limit, disparity))
 
 
-def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> GateCheck:
+def _evaluate(limit: Threshold, attribute: str | None, figure: _Measured) -> GateCheck:
     fired = limit.met_by(figure.number())
     shown = figure.judged_on if figure.judged_on != "value" else ""
     digits = _digits(limit, figure.number())
@@ -107,7 +254,7 @@ def _judge(limit: Limit, attribute: str | None, figure: _Figure) -> GateCheck:
     )
 
 
-def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -> _Figure:
+def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Report) -> _Measured:
     figure, _, part = limit.figure.partition(".")
     if limit.figure != "worst_auc" and is_constant(report.attributes):
         raise refusal(
@@ -138,9 +285,9 @@ def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -
         return _of_searches(limit, attribute, figure, part)
     if limit.figure in SEVERITIES:
         if attribute.severity is None and not any(search.findings for search in attribute.searches):
-            return _Figure(0.0, note="Nobody was found, so there is no gap.")
+            return _Measured(0.0, note="Nobody was found, so there is no gap.")
         severity = _known(limit, attribute.severity, f"no gap was measured for {attribute.name}")
-        return _Figure(getattr(severity, part))
+        return _Measured(getattr(severity, part))
     why = "a black box has no layers to look into"
     if report.model.white_box and not report.model.layers:
         why = "a linear model has no hidden layers to look into"
@@ -148,10 +295,10 @@ def _of_an_attribute(limit: Limit, attribute: AttributeReport, report: Report) -
         why = "the audit was interrupted before the layers were looked at"
     inside = _known(limit, attribute.interpretation, why)
     worst = _known(limit, inside.worst_auc, "the interpretation names no layer")
-    return _Figure(worst, note=f"Layer {inside.worst}.")
+    return _Measured(worst, note=f"Layer {inside.worst}.")
 
 
-def _of_searches(limit: Limit, attribute: AttributeReport, figure: str, method: str) -> _Figure:
+def _of_searches(limit: Threshold, attribute: AttributeReport, figure: str, method: str) -> _Measured:
     """Return a figure of the search that was named, or of the one that comes nearest to the limit or beyond it."""
     searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
@@ -166,19 +313,19 @@ def _of_searches(limit: Limit, attribute: AttributeReport, figure: str, method: 
             why += ": nobody was drawn at random to compare with, or no such decision flips"
         values[search.method] = _known(limit, value, why)
     worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
-    return _Figure(values[worst], note="" if method else f"Search by {worst}.")
+    return _Measured(values[worst], note="" if method else f"Search by {worst}.")
 
 
-def _of_the_audit(limit: Limit, report: Report) -> _Figure:
+def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
     if limit.figure in ACCURACIES:
         accuracy = report.model.accuracy or {}
         part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
-        return _Figure(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
+        return _Measured(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
     corpus = _known(limit, report.corpus, "no corpus was replayed. Give --corpus FILE")
-    return _Figure(getattr(corpus, limit.figure.partition(".")[2]))
+    return _Measured(getattr(corpus, limit.figure.partition(".")[2]))
 
 
-def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figure:
+def _strictest(limit: Threshold, figures: Mapping[str, _Measured], why: str) -> _Measured:
     """Return the figure that was named, or of all populations that which is nearest to the limit or beyond it."""
     asked = {name: one for name, one in figures.items() if limit.figure in (name, name.partition(".")[2])}
     if not asked:
@@ -194,7 +341,7 @@ def _strictest(limit: Limit, figures: Mapping[str, _Figure], why: str) -> _Figur
     return replace(asked[name], name=name, note=note)
 
 
-def _rate(limit: Limit, rate: RateOf, rows: int) -> _Figure:
+def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
     found = f"{rate.discriminated:,} of {rate.people}" if rate.of else f"Of {rate.people}"
     notes = [f"{found}, confidence {percent(rate.confidence)}.", rate.omission]
@@ -211,10 +358,10 @@ def _rate(limit: Limit, rate: RateOf, rows: int) -> _Figure:
         else:
             notes.append("No number of people can show that: choose another limit, or limit the findings.")
     note = " ".join(filter(None, notes))
-    return _Figure(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", note)
+    return _Measured(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", note)
 
 
-def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
+def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
     disparity = _known(limit, disparity, "no class is decided for the groups of the table, as with a tolerance")
     gap: Gap | None = getattr(disparity, limit.figure.replace(".", "_"))
     gap = _known(limit, gap, disparity.unknown.get(limit.figure, "it was not measured"))
@@ -223,7 +370,7 @@ def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
         f"The {gap.rate} ('{disparity.selected}') is largest for {gap.most} and smallest for {gap.least}, confidence "
         f"{percent(disparity.confidence)}."
     ]
-    figure = _Figure(gap.value, gap.low, gap.high, on)
+    figure = _Measured(gap.value, gap.low, gap.high, on)
     if limit.met_by(figure.number()) and not limit.met_by(gap.value):
         notes.append("These are too few rows to exclude it.")
     if gap.left_out:
@@ -231,26 +378,25 @@ def _gap(limit: Limit, disparity: Disparity | None) -> _Figure:
     return replace(figure, note=" ".join(notes))
 
 
-def _counterpart(limit: Limit, attribute: AttributeReport) -> _Figure:
+def _counterpart(limit: Threshold, attribute: AttributeReport) -> _Measured:
     why = (note.seen for note in attribute.health if note.name == NO_COUNTERPARTS)
     report = _known(limit, attribute.counterpart, next(why, f"there are no counterparts for {attribute.name}"))
     one = report.effect if limit.figure == "counterpart.effect" else report
-    figure = _Figure(one.rate, one.low, one.high, "upper end" if limit.looks_up else "lower end", report.sentence)
+    figure = _Measured(one.rate, one.low, one.high, "upper end" if limit.looks_up else "lower end", report.sentence)
     if limit.met_by(figure.number()) and not limit.met_by(figure.value):
         figure = replace(figure, note=f"{figure.note} These are too few people, or shuffles, to exclude it.")
     return figure
 
 
-def _proved(limit: Limit, attribute: str, proved: Proved | None) -> _Figure:
+def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measured:
     proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
     part: Part = getattr(proved, limit.figure)
     _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
-    return _Figure(part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} people of the domain.")
+    return _Measured(part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} people of the domain.")
 
 
-def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
+def people_needed(limit: Threshold, share: float, confidence: float) -> int | None:
     """Return about how many people would pass the check if the share stays as it is; None where no number does."""
-    from neuronfair.measure.rate import Rate
 
     def passes(people: int) -> bool:
         ends = Rate(round(share * people), people, "domain", confidence).interval
@@ -269,7 +415,7 @@ def people_needed(limit: Limit, share: float, confidence: float) -> int | None:
     return math.ceil(people / unit) * unit
 
 
-def _change(limit: Limit, attribute: str, baseline: BaselineReport | None) -> _Figure:
+def _change(limit: Threshold, attribute: str, baseline: BaselineReport | None) -> _Measured:
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
     figures = [limit.figure.removesuffix(".change")]
@@ -277,26 +423,26 @@ def _change(limit: Limit, attribute: str, baseline: BaselineReport | None) -> _F
         figures = [f"{population}.rate" for population in AUDITED]
     names = {f"{attribute}.{figure}": f"{figure}.change" for figure in figures}
     changes = {
-        names[c.figure]: _Figure(c.after - c.before, c.low, c.high, on, c.text)
+        names[c.figure]: _Measured(c.after - c.before, c.low, c.high, on, c.text)
         for c in baseline.changes
         if c.figure in names
     }
     return _strictest(limit, changes, f"{attribute} cannot be compared with the earlier audit. {baseline.text}")
 
 
-def _known(limit: Limit, value: _T | None, why: str) -> _T:
+def _known(limit: Threshold, value: _T | None, why: str) -> _T:
     if value is None:
         raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
     return value
 
 
-def _digits(limit: Limit, number: float) -> int:
+def _digits(limit: Threshold, number: float) -> int:
     """Return how many digits tell a number from its limit: three, or so many that both do not look the same."""
     enough = (d for d in range(DIGITS, 17) if _shown(limit, number, d) != _shown(limit, limit.number, d))
     return DIGITS if number == limit.number else next(enough, 17)
 
 
-def _shown(limit: Limit, number: float, digits: int) -> str:
+def _shown(limit: Threshold, number: float, digits: int) -> str:
     """Return a number as its figure is read: shares in percent."""
     if limit.is_share:
         return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g}%".replace("-", "\N{MINUS SIGN}")
