@@ -30,7 +30,7 @@ from truth import figures
 from truth.cases import CASES
 from truth.everybody import everybody
 
-PARTS = ("recall", "coverage", "strata", "subgroups", "certificate")
+PARTS = ("recall", "coverage", "subgroups", "certificate")
 SIZES = {False: ((1_000, 10_000, 50_000), 1_000, 10, 20.0), True: ((2_000,), 100, 2, 2.0)}
 
 
@@ -104,8 +104,6 @@ def main() -> None:
             kept["recall"] += figures.recall(name, case, truth, budgets, note)
         if "coverage" in parts:
             kept["coverage"] += figures.coverage(name, case, truth, repeats, note)
-        if "strata" in parts:
-            kept["strata"] += filter(None, [figures.strata(name, case, truth, repeats, note)])
         if "subgroups" in parts:
             kept["subgroups"] += filter(None, [figures.groups(name, case, truth, draws, note)])
         if "certificate" in parts:

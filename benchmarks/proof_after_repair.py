@@ -2,8 +2,8 @@
 
     python benchmarks/proof_after_repair.py --seconds 60 --out out/proof-after-repair
 
-Prints a table: accuracy and rate as the repair measures them, what is proved of everybody in the domain, and of how
-many rows of the table the neighbours are proved free of flips. What is in the folder already is not done again.
+Prints a table: accuracy and rate as the repair measures them, and what is proved of everybody in the domain. What is in
+the folder already is not done again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from neuronfair.cli import app
 from neuronfair.formatting import percent
 
-HEAD = "| | accuracy | rate | proved fair | proved discriminatory | open | rows ±1 | rows ±2 | boxes |"
+HEAD = "| | accuracy | rate | proved fair | proved discriminatory | open | boxes |"
 
 
 def call(*words: object) -> None:
@@ -35,8 +35,7 @@ def proved(weights: Path, folder: Path, options: argparse.Namespace) -> dict[str
 def line(name: str, repaired: dict[str, Any], proof: dict[str, Any]) -> str:
     """Return the line of a network."""
     parts = [proof[part]["share"] for part in ("proved_fair", "proved_discriminatory", "open")]
-    rows = [proof["rows"][part] / proof["rows"]["of"] for part in ("certified_1", "certified_2")]
-    shares = [repaired["accuracy"]["test"], repaired["rate"], *parts, *rows]
+    shares = [repaired["accuracy"]["test"], repaired["rate"], *parts]
     return f"| {name} | {' | '.join(map(percent, shares))} | {proof['boxes']:,} |"
 
 

@@ -33,7 +33,7 @@ FAIRQUANT = {
 FILES = {"adult": "census", "german": "credit", "bank": "bank"}
 
 
-def subject(name: str, device: str) -> Problem:
+def problem(name: str, device: str) -> Problem:
     """Return a network of Fairify (AC-1), or one of the paper's with a sensitive attribute (adult-sex)."""
     models = Path(os.environ["NEURONFAIR_MODELS"])
     if name in FAIRQUANT:
@@ -61,8 +61,9 @@ def main() -> None:
     for name in given.names:
         theirs = FAIRQUANT.get(name)
         seconds = given.seconds or max(10.0, 10 * theirs[1] if theirs else 60.0)
-        proof = prove(subject(name, given.device), seconds=seconds)
-        fair, unfair, left = (100 * count / proof.people for count in (proof.fair, proof.discriminatory, proof.open))
+        proof = prove(problem(name, given.device), seconds=seconds)
+        counts = proof.fair, proof.discriminatory, proof.undecided
+        fair, unfair, left = (100 * count / proof.people for count in counts)
         shares = (f"{share:.2f} %" for share in (fair, unfair, left, *((100 - theirs[0],) if theirs else ())))
         print(f"| {name} | {proof.seconds:.1f} | {proof.boxes:,} | {' | '.join(shares)} |", flush=True)
         results.append({"network": name, "seconds": proof.seconds, "boxes": proof.boxes, "fair": fair, "open": left})

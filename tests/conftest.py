@@ -86,7 +86,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     """Train for few epochs, let audits and repairs search from 15 rows, 5 steps each, sample and prove little."""
-    descend, sized, effort = stacked.descend, AuditSettings.sized, session.Effort
+    descend, sized, certify = stacked.descend, AuditSettings.sized, session.certify
 
     def short(module, rows, held, settings, shuffles, **others):
         return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
@@ -100,8 +100,12 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(AuditSettings, "sized", small)
     patch.setattr(evaluate, "SEEDS", 15)
     patch.setattr(evaluate, "STEPS", 5)
-    for module in (session, proving):
-        patch.setattr(module, "Effort", lambda seconds, rows: effort(min(seconds, 0.1), min(rows, 5)))
+
+    def briefly_certified(problem, opened, data, seconds, **others):
+        return certify(problem, opened, data, min(seconds, 0.1), **others)
+
+    patch.setattr(session, "certify", briefly_certified)
+    patch.setattr(proving, "certify_problem", briefly_certified)
 
 
 def flips_by_default(patch: pytest.MonkeyPatch) -> None:

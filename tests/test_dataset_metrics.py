@@ -13,10 +13,9 @@ from neuronfair.domain.population.counterfactuals import fit_counterparts
 from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import read_table
-from neuronfair.errors import DomainError
+from neuronfair.errors import DomainError, Unprovable
 from neuronfair.model.open import open_model
 from neuronfair.model.records import records_of
-from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.problem import problem_of
 
 pd = pytest.importorskip("pandas")

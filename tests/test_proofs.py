@@ -16,7 +16,7 @@ def test_a_domain_alone(tmp_path, kind, pool):
     domain = parse_domain(DOMAIN) if kind == "domain" else tmp_path / "small.toml"
     report = prove(make(), domain, decision=Decision("threshold", 0.0), pool=pool)
     assert (report.people.count, report.proved_discriminatory.count) == (str(PEOPLE), str(FLIPS))
-    assert (report.complete, report.rows, report.sensitive) == (True, None, ("sex",))
+    assert (report.complete, report.sensitive) == (True, ("sex",))
 
 
 def test_a_table_and_a_region():
@@ -26,12 +26,10 @@ def test_a_table_and_a_region():
     def model(table):
         return (table.age + 4 * (table.sex == "m") > 40) & (table.job != "c")
 
-    report = prove(model, people, sensitive="sex", target="hired", where="job == c", rows=4)
+    report = prove(model, people, sensitive="sex", target="hired", where="job == c")
     assert report.complete
     assert report.proved_fair.count == report.people.count
-    assert report.rows is not None
     # The third row is safe if only one thing changes: with job c at any age, and at 41 with any job.
-    assert (report.rows.certified_1, report.rows.certified_2, report.rows.of) == (1, 0, 4)
 
 
 def test_nobody_in_the_region():

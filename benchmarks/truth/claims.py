@@ -10,8 +10,8 @@ from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.problem import problem_of
 
+from .certified_boxes import truth_of
 from .everybody import everybody
-from .leaves import truth_of
 from .planted import planted
 
 
@@ -47,18 +47,19 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
             raise KeyboardInterrupt  # the proof so far is kept
 
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
-    subject = problem_of(case.model, case.domain, decision=case.decision)
+    problem = problem_of(case.model, case.domain, decision=case.decision)
     with patch.object(proving, "SMALL", draw.choice((1, 1, 8, 512))):
-        proof = prove(subject, seconds=600, progress=stop)
-    leaves = proof.leaves
-    told = truth_of(leaves, subject.space, truth)
+        proof = prove(problem, seconds=600, progress=stop)
+    certified = proof.certified
+    told = truth_of(certified, problem.space, truth)
     wrong = [] if told.covered else ["its boxes do not cover the domain once"]
     if not proof.people == truth.people == case.domain.count:
         wrong.append(f"{proof.people} people instead of {truth.people}")
     wrong += [
-        f"box {box} claims {leaves.fair[box]} fair and {leaves.discriminatory[box]} not, in truth {told.fair[box]} and "
-        f"{told.discriminatory[box]}, of whom near a boundary {told.near_fair[box]} and {told.near_discriminatory[box]}"
-        for box in told.wrong(leaves).tolist()
+        f"box {box} claims {certified.fair[box]} fair and {certified.discriminatory[box]} not, in truth "
+        f"{told.fair[box]} and {told.discriminatory[box]}, of whom near a boundary "
+        f"{told.near_fair[box]} and {told.near_discriminatory[box]}"
+        for box in told.wrong(certified).tolist()
     ]
     share = (proof.fair + proof.discriminatory) / proof.people
-    return Claims(case.name, len(leaves), tuple(wrong), len(told.rounded(leaves)), share)
+    return Claims(case.name, len(certified), tuple(wrong), len(told.rounded(certified)), share)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import NeuronFairError, Unprovable
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.rate import Rate, Until, discrimination_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.network import Network
-from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.searches.campaign import search
@@ -21,8 +20,8 @@ import torch
 from torch import Tensor
 
 from .cases import Case
+from .certified_boxes import truth_of
 from .everybody import Truth
-from .leaves import truth_of
 
 SEEDS = 100
 SLOW = {"symbgen": 5.0}  # seconds after which a search is stopped
@@ -174,13 +173,13 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
     """Prove what can be proved in some seconds, and compare every box with the people in it."""
     note(f"{name}: proof, {seconds:g} s")
     try:
-        subject = problem_of(case.opened, case.domain, decision=case.decision)
+        problem = problem_of(case.opened, case.domain, decision=case.decision)
     except Unprovable as error:
         note(f"{name}: {error}")
         return None
-    proof = prove(subject, seconds=seconds)
-    note(f"{name}: {len(proof.leaves):,} boxes against the truth")
-    told = truth_of(proof.leaves, subject.space, truth)
+    proof = prove(problem, seconds=seconds)
+    note(f"{name}: {len(proof.certified):,} boxes against the truth")
+    told = truth_of(proof.certified, problem.space, truth)
     sound = proof.people == truth.people and told.covered
     return Certificate(
         name,
@@ -189,31 +188,9 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
         truth.rate,
         proof.fair / truth.people,
         proof.discriminatory / truth.people,
-        len(proof.leaves),
-        len(told.wrong(proof.leaves)),
-        len(told.rounded(proof.leaves)),
+        len(proof.certified),
+        len(told.wrong(proof.certified)),
+        len(told.rounded(proof.certified)),
         sound,
         proof.seconds,
     )
-
-
-def strata(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Coverage | None:
-    """Sample what a very short proof leaves open, many times, and count how often the interval holds."""
-    from neuronfair.proof.decide.strata import strata_rate
-
-    try:
-        subject = problem_of(case.opened, case.domain, decision=case.decision)
-    except Unprovable:
-        return None
-    proof = prove(subject, seconds=0.2)
-    if proof.complete:
-        return None
-    inside = 0
-    for seed in range(repeats):
-        if seed % 100 == 0:
-            note(f"{name}: rate of the open part, {seed:,} of {repeats:,}")
-        low, high = strata_rate(case.opened.model, subject, proof, samples=1_000, seed=seed).interval
-        inside += low <= truth.rate <= high
-    low, high = Rate(inside, repeats, "domain").interval
-    share = 100 * proof.open / proof.people
-    return Coverage(name, f"1,000 people of the {share:.1f} % left open", truth.rate, inside, repeats, low, high)

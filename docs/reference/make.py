@@ -34,7 +34,7 @@ STAGES = {
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
     "api": ("AuditOptions", "ProofOptions"),
-    "proof.report": ("ProofReport", "Part", "RowsReport", "RegionReport"),
+    "proof.report": ("ProofReport", "Part"),
     "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult", "Demands"),
     "audits.comparison": ("Comparison",),
     "domain.attribute": ("Attribute",),
@@ -116,9 +116,7 @@ TYPES = {
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }
-TYPES |= {
-    kind.__name__: kind for kind in (proof.ProofReport, proof.Part, proof.RowsReport, proof.RegionReport, Decision)
-}
+TYPES |= {kind.__name__: kind for kind in (proof.ProofReport, proof.Part, Decision)}
 FIELD = re.compile(r"^    (?P<name>\w+): (?P<form>.+?)(?: = .+?)?(?:  # (?P<words>.+))?$", re.M)
 FORMS = (
     (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),

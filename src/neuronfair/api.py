@@ -26,7 +26,8 @@ from neuronfair.formatting import OF, percent, plural
 from neuronfair.model.decision import Decision
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.report import ProofReport
-from neuronfair.proof.session import Effort, answer, asked_about
+from neuronfair.proof.session import certify as certify_problem
+from neuronfair.proof.session import problem_where
 from neuronfair.render.export import findings_frame, groups_frame
 from neuronfair.render.markdown import markdown
 from neuronfair.render.notebook import verdict_card
@@ -231,7 +232,6 @@ def prove(
     sensitive: str | Sequence[str] | Any | None = None,
     where: str = "",
     seconds: float = 60.0,
-    rows: int = 200,
     target: str | None = None,
     device: str = "cpu",
     **seldom: Unpack[ProofOptions],
@@ -239,34 +239,31 @@ def prove(
     """Prove for how many people the decision cannot flip when only a sensitive attribute changes.
 
     Model and table are whatever `audit` takes; a domain, or its TOML file, does without a table. `where` asks about
-    some people only. Of so many `rows` of the table it is said, too, whether everybody near them is proved free of
-    flips. What is neither proved fair nor proved discriminatory is open: nothing is known of these people. Ctrl-C ends
-    it with what is proved. The workers of a `pool` prove together. `neuronfair certify` does the same in a folder that
+    some people only. What is neither proved fair nor proved discriminatory is undecided. Ctrl-C ends it with what is
+    proved. The workers of a `pool` prove together. `neuronfair certify` does the same in a folder that
     survives a kill, with a certificate.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
     ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
-    >>> report = prove(model, people, sensitive="sex", target="hired", rows=0)
+    >>> report = prove(model, people, sensitive="sex", target="hired")
     >>> report.complete, report.proved_discriminatory
     (True, Part(count='40', share=0.6451612903225806))
     """
     opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "pool"}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
-    alone = isinstance(data, TableDomain)
     if isinstance(data, TableDomain):
         data = drawn_from(data)
     case = prepare(data, ModelSource(model, device="cpu", **opening), sensitive=sensitive, target=target)
     table, opened = case.data, case.opened
-    subject = asked_about(opened, table.domain, where, device)
+    problem = problem_where(opened, table.domain, where, device)
     with progress_bar("Proving") as bar:
-        effort = Effort(seconds, 0 if alone else rows)
-        return answer(
-            subject,
+        return certify_problem(
+            problem,
             opened,
             table,
-            effort,
+            seconds,
             show=lambda what, *rest: bar(*rest, what=what),
             pool=seldom.get("pool"),
         )

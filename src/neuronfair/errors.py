@@ -44,6 +44,10 @@ class ModelError(NeuronFairError):
     """A model or weights file cannot be used for what was asked."""
 
 
+class Unprovable(ModelError):  # noqa: N818
+    """Nothing can be proved about such a model."""
+
+
 class Contradiction(NeuronFairError):  # noqa: N818
     """A proof says one thing and the model another: one of the two is wrong, and nothing of the proof may be used."""
 

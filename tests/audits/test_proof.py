@@ -12,12 +12,11 @@ from neuronfair import BlackBox, Dataset, NeuronFairError
 from neuronfair.api import audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.report.proved import Part
-from neuronfair.audits.report.rates import RateOf
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import proof
-from neuronfair.proof.bounds.lines import Unprovable
-from neuronfair.proof.result import Leaves, Proof
+from neuronfair.errors import Unprovable
+from neuronfair.proof.certificate import CertifiedBoxes, Proof
 from tests.planted import networks
 
 TINY = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, prove=600.0, twins="flip")
@@ -29,11 +28,11 @@ def table() -> Dataset:
     return Dataset("planted", DOMAIN, networks.uniform_rows(DOMAIN, 100), torch.full((100,), -1))
 
 
-def part_of_it(subject, interrupted: bool = False) -> Proof:
+def part_of_it(problem, interrupted: bool = False) -> Proof:
     """A proof of the half of the planted domain with a0 below 5, as if nobody there were discriminated."""
     low, high = np.zeros((2, 4), dtype=np.int32), np.full((2, 4), 9, dtype=np.int32)
     high[0, 0], low[1, 0] = 4, 5
-    return Proof(subject.count, 10_000, 100, 2, 0.5, Leaves(low, high, [10_000, 0], [0, 100]), interrupted)
+    return Proof(problem.count, 10_000, 100, 2, 0.5, CertifiedBoxes(low, high, [10_000, 0], [0, 100]), interrupted)
 
 
 def test_an_audit_proves_what_was_planted():
@@ -44,34 +43,21 @@ def test_an_audit_proves_what_was_planted():
     proved = entry.proved
     assert (proved.people, proved.proved_fair.count, proved.proved_discriminatory.count) == ("20000", "17414", "2586")
     assert (proved.open, proved.complete, proved.method) == (Part("0", 0.0), True, "bounds of a network")
-    assert entry.rates.domain == RateOf("domain", 0.1293, 0.1293, 0.1293, 0, 0, 0.95, part=0.0)
-    assert entry.rates.table.part == 1
+    assert entry.rates.domain.of == TINY.samples  # the rate of the domain is sampled as ever
+    assert entry.rates.domain.low < 0.1293 < entry.rates.domain.high
     assert proved.sentence in report.verdict.text
     assert "Proving" in seen
     assert report.seconds.proof > 0
     assert Report.from_json(report.to_json()) == report
 
 
-def test_only_what_is_not_proved_is_sampled(monkeypatch):
-    monkeypatch.setattr(proof, "prove", lambda subject, **_: part_of_it(subject))
-    monkeypatch.setattr(proof, "check_against_model", lambda *_: None)  # which would see that it is not true
-    result = audit(BIASED, table(), settings=TINY)
-    (entry,) = result.report.attributes
-    rate = entry.rates.domain
-    assert (rate.of, rate.part, entry.proved.open.count) == (2_000, 0.5, "9900")
-    assert rate.rate == pytest.approx(0.5 * rate.discriminated / 2_000)
-    assert rate.low < rate.rate < rate.high
-    assert "; 50% proved fair, 49.5% open, 0.5% proved discriminatory" in repr(result)
-
-
 def test_ctrl_c_keeps_what_is_proved(monkeypatch):
-    monkeypatch.setattr(proof, "prove", lambda subject, **_: part_of_it(subject, interrupted=True))
+    monkeypatch.setattr(proof, "prove", lambda problem, **_: part_of_it(problem, interrupted=True))
     monkeypatch.setattr(proof, "check_against_model", lambda *_: None)
     report = audit(BIASED, table(), settings=TINY).report
     assert report.reproduction.interrupted
     (entry,) = report.attributes
     assert entry.proved.proved_fair.count == "10000"
-    assert entry.rates.domain.part == 1  # as it was sampled before
 
 
 def test_the_seconds_are_shared_and_0_is_none(monkeypatch):
@@ -99,7 +85,7 @@ def test_what_cannot_be_proved_says_why_and_the_rest_stays(monkeypatch):
     monkeypatch.setattr(proof, "problem_of", refuse)
     (entry,) = audit(BIASED, table(), settings=TINY).report.attributes
     assert (entry.proved.reason, entry.proved.people) == ("it shows nothing of itself", "20000")
-    assert (entry.rates.domain.of, entry.rates.domain.part) == (2_000, 1.0)
+    assert entry.rates.domain.of == 2_000
 
 
 def test_everybody_of_a_small_domain_is_asked():
@@ -107,7 +93,7 @@ def test_everybody_of_a_small_domain_is_asked():
         return np.stack([np.full(len(x), 0.5), (x[:, 0] >= 8) * x[:, 4]], 1)
 
     (entry,) = audit(BlackBox.of_inputs(predict, DOMAIN), table(), settings=TINY).report.attributes
-    assert (entry.proved.method, entry.proved.complete) == ("asking everybody", True)
+    assert (entry.proved.method, entry.proved.complete) == ("enumeration", True)
     assert entry.proved.proved_discriminatory == Part("4000", 0.2)
 
 

@@ -13,7 +13,7 @@ from neuronfair.audits.gate.baseline import compare_with
 from neuronfair.audits.gate.thresholds import METRICS, OF_AN_ATTRIBUTE, OF_THE_AUDIT, check, read_expressions
 from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.rates import RateOf, Rates
+from neuronfair.audits.report.rates import Rates
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from tests.reports import CORPUS, MODEL, attribute, counterpart, fair, proved, rate, report, search
@@ -102,22 +102,6 @@ def test_what_is_not_proved_is_not_known():
             check(report(attribute(proved=unprovable)), [expression])
     with pytest.raises(NeuronFairError, match="is a share between 0% and 100%"):
         check(report(attribute(proved=proved(900))), ["proved_fair < 90"])
-
-
-def test_a_rate_of_which_a_part_is_proved():
-    """2 of 100 people from 10% of the domain: the note does not say that they stand for everybody."""
-    made = RateOf("domain", 0.002, 0.0002, 0.007, 100, 2, 0.95, part=0.1)
-    (one,) = check(report(attribute(rates=Rates(domain=made))), ["domain.rate > 0.5%"]).checks
-    assert one.fired
-    assert one.text.endswith(
-        "2 of 100 people drawn uniformly from the 10% in boxes that are not wholly proved, confidence 95%. "
-        "These are too few people to decide: sample more, or prove for longer."
-    )
-    whole = RateOf("domain", 0.002, 0.002, 0.002, 0, 0, 0.95, part=0.0)
-    for limit, expected in (("0.2%", False), ("0.19%", True)):
-        (one,) = check(report(attribute(rates=Rates(domain=whole))), [f"domain.rate > {limit}"]).checks
-        assert one.fired is expected
-        assert one.text.endswith("Of all people of the domain, by proof, confidence 95%.")
 
 
 @pytest.mark.parametrize("compare", [">", ">=", "<", "<="])

@@ -62,10 +62,10 @@ def figures(proof):
     return proof.people, proof.fair, proof.discriminatory
 
 
-def tiles(subject, proof):
+def tiles(problem, proof):
     """The boxes cover everybody once."""
-    low, high = (torch.from_numpy(part).long() for part in (proof.leaves.low, proof.leaves.high))
-    shape = [len(axis) for axis in subject.space.axes]
+    low, high = (torch.from_numpy(part).long() for part in (proof.certified.low, proof.certified.high))
+    shape = [len(axis) for axis in problem.space.axes]
     times = torch.zeros(shape, dtype=torch.int64)
     for a, b in zip(low.tolist(), high.tolist(), strict=True):
         times[tuple(slice(i, j + 1) for i, j in zip(a, b, strict=True))] += 1

@@ -17,9 +17,8 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
-from neuronfair.proof.certificate import AxisCodes, Certificate, known_by, write
+from neuronfair.proof.certificate import AxisCodes, Certificate, CertifiedBoxes, Proof, known_by, write
 from neuronfair.proof.checker.trees import fingerprint_of_trees
-from neuronfair.proof.result import Leaves, Proof
 from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """
@@ -122,16 +121,16 @@ def certificate_of(
     alike, not_alike = truth(model, domain, decision, axes, {})
     boxes = [tuple(slice(a, b + 1) for a, b in zip(*ends, strict=True)) for ends in zip(low, high, strict=True)]
     fair, flips = ([int(table[box].sum()) for box in boxes] for table in (alike, not_alike))
-    leaves = Leaves(low, high, fair, flips)
-    proof = Proof(sum(fair) + sum(flips), sum(fair), sum(flips), len(low), 1.5, leaves)
+    boxes = CertifiedBoxes(low, high, fair, flips)
+    proof = Proof(sum(fair) + sum(flips), sum(fair), sum(flips), len(low), 1.5, boxes)
     known = known_by(fingerprint(model.module), model.module) if numbers is None else fingerprint_of_trees(numbers)
     return Certificate(domain, decision, "", known, axes, proof)
 
 
-def with_leaves(certificate: Certificate, **changes: object) -> Certificate:
-    """Return a certificate with other leaves, and totals that fit them."""
-    leaves = replace(certificate.proof.leaves, **changes)
-    proof = replace(certificate.proof, leaves=leaves, fair=sum(leaves.fair), discriminatory=sum(leaves.discriminatory))
+def with_boxes(certificate: Certificate, **changes: object) -> Certificate:
+    """Return a certificate with other boxes, and totals that fit them."""
+    boxes = replace(certificate.proof.certified, **changes)
+    proof = replace(certificate.proof, certified=boxes, fair=sum(boxes.fair), discriminatory=sum(boxes.discriminatory))
     return replace(certificate, proof=proof)
 
 

@@ -4,9 +4,9 @@ import torch
 
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.proof.boxes.enumerate import can_ask
 from neuronfair.proof.boxes.space import Axis, Boxes, Space
 from neuronfair.proof.decide import prove as proving
+from neuronfair.proof.decide.counts import can_enumerate
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
 from tests.planted import networks
@@ -16,8 +16,8 @@ def test_boxes_of_more_people_than_64_bits_count_are_cut_instead() -> None:
     places, many = torch.arange(2), torch.tensor([1 << 40, 1 << 40])
     space = Space(tuple(Axis(column, places, places, many, False) for column in range(2)))
     boxes = Boxes(torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 1], [1, 0], [0, 0]]))
-    assert can_ask(space, boxes, most=4).tolist() == [False, True, True]
-    assert can_ask(space, boxes, most=1).tolist() == [False, False, True]
+    assert can_enumerate(space, boxes, most=4).tolist() == [False, True, True]
+    assert can_enumerate(space, boxes, most=1).tolist() == [False, False, True]
 
 
 def test_one_layer_is_bounded_in_one_way_however_long_it_takes(monkeypatch) -> None:

@@ -25,18 +25,18 @@ def certificate():
 
 def test_what_is_written_is_read_again(certificate, tmp_path):
     big = 10**40  # more people than any machine's number holds
-    leaves = replace(certificate.proof.leaves, fair=[big, *certificate.proof.leaves.fair[1:]])
-    said = replace(certificate, where="age >= 21", proof=replace(certificate.proof, leaves=leaves, people=3 * big))
+    boxes = replace(certificate.proof.certified, fair=[big, *certificate.proof.certified.fair[1:]])
+    said = replace(certificate, where="age >= 21", proof=replace(certificate.proof, certified=boxes, people=3 * big))
     back = read(written(tmp_path, said))
     assert format_domain(back.domain) == format_domain(said.domain)
     for name in ("decision", "where", "fingerprint", "axes", "version"):
         assert getattr(back, name) == getattr(said, name)
     for name in ("people", "fair", "discriminatory", "boxes", "seconds"):
         assert getattr(back.proof, name) == getattr(said.proof, name)
-    assert back.proof.leaves.fair == leaves.fair
-    assert back.proof.leaves.discriminatory == leaves.discriminatory
-    assert np.array_equal(back.proof.leaves.low, leaves.low)
-    assert np.array_equal(back.proof.leaves.high, leaves.high)
+    assert back.proof.certified.fair == boxes.fair
+    assert back.proof.certified.discriminatory == boxes.discriminatory
+    assert np.array_equal(back.proof.certified.low, boxes.low)
+    assert np.array_equal(back.proof.certified.high, boxes.high)
 
 
 def test_the_places_of_an_axis_are_runs_of_codes():

@@ -17,12 +17,11 @@ from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import claims as check_claims
 from neuronfair.proof.checker.check import _bounds, check
 from neuronfair.proof.checker.claims import proved
-from neuronfair.proof.checker.decision import signed
-from neuronfair.proof.checker.ground import ground_of
+from neuronfair.proof.checker.ground import ground_of, signed
 from neuronfair.proof.checker.lines import Frame
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
-from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_leaves, written
+from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_boxes, written
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def test_a_right_certificate_passes(ruled, tmp_path):
     told = []
     checked = check(written(tmp_path, certificate), network, progress=lambda done, of: told.append((done, of)))
     proof = certificate.proof
-    assert (checked.leaves, checked.people) == (12, certificate.domain.count)
+    assert (checked.boxes, checked.people) == (12, certificate.domain.count)
     assert (checked.fair, checked.discriminatory) == (proof.fair, proof.discriminatory)
     assert proof.discriminatory > 0
     assert told == [(12, 12)]
@@ -67,42 +66,42 @@ def test_a_right_certificate_passes(ruled, tmp_path):
 @pytest.mark.usefixtures("by_bounds")
 def test_a_claim_too_large_for_a_float_is_refused(ruled, tmp_path):
     network, certificate = ruled
-    leaves = certificate.proof.leaves
-    box = int(np.flatnonzero((leaves.high > leaves.low).any(1) & (np.array(leaves.fair) > 0))[0])
-    fair = [10**400 if number == box else claim for number, claim in enumerate(leaves.fair)]
+    boxes = certificate.proof.certified
+    box = int(np.flatnonzero((boxes.high > boxes.low).any(1) & (np.array(boxes.fair) > 0))[0])
+    fair = [10**400 if number == box else claim for number, claim in enumerate(boxes.fair)]
     with pytest.raises(CertificateError, match="could be verified"):
-        check(written(tmp_path, with_leaves(certificate, fair=fair)), network)
+        check(written(tmp_path, with_boxes(certificate, fair=fair)), network)
 
 
 def test_two_values_of_a_block_may_stand_on_a_line(tmp_path):
     domain = domain_of(DOMAIN.replace('["a", "b", "c", "d"]', '["a", "b"]'))
     network = network_of(domain, seed=5)
-    subject = problem_of(network, domain)
-    axes = tuple(AxisCodes.of(axis, domain.names[axis.column]) for axis in subject.space.axes)
+    problem = problem_of(network, domain)
+    axes = tuple(AxisCodes.of(axis, domain.names[axis.column]) for axis in problem.space.axes)
     assert [axis.linear for axis in axes] == [True, True, True]
-    made = replace(certificate_of(network, domain), axes=axes, proof=prove(subject, seconds=60))
+    made = replace(certificate_of(network, domain), axes=axes, proof=prove(problem, seconds=60))
     assert check(written(tmp_path, made), network).people == domain.count == 480
 
 
 def test_a_certificate_that_claims_less_passes(ruled, tmp_path):
     network, certificate = ruled
-    leaves = certificate.proof.leaves
-    less = with_leaves(certificate, fair=[n // 2 for n in leaves.fair], discriminatory=[0] * len(leaves))
+    boxes = certificate.proof.certified
+    less = with_boxes(certificate, fair=[n // 2 for n in boxes.fair], discriminatory=[0] * len(boxes))
     assert check(written(tmp_path, less), network).discriminatory == 0
 
 
-def changed(leaves, end, box, axis, by):
-    places = getattr(leaves, end).copy()
+def changed(boxes, end, box, axis, by):
+    places = getattr(boxes, end).copy()
     places[box, axis] += by
     return {end: places}
 
 
-def find(leaves, end, axis, by, sizes):
+def find(boxes, end, axis, by, sizes):
     """Return a box one end of which can be moved."""
-    for box in range(len(leaves)):
-        place = getattr(leaves, end)[box, axis] + by
+    for box in range(len(boxes)):
+        place = getattr(boxes, end)[box, axis] + by
         if 0 <= place < sizes[axis] and (
-            place <= leaves.high[box, axis] if end == "low" else place >= leaves.low[box, axis]
+            place <= boxes.high[box, axis] if end == "low" else place >= boxes.low[box, axis]
         ):
             return box
     raise AssertionError
@@ -115,10 +114,10 @@ LESS = (DOMAIN + RULES).replace("high = 29", "high = 24").replace("low = 0, high
 @pytest.mark.parametrize(("end", "axis", "by"), [("high", 0, 1), ("low", 1, -1), ("high", 2, -1), ("low", 0, 1)])
 def test_a_box_that_was_changed_is_refused(ruled, tmp_path, end, axis, by):
     network, certificate = ruled
-    leaves = certificate.proof.leaves
-    box = find(leaves, end, axis, by, SIZES)
+    boxes = certificate.proof.certified
+    box = find(boxes, end, axis, by, SIZES)
     with pytest.raises(CertificateError, match="exactly once"):
-        check(written(tmp_path, with_leaves(certificate, **changed(leaves, end, box, axis, by))), network)
+        check(written(tmp_path, with_boxes(certificate, **changed(boxes, end, box, axis, by))), network)
 
 
 def test_boxes_whose_sizes_add_up_but_that_overlap_are_refused(tmp_path):
@@ -130,23 +129,23 @@ def test_boxes_whose_sizes_add_up_but_that_overlap_are_refused(tmp_path):
     low = np.array([[a[0], 0, b[0]] for a, b in boxes], np.int32)
     high = np.array([[a[1], 3, b[1]] for a, b in boxes], np.int32)
     nothing = {"fair": [0] * 4, "discriminatory": [0] * 4}
-    check(written(tmp_path, with_leaves(certificate, low=low, high=high, **nothing)), network)
+    check(written(tmp_path, with_boxes(certificate, low=low, high=high, **nothing)), network)
     low[3, 2], high[0, 2] = 7, 6  # one grows by what another, which does not touch it, loses
     assert (high - low + 1).prod(1).sum() == np.prod(SIZES)
     with pytest.raises(CertificateError, match="exactly once"):
-        check(written(tmp_path, with_leaves(certificate, low=low, high=high, **nothing)), network)
+        check(written(tmp_path, with_boxes(certificate, low=low, high=high, **nothing)), network)
 
 
 def test_a_missing_and_a_doubled_box_are_refused(ruled, tmp_path):
     network, certificate = ruled
-    leaves = certificate.proof.leaves
+    boxes = certificate.proof.certified
     for rows in ([*range(11)], [*range(12), 3]):
-        other = with_leaves(
+        other = with_boxes(
             certificate,
-            low=leaves.low[rows],
-            high=leaves.high[rows],
-            fair=[leaves.fair[i] for i in rows],
-            discriminatory=[leaves.discriminatory[i] for i in rows],
+            low=boxes.low[rows],
+            high=boxes.high[rows],
+            fair=[boxes.fair[i] for i in rows],
+            discriminatory=[boxes.discriminatory[i] for i in rows],
         )
         with pytest.raises(CertificateError, match="exactly once"):
             check(written(tmp_path, other), network)
@@ -155,13 +154,13 @@ def test_a_missing_and_a_doubled_box_are_refused(ruled, tmp_path):
 @pytest.mark.parametrize("name", ["fair", "discriminatory"])
 def test_a_claim_beyond_the_truth_is_refused_with_its_box_in_words(ruled, tmp_path, name):
     network, certificate = ruled
-    claims = list(getattr(certificate.proof.leaves, name))
-    box = next(i for i, n in enumerate(certificate.proof.leaves.discriminatory) if n)
+    claims = list(getattr(certificate.proof.certified, name))
+    box = next(i for i, n in enumerate(certificate.proof.certified.discriminatory) if n)
     claims[box] += 1
     with pytest.raises(
         CertificateError, match=rf"box {box + 1} claims .* could be verified. It holds: (age|job|hours) "
     ):
-        check(written(tmp_path, with_leaves(certificate, **{name: claims})), network)
+        check(written(tmp_path, with_boxes(certificate, **{name: claims})), network)
 
 
 @pytest.mark.parametrize("name", ["people", "fair", "discriminatory"])
@@ -217,7 +216,7 @@ def axes(**other):
 def test_axes_that_are_not_what_they_seem_are_refused(ruled, tmp_path, wrong, why):
     network, certificate = ruled
     box = np.zeros((1, len(wrong)), np.int32)
-    whole = with_leaves(
+    whole = with_boxes(
         replace(certificate, axes=wrong),
         low=box,
         high=box + [len(axis) - 1 for axis in wrong],
@@ -250,7 +249,7 @@ def test_a_region_counts_its_people_and_their_twins_outside_it(tmp_path):
     boxes = [tuple(slice(a, b + 1) for a, b in zip(*ends, strict=True)) for ends in zip(low, high, strict=True)]
     told = replace(certificate_of(network, domain), axes=region, where="age in [22 to 25] and sex == M")
     claims = {"fair": [int(alike[b].sum()) for b in boxes], "discriminatory": [int(flips[b].sum()) for b in boxes]}
-    told = with_leaves(told, low=low, high=high, **claims)
+    told = with_boxes(told, low=low, high=high, **claims)
     told = replace(told, proof=replace(told.proof, people=int(alike.sum() + flips.sum())))
     assert check(written(tmp_path, told), network).people == told.proof.people
     with pytest.raises(CertificateError, match="'age' do not hold just the values"):
@@ -322,15 +321,15 @@ def test_trees_are_proved_by_their_leaves(outputs, link, by_bounds):
 def exactly_proved(model, numbers, certificate):
     """By cutting down to single people all is proved that is true, and a wish for more is not granted."""
     bounds = _bounds(certificate, numbers, ground_of(certificate))
-    leaves = certificate.proof.leaves
+    boxes = certificate.proof.certified
     assert certificate.proof.fair
-    ends = leaves.low.astype(np.int64), leaves.high.astype(np.int64)
-    assert proved(bounds, *ends, leaves.fair, leaves.discriminatory).refused is None
-    more = [[n + 1 for n in claim] for claim in (leaves.fair, leaves.discriminatory)]
+    ends = boxes.low.astype(np.int64), boxes.high.astype(np.int64)
+    assert proved(bounds, *ends, boxes.fair, boxes.discriminatory).refused is None
+    more = [[n + 1 for n in claim] for claim in (boxes.fair, boxes.discriminatory)]
     found = proved(bounds, *ends, *more)
     assert found.refused is not None  # the first that is found out
-    assert (found.fair <= leaves.fair).all()
-    assert (found.discriminatory <= leaves.discriminatory).all()
+    assert (found.fair <= boxes.fair).all()
+    assert (found.discriminatory <= boxes.discriminatory).all()
 
 
 def test_trees_whose_places_are_not_their_cells_are_refused(tmp_path):

@@ -62,9 +62,9 @@ class Scorer(nn.Module):
 
 @pytest.fixture(scope="module")
 def proof():
-    subject = problem_of(Network(Scorer(), DOMAIN), DOMAIN, decision=DECISION)
-    found = prove(subject, seconds=30)
-    axes = tuple(AxisCodes.of(axis, DOMAIN.names[axis.column]) for axis in subject.space.axes)
+    problem = problem_of(Network(Scorer(), DOMAIN), DOMAIN, decision=DECISION)
+    found = prove(problem, seconds=30)
+    axes = tuple(AxisCodes.of(axis, DOMAIN.names[axis.column]) for axis in problem.space.axes)
     certificate = Certificate(DOMAIN, DECISION, "", known_by(fingerprint(Scorer()), Scorer()), axes, found)
     assert (found.fair, found.people) == (3200, 3200)  # nobody's decision flips
     return certificate

@@ -18,10 +18,9 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
-from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, write
+from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, Proof, write
 from neuronfair.proof.checker import claims
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.result import Leaves, Proof
 from tests.proof.made import certificate_of, domain_of, network_of, written
 
 CHECK = """
@@ -61,7 +60,7 @@ def whole(**changes: object) -> Certificate:
     axes = tuple(AxisCodes(f"a{i}", True, (((0, 99),),)) for i in range(12))
     low = np.zeros((1, 12), np.int32)
     people = 2 * 100**12
-    proof = Proof(people, people, 0, 1, 1.0, Leaves(low, low + 99, [people], [0]))
+    proof = Proof(people, people, 0, 1, 1.0, CertifiedBoxes(low, low + 99, [people], [0]))
     return replace(
         Certificate(domain, Decision("threshold", 0.0), "", fingerprint(network.module), axes, proof), **changes
     )
@@ -130,8 +129,8 @@ def test_a_domain_that_is_too_large_is_refused_before_anything_is_made_of_it(tmp
     )
     low = np.zeros((1, len(axes)), np.int32)
     people = parsed.count
-    leaves = Leaves(low, low + [len(axis) - 1 for axis in axes], [people], [0])
-    forged = whole(domain=parsed, axes=axes, proof=Proof(people, people, 0, 1, 1.0, leaves))
+    boxes = CertifiedBoxes(low, low + [len(axis) - 1 for axis in axes], [people], [0])
+    forged = whole(domain=parsed, axes=axes, proof=Proof(people, people, 0, 1, 1.0, boxes))
     path = tmp_path / "wide.parquet"
     write(path, forged)
     with pytest.raises(CertificateError, match=why):
@@ -146,13 +145,13 @@ def test_parts_of_many_boxes_are_bounded_together(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "SMALL", 1)
     monkeypatch.setattr(claims, "TOGETHER", 40)
     kept = []
-    looked_at = claims._looked_at
+    examined = claims._examined
 
     def counting(bounds, low, *rest, **options):
         kept.append(len(low))
-        return looked_at(bounds, low, *rest, **options)
+        return examined(bounds, low, *rest, **options)
 
-    monkeypatch.setattr(claims, "_looked_at", counting)
+    monkeypatch.setattr(claims, "_examined", counting)
     certificate = certificate_of(network, domain, pieces=12)
     assert check(written(tmp_path, certificate), network).fair == certificate.proof.fair
     assert max(kept) <= 480  # never more than one box has

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.curves import value
+from neuronfair.proof.checker.network import value
 from neuronfair.proof.checker.reader import ReadNetwork, read_network
 
 

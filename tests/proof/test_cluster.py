@@ -21,8 +21,7 @@ from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import problem_of
-from neuronfair.proof.run import CERTIFICATE, SHARDS, ProofRequest, ProofRun
-from neuronfair.proof.session import Effort, answer
+from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
 from neuronfair.scale.ray_cluster import Ray
 from tests.proof.enumerable import RULES, domain_of, network_of, truth
 
@@ -45,7 +44,7 @@ def machines() -> Iterator[tuple[Any, Any]]:
     cluster.shutdown()
 
 
-def doomed(marks: Path, second: str, subject: Any, piece: distributed.Piece, note: Callable[..., None]) -> State:
+def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, note: Callable[..., None]) -> State:
     """Do a piece in small steps; in the second one the second machine hangs, and the other loses its worker once."""
     import ray
 
@@ -63,7 +62,7 @@ def doomed(marks: Path, second: str, subject: Any, piece: distributed.Piece, not
             (marks / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return distributed.work(subject, piece, tell)
+    return distributed.work(problem, piece, tell)
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     domain = domain_of(*RULES)
     data = drawn_from(domain)
     opened = open_model(network_of(domain, 1), domain, data.rows, decision=decision)
-    subject = problem_of(opened, domain)
+    problem = problem_of(opened, domain)
     marks = tmp_path / "marks"
     marks.mkdir()
     events = []
@@ -98,11 +97,11 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
             cluster.remove_node(second, allow_graceful=False)
 
     run = ProofRun.create_or_open(tmp_path / "run", data, ProofRequest(decision), model="m", weights="w", outputs=1)
-    report = answer(
-        subject,
+    report = certify(
+        problem,
         opened,
         data,
-        Effort(600.0, 0),
+        600.0,
         show=watch,
         run=run,
         pool=Doomed(partial(doomed, marks, second.node_id)),

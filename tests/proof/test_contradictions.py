@@ -118,7 +118,7 @@ def test_an_audit_whose_findings_contradict_its_proof_ends_in_an_error(monkeypat
 def test_no_proof_that_is_contradicted_is_returned(monkeypatch):
     misread(monkeypatch)
     with pytest.raises(Contradiction, match="contradict each other"):
-        nf.prove(Overridden(), loans(), seconds=5, rows=0)
+        nf.prove(Overridden(), loans(), seconds=5)
 
 
 def test_people_are_found_in_their_boxes():
@@ -136,6 +136,6 @@ def test_people_are_found_in_their_boxes():
         high[number, axis] = at
     points = draw.integers(0, 64, (5_000, 3))
     found = np.full(len(points), -1)
-    for some, boxes in contradictions._found(points, low, high):
+    for some, boxes in contradictions._containing(points, low, high):
         found[some] = boxes
     assert ((points >= low[found]) & (points <= high[found])).all()

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.operators.chain import chain_of
-from neuronfair.proof.bounds import crown, network_axes
-from neuronfair.proof.bounds.crown import WAYS, Crown
-from neuronfair.proof.bounds.lines import Unprovable
-from neuronfair.proof.bounds.margins import question_of
-from neuronfair.proof.bounds.network_axes import crown_of
+from neuronfair.proof.bounds import crown
+from neuronfair.proof.bounds.crown import WAYS, Crown, crown_of
+from neuronfair.proof.bounds.margins import margins_of
 from neuronfair.proof.problem import problem_of, rows_at
 from tests.proof import worlds
 
@@ -61,9 +60,9 @@ def _module(curve, layers: tuple[int, ...], outputs: int, seed: int, end: nn.Mod
 
 def _crown(module: nn.Module, domain: TableDomain, decision: Decision | None = None) -> tuple[Network, Crown]:
     network = Network(module, domain, layers=None if len(module) > 2 else ())
-    subject = problem_of(network, domain, decision=decision)
-    assert isinstance(subject.bounder, Crown)
-    return network, subject.bounder
+    problem = problem_of(network, domain, decision=decision)
+    assert isinstance(problem.bounder, Crown)
+    return network, problem.bounder
 
 
 def _expected(network: Network, domain: TableDomain, bounder: Crown, decision: Decision, places: Tensor) -> Tensor:
@@ -100,7 +99,7 @@ def case(request):
 def test_margins_are_those_of_the_scores(case):
     network, bounder, domain, decision = case
     places = worlds.places_of(bounder.space.everything())
-    margins = bounder.margins(places)
+    margins = bounder.margins_at(places)
     expected = _expected(network, domain, bounder, decision, places)
     assert ((margins - expected).abs() <= bounder.slack).all()
     assert bounder.slack.max() < 1e-9
@@ -115,7 +114,7 @@ def test_lines_hold_for_everybody_in_a_box(case, way):
     lines = bounder.lines(boxes, None, way)
     for n in range(len(boxes)):
         places = worlds.places_of(boxes, n)
-        features, margins = worlds.features_of(space, places), bounder.margins(places)
+        features, margins = worlds.features_of(space, places), bounder.margins_at(places)
         for slopes, at, sign in ((lines.low, lines.low_at, 1), (lines.high, lines.high_at, -1)):
             own = slopes[n].expand(len(at[n]), -1, -1)
             line = torch.einsum("pf,vqf->pvq", features, own) + at[n]
@@ -138,7 +137,7 @@ def test_what_is_known_of_a_box_tightens_its_halves(case):
     places = [worlds.places_of(halves, n) for n in range(2)]
     for n, some in enumerate(places):
         line = torch.einsum("pf,vqf->pvq", worlds.features_of(space, some), helped.low[n].expand(6, -1, -1))
-        assert (bounder.margins(some) >= line + helped.low_at[n]).all()
+        assert (bounder.margins_at(some) >= line + helped.low_at[n]).all()
 
 
 def test_axes_are_what_the_network_tells_apart():
@@ -202,7 +201,7 @@ def test_many_sensitive_values():
     _, bounder = _crown(module, domain)
     boxes = worlds.random_boxes(bounder.space, 4)
     places = torch.arange(6)[:, None]
-    margins = bounder.margins(places)
+    margins = bounder.margins_at(places)
     assert margins.shape == (6, 250, 1)
     for way in range(bounder.ways):
         lines = bounder.lines(boxes, None, way)
@@ -235,7 +234,7 @@ def test_what_is_shared_costs_less():
 
 
 def test_a_number_of_many_values_that_the_network_does_not_read(monkeypatch):
-    monkeypatch.setattr(network_axes, "LISTED", 3)
+    monkeypatch.setattr(crown, "LISTED", 3)
     domain = _domain()
     network = Network(_module(nn.ReLU, (4,), 2, 0), domain)
     with pytest.raises(Unprovable, match="6 values that it reads one by one; 3 at most"):
@@ -248,7 +247,7 @@ def test_a_number_of_many_values_that_the_network_does_not_read(monkeypatch):
 
 def test_a_block_of_which_the_ends_are_alike_is_not_taken_for_one_value(monkeypatch):
     """Of a long block the first, the middle and the last value may have the same weights, and others not."""
-    monkeypatch.setattr(network_axes, "LISTED", 3)
+    monkeypatch.setattr(crown, "LISTED", 3)
     domain, module = _domain(), _module(nn.ReLU, (4,), 2, 0)
     with torch.no_grad():
         module[0].weight[:, JOB : JOB + 4] = module[0].weight[:, JOB : JOB + 1]
@@ -258,7 +257,7 @@ def test_a_block_of_which_the_ends_are_alike_is_not_taken_for_one_value(monkeypa
 
 
 def test_too_many_places_are_refused(monkeypatch):
-    monkeypatch.setattr(network_axes, "MOST_PLACES", 2)
+    monkeypatch.setattr(crown, "MOST_PLACES", 2)
     domain = _domain()
     with pytest.raises(Unprovable, match="3 values that it reads one by one; 2 at most"):
         _asked_for(Network(_module(nn.ReLU, (4,), 2, 0), domain), domain, "job")
@@ -270,7 +269,7 @@ def _asked_for(network: Network, domain: TableDomain, name: str, encoding=None):
     classes = torch.zeros(domain.attributes[column].size, dtype=torch.int64)
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
     slope = torch.ones(len(chain.affines[0].bias), dtype=torch.float64)
-    return network_axes._read(encoding or network.encoding, base, column, classes, chain.affines[0].weight, slope)
+    return crown._read(encoding or network.encoding, base, column, classes, chain.affines[0].weight, slope)
 
 
 class _Bent(TableEncoding):
@@ -305,7 +304,7 @@ def test_another_encoding_is_looked_at_code_by_code(monkeypatch):
     read = _asked_for(network, domain, "unread", bent)
     assert not read.axis.linear
     assert (read.effects[read.axis.place] - read.effects[read.axis.place[0]]).T.tolist() == [[0, 1, 4, 9, 16]] * 4
-    monkeypatch.setattr(network_axes, "LISTED", 4)
+    monkeypatch.setattr(crown, "LISTED", 4)
     with pytest.raises(Unprovable, match="5 values"):
         _asked_for(network, domain, "unread", straight)
 
@@ -314,7 +313,7 @@ def test_a_squashed_score_is_bounded_as_a_layer():
     domain, module = _domain(), _module(nn.ReLU, (4,), 1, 0, nn.Sigmoid())
     network = Network(module, domain)
     chain = chain_of(network, domain.sample(9, torch.Generator()))
-    question = question_of(Decision("tolerance", 0.1), 1, chain.end)
+    question = margins_of(Decision("tolerance", 0.1), 1, chain.end)
     classes = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
     bounder = crown_of(chain, network.encoding, domain, classes, question, torch.device("cpu"))
     assert [curve.name for curve in bounder.curves] == ["relu", "sigmoid"]
@@ -347,5 +346,5 @@ def test_many_combinations_of_sensitive_values_take_memory_that_is_bounded():
     with Counting():
         for way in range(bounder.ways):
             bounder.lines(boxes, None, way)
-        bounder.margins(boxes.low)
+        bounder.margins_at(boxes.low)
     assert max(largest) <= 1 << 24

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.errors import Unprovable
 from neuronfair.model.open import open_model
-from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.searches.evaluate import evaluate
@@ -92,9 +92,9 @@ def truth(model, domain) -> int:
 def test_a_proof_about_a_module_is_right_for_everybody(kind):
     domain = domain_of()
     opened = open_model(kind(), domain, everybody(domain)[::7])
-    subject = problem_of(opened, domain)
-    assert (subject.bounder is not None) == (kind is Loan)
-    proof = prove(subject, seconds=20)
+    problem = problem_of(opened, domain)
+    assert (problem.bounder is not None) == (kind is Loan)
+    proof = prove(problem, seconds=20)
     assert proof.complete
     assert proof.discriminatory == truth(opened.model.double(), domain)
     assert proof.discriminatory > 0
@@ -166,9 +166,9 @@ def test_a_proof_about_an_onnx_file_is_right_for_everybody(case, tmp_path):
     path = onnx_file(tmp_path / "m.onnx", *ONNX[case])
     domain = domain_of()
     opened = open_model(path, domain, everybody(domain)[::7])
-    subject = problem_of(opened, domain)
-    assert (subject.bounder is not None) == (case in ("plain", "Reshape"))
-    proof = prove(subject, seconds=20)
+    problem = problem_of(opened, domain)
+    assert (problem.bounder is not None) == (case in ("plain", "Reshape"))
+    proof = prove(problem, seconds=20)
     assert proof.complete
     assert proof.discriminatory == truth(opened.model.double(), domain) > 0
 
@@ -201,9 +201,9 @@ KERAS = {
 def test_a_proof_about_a_keras_model_is_right_for_everybody(case):
     domain = domain_of()
     opened = open_model(keras_model(KERAS[case]), domain, everybody(domain)[::7])
-    subject = problem_of(opened, domain)
-    assert (subject.bounder is not None) == (case in ("plain", "reshaped"))
-    proof = prove(subject, seconds=30)
+    problem = problem_of(opened, domain)
+    assert (problem.bounder is not None) == (case in ("plain", "reshaped"))
+    proof = prove(problem, seconds=30)
     assert proof.complete
     assert proof.discriminatory == truth(opened.model.double(), domain) > 0
 
@@ -241,10 +241,10 @@ def test_preprocessing_that_was_only_asked_is_not_proved_by_bounds(kind):
     pipeline = make_pipeline(first, MLPClassifier((4,), max_iter=30, random_state=0)).fit(frame, labels)
     opened = open_model(pipeline, domain, rows[::7])
     assert opened.white_box
-    subject = problem_of(opened, domain)
-    assert (subject.bounder is not None) == (kind == "known")
+    problem = problem_of(opened, domain)
+    assert (problem.bounder is not None) == (kind == "known")
     if kind == "known":
-        proof = prove(subject, seconds=20)
+        proof = prove(problem, seconds=20)
         assert proof.discriminatory <= truth(opened.model.double(), domain) <= proof.people - proof.fair
         return
     with pytest.raises(Unprovable, match="was asked for its values"):
@@ -255,7 +255,7 @@ def _refused(opened, domain):
     from neuronfair.proof import problem
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(problem, "MOST_ASKED", 5)
+        patch.setattr(problem, "MOST_ENUMERATED", 5)
         problem_of(opened, domain)
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from neuronfair.domain.rules import Rule, Span
-from neuronfair.proof.bounds.lines import Unprovable
-from neuronfair.proof.boxes import people as module
-from neuronfair.proof.boxes.people import exact_count, people_of, refined
+from neuronfair.errors import Unprovable
+from neuronfair.proof.boxes import space as module
+from neuronfair.proof.boxes.space import exact_count, people_of, refined
 from tests.proof import worlds
 
 

@@ -20,7 +20,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import Threads
 from neuronfair.model.weights import fully_connected
-from neuronfair.proof.boxes.people import People
+from neuronfair.proof.boxes.space import People
 from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.decide.queue import State
@@ -41,17 +41,17 @@ def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
     true = truth(network, domain, decision)
     assert true[0] == domain.count
     assert min(true) > 20
-    subject = problem_of(network, domain, decision=decision)
+    problem = problem_of(network, domain, decision=decision)
     shown = list[ProofProgress]()
-    proof = prove(subject, seconds=60, progress=shown.append)
+    proof = prove(problem, seconds=60, progress=shown.append)
     assert figures(proof) == true
     assert proof.complete
-    assert proof.open == 0
+    assert proof.undecided == 0
     assert not proof.interrupted
-    assert tiles(subject, proof)
-    assert len(proof.leaves) == len(proof.leaves.fair) == len(proof.leaves.discriminatory)
+    assert tiles(problem, proof)
+    assert len(proof.certified) == len(proof.certified.fair) == len(proof.certified.discriminatory)
     assert (shown[-1].fair, shown[-1].discriminatory) == pytest.approx((true[1] / true[0], true[2] / true[0]))
-    assert shown[-1].open == pytest.approx(0, abs=1e-9)
+    assert shown[-1].undecided == pytest.approx(0, abs=1e-9)
     assert shown[-1].boxes == proof.boxes
 
 
@@ -62,7 +62,7 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
     people, fair, flips = truth(network, domain, Decision())
-    subject = problem_of(network, domain)
+    problem = problem_of(network, domain)
     kept, steps = list[State](), 0
 
     def stop(progress: ProofProgress) -> None:
@@ -71,24 +71,24 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
         if steps == step:
             raise KeyboardInterrupt
 
-    part = prove(subject, seconds=60, progress=stop, keep=kept.append)
+    part = prove(problem, seconds=60, progress=stop, keep=kept.append)
     assert part.interrupted
     assert not part.complete
     assert steps == step
-    assert tiles(subject, part)
+    assert tiles(problem, part)
     assert part.people == people
     assert part.fair <= fair
     assert part.discriminatory <= flips
-    assert part.open == people - part.fair - part.discriminatory
+    assert part.undecided == people - part.fair - part.discriminatory
     state = kept[-1]
-    assert "told" not in state.open
-    columns = [{name: column.cpu().clone() for name, column in some.items()} for some in (state.open, state.done)]
-    whole = prove(subject, seconds=60, state=State(columns[0], columns[1], state.boxes, 3.0), keep=kept.append)
+    assert "told" not in state.undecided
+    columns = [{name: column.cpu().clone() for name, column in some.items()} for some in (state.undecided, state.done)]
+    whole = prove(problem, seconds=60, state=State(columns[0], columns[1], state.boxes, 3.0), keep=kept.append)
     assert figures(whole) == (people, fair, flips)
     assert whole.boxes > part.boxes
     assert whole.seconds >= 3.0
-    assert len(kept[-1].open["low"]) == 0
-    again = prove(subject, seconds=60, state=kept[-1])
+    assert len(kept[-1].undecided["low"]) == 0
+    again = prove(problem, seconds=60, state=kept[-1])
     assert figures(again) == (people, fair, flips)
     assert again.boxes == whole.boxes
 
@@ -97,7 +97,7 @@ def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
     monkeypatch.setattr(proving, "SMALL", 1)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
     domain = domain_of(*RULES)
-    subject = problem_of(network_of(domain, 2), domain)
+    problem = problem_of(network_of(domain, 2), domain)
     shown = list[ProofProgress]()
 
     def press(progress: ProofProgress) -> None:
@@ -105,10 +105,10 @@ def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
         if len(shown) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    proof = prove(subject, seconds=60, progress=press)
+    proof = prove(problem, seconds=60, progress=press)
     assert proof.interrupted
     assert len(shown) == 3
-    assert tiles(subject, proof)
+    assert tiles(problem, proof)
 
 
 def test_a_state_is_kept_now_and_then(monkeypatch):
@@ -116,9 +116,9 @@ def test_a_state_is_kept_now_and_then(monkeypatch):
     monkeypatch.setattr(proving, "SELDOM", 0)
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
     domain = domain_of(*RULES)
-    subject = problem_of(network_of(domain, 2), domain)
+    problem = problem_of(network_of(domain, 2), domain)
     kept, shown = list[State](), list[ProofProgress]()
-    prove(subject, seconds=60, progress=shown.append, keep=kept.append)
+    prove(problem, seconds=60, progress=shown.append, keep=kept.append)
     assert len(kept) == len(shown) + 1  # after every step, and at the end
     boxes = [state.boxes for state in kept]
     assert boxes == sorted(boxes)
@@ -127,12 +127,12 @@ def test_a_state_is_kept_now_and_then(monkeypatch):
 
 def test_without_time_nothing_is_proved():
     domain = domain_of(*RULES)
-    subject = problem_of(network_of(domain, 2), domain)
-    proof = prove(subject, seconds=0)
+    problem = problem_of(network_of(domain, 2), domain)
+    proof = prove(problem, seconds=0)
     assert (proof.boxes, proof.discriminatory) == (0, 0)
     assert proof.people == domain.count
     assert proof.fair == 0
-    assert tiles(subject, proof)
+    assert tiles(problem, proof)
 
 
 def test_steps_that_take_long_become_smaller():
@@ -174,10 +174,10 @@ def test_who_has_no_twin_is_treated_like_all_of_them():
 def test_a_region_is_proved_with_twins_outside(where, met):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    subject = problem_of(network, domain, where=where)
-    proof = prove(subject)
+    problem = problem_of(network, domain, where=where)
+    proof = prove(problem)
     assert figures(proof) == truth(network, domain, Decision(), met)
-    assert tiles(subject, proof)
+    assert tiles(problem, proof)
 
 
 @pytest.mark.parametrize("bias", [1.0, -1.0])
@@ -215,11 +215,11 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     table = torch.randn(64, 2, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     bits = 2 ** torch.arange(6)
     everybody, both = space.everything(), torch.ones(1, 2, dtype=torch.bool)
-    subject = replace(
+    problem = replace(
         problem_of(network_of(domain_of(), 2), domain_of()),
         space=space,
         people=People(everybody, torch.tensor([0]), both, both),
-        margins=lambda places: table[(places * bits).sum(1)],
+        margins_at=lambda places: table[(places * bits).sum(1)],
         slack=torch.zeros(1, dtype=torch.float64),
         bounder=None,
     )
@@ -228,7 +228,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
         first, second = table[int((places * bits).sum()), :, 0].tolist()
         alike = (first > 0) == (second > 0)
         fair += 2 * alike * math.prod([10_001, 4_999][place] for place in places.tolist())
-    assert figures(prove(subject)) == (2 * 15_000**6, fair, 2 * 15_000**6 - fair)
+    assert figures(prove(problem)) == (2 * 15_000**6, fair, 2 * 15_000**6 - fair)
 
 
 def test_a_black_box_is_asked_ties_and_all():
@@ -238,12 +238,12 @@ def test_a_black_box_is_asked_ties_and_all():
         return torch.stack([rows[:, 0], rows[:, 1] + rows[:, 2] * (rows[:, 0] > 1)], 1).double()  # often a tie
 
     box = BlackBox(ask, domain)
-    subject = problem_of(box, domain)
-    assert subject.bounder is None
-    proof = prove(subject)
+    problem = problem_of(box, domain)
+    assert problem.bounder is None
+    proof = prove(problem)
     assert figures(proof) == truth(box, domain, Decision())
     assert proof.discriminatory > 0
-    assert tiles(subject, proof)
+    assert tiles(problem, proof)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +262,11 @@ def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
     domain = replace(networks.domain(attributes=2, high=9), rules=(Rule("r", {"a0": (1, 5)}, {"a1": Span(0, 3)}),))
     box = BlackBox(lambda rows: (rows[:, 0] * 2 + rows[:, 1] + 3 * rows[:, 2] - 12.5).double(), domain)
     decision = Decision("threshold", 0.0)
-    subject = problem_of(box, domain, decision=decision, where="a1 in [0, 1, 2, 6, 7]")
+    problem = problem_of(box, domain, decision=decision, where="a1 in [0, 1, 2, 6, 7]")
     met = torch.isin(torch.arange(10), torch.tensor([0, 1, 2, 6, 7]))
-    proof = prove(subject)
+    proof = prove(problem)
     assert figures(proof) == truth(box, domain, decision, lambda rows: met[rows[:, 1]])
-    assert tiles(subject, proof)
+    assert tiles(problem, proof)
 
 
 def test_threads_work_side_by_side_and_prove_the_same(monkeypatch):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.model.operators.chain import Affine, Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax
-from neuronfair.proof.bounds.rounding import errors_of
+from neuronfair.proof.bounds.crown import errors_of
 
 Array = np.ndarray[Any, Any]
 

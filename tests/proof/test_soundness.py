@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.truth.certified_boxes import truth_of
 from benchmarks.truth.claims import held
 from benchmarks.truth.everybody import everybody
-from benchmarks.truth.leaves import truth_of
 from benchmarks.truth.planted import KINDS, planted
 from neuronfair.domain.rules import Rule
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.proof.certificate import CertifiedBoxes
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
-from neuronfair.proof.result import Leaves
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 
@@ -64,10 +64,10 @@ def test_the_truth_is_what_the_judge_says(seed):
 
 def test_a_wrong_claim_is_seen(biased):
     network, truth = biased
-    subject = problem_of(network, truth.domain)
-    proof = prove(subject, seconds=30)
-    leaves = proof.leaves
-    told = truth_of(leaves, subject.space, truth)
+    problem = problem_of(network, truth.domain)
+    proof = prove(problem, seconds=30)
+    leaves = proof.certified
+    told = truth_of(leaves, problem.space, truth)
     assert told.covered
     assert len(told.wrong(leaves)) == 0
     assert sum(told.fair) == truth.people - truth.discriminatory
@@ -82,7 +82,7 @@ def test_boxes_that_overlap_or_leave_out_are_seen(biased):
     space = problem_of(network, truth.domain).space
     whole = np.array([[9, 9, 9, 9]], dtype=np.int32)
     for low, high in (([[0, 0, 0, 1]], whole), ([[0, 0, 0, 0]] * 2, whole.repeat(2, 0))):
-        leaves = Leaves(np.array(low, dtype=np.int32), high, [0] * len(low), [0] * len(low))
+        leaves = CertifiedBoxes(np.array(low, dtype=np.int32), high, [0] * len(low), [0] * len(low))
         assert not truth_of(leaves, space, truth).covered
 
 
@@ -102,6 +102,6 @@ def test_a_tie_goes_to_the_class_that_the_decision_says():
     decision = Decision("threshold", 0.0)
     truth = everybody(network.double(), domain, decision)
     assert truth.flips.tolist() == [False, True, False, False]  # at 1 the bit leads from 0, which is enough, to -1
-    subject = problem_of(network, domain, decision=decision)
-    leaves = prove(subject, seconds=5).leaves
-    assert len(truth_of(leaves, subject.space, truth).wrong(leaves)) == 0
+    problem = problem_of(network, domain, decision=decision)
+    leaves = prove(problem, seconds=5).certified
+    assert len(truth_of(leaves, problem.space, truth).wrong(leaves)) == 0

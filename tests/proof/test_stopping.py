@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from neuronfair.proof.decide.interrupt import stopping
+from neuronfair.proof.decide.prove import stopping
 
 
 def _press() -> None:
@@ -23,9 +23,9 @@ def _twice() -> None:
 def test_the_first_ctrl_c_asks_and_the_second_interrupts():
     before = signal.getsignal(signal.SIGINT)
     with stopping() as stop:
-        assert not stop.asked
+        assert not stop.requested
         _press()
-        assert stop.asked
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             _press()
     with pytest.raises(KeyboardInterrupt), stopping():
@@ -37,7 +37,7 @@ def test_a_callback_may_stop_it():
     before = signal.getsignal(signal.SIGINT)
     with stopping() as stop:
         raise KeyboardInterrupt
-    assert stop.asked
+    assert stop.requested
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -53,7 +53,7 @@ def test_outside_the_main_thread_signals_are_left_alone():
 
     def work() -> None:
         with stopping() as stop:
-            seen.append((stop.asked, signal.getsignal(signal.SIGINT)))
+            seen.append((stop.requested, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=work)
     thread.start()

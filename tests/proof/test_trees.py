@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from neuronfair import parse_domain
+from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
 from neuronfair.model.forest import Forest, Link, Tree, forest
 from neuronfair.proof.bounds import tree_layout
-from neuronfair.proof.bounds.lines import Unprovable
-from neuronfair.proof.bounds.margins import question_of
+from neuronfair.proof.bounds.margins import margins_of
 from neuronfair.proof.bounds.trees import TreeBounds, trees_of
-from neuronfair.proof.boxes.people import people_of, refined
-from neuronfair.proof.boxes.space import Boxes, Space
+from neuronfair.proof.boxes.space import Boxes, Space, people_of, refined
 from neuronfair.proof.decide import prove
 from neuronfair.proof.problem import Problem, rows_at
 
@@ -75,7 +74,7 @@ def everybody() -> list[Tensor]:
 
 
 def made(trees: Forest, decision: Decision | None = None) -> TreeBounds:
-    question = question_of(decision or Decision(), len(trees.base), trees.link)
+    question = margins_of(decision or Decision(), len(trees.base), trees.link)
     return trees_of(trees, DOMAIN, everybody(), question, torch.device("cpu"))
 
 
@@ -117,8 +116,8 @@ def test_lines_hold_for_everybody_in_a_box(case: str) -> None:
     for box in range(len(boxes)):
         places = places_of(boxes, box)
         rows = rows_at(DOMAIN, trees.space, places)
-        margins = trees.question.margins(sums.scores(rows.flatten(0, 1))).view(len(places), 6, -1)
-        torch.testing.assert_close(trees.margins(places), margins, rtol=0, atol=1e-12)
+        margins = trees.margins.of(sums.scores(rows.flatten(0, 1))).view(len(places), 6, -1)
+        torch.testing.assert_close(trees.margins_at(places), margins, rtol=0, atol=1e-12)
         below = read(trees.space, lines.low[box], lines.low_at[box], places)
         above = read(trees.space, lines.high[box], lines.high_at[box], places)
         assert (below <= margins).all()
@@ -137,7 +136,7 @@ def test_a_person_alone_is_bounded_by_the_margins(case: str) -> None:
         places = boxes.low[box : box + 1]
         for slopes, at in ((lines.low, lines.low_at), (lines.high, lines.high_at)):
             said = read(trees.space, slopes[box], at[box], places)
-            torch.testing.assert_close(said, trees.margins(places), rtol=0, atol=1e-3)
+            torch.testing.assert_close(said, trees.margins_at(places), rtol=0, atol=1e-3)
 
 
 def test_trees_that_ask_once_are_bounded_exactly() -> None:
@@ -147,7 +146,7 @@ def test_trees_that_ask_once_are_bounded_exactly() -> None:
     places = places_of(whole, 0)
     for slopes, at in ((lines.low, lines.low_at), (lines.high, lines.high_at)):
         said = read(trees.space, slopes[0], at[0], places)
-        torch.testing.assert_close(said, trees.margins(places), rtol=0, atol=2e-3)
+        torch.testing.assert_close(said, trees.margins_at(places), rtol=0, atol=2e-3)
 
 
 def test_the_best_shift_of_a_tree_that_asks_two_things() -> None:
@@ -180,7 +179,7 @@ def test_places_are_what_neither_trees_nor_rules_tell_apart() -> None:
     trees = planted([tree], 1)
     allowed = everybody()
     allowed[DEBT][5:] = -1
-    question = question_of(Decision("threshold", 0.0), 1, "none")
+    question = margins_of(Decision("threshold", 0.0), 1, "none")
     axes = {axis.column: axis for axis in trees_of(trees, DOMAIN, allowed, question, torch.device("cpu")).space.axes}
     assert sorted(axes) == [AGE, JOB, DEBT, TOWN]
     assert axes[AGE].place.tolist() == [0] * 6 + [1] * 6  # the rule's condition
@@ -213,10 +212,19 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
     decision = CASES[case][1]
     allowed = [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes]
     people = people_of(DOMAIN, Space(trees.space.axes), allowed)
-    subject = Problem(
-        DOMAIN, decision, "", trees.space, people, trees.question, trees.margins, trees.slack, trees, "bounds of trees"
+    problem = Problem(
+        DOMAIN,
+        decision,
+        "",
+        trees.space,
+        people,
+        trees.margins,
+        trees.margins_at,
+        trees.slack,
+        trees,
+        "bounds of trees",
     )
-    proof = prove.prove(subject, seconds=60)
+    proof = prove.prove(problem, seconds=60)
     free = [column for column in range(6) if column not in (SEX, RACE)]
     rows = torch.tensor(list(product(*(range(DOMAIN.attributes[c].size) for c in free))))
     family = torch.zeros(len(rows), 6, 6, dtype=torch.int64)
@@ -240,7 +248,7 @@ def test_trees_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_a_tolerance_on_probabilities_is_refused(link):
     """The sums may lie further apart than the tolerance, and their probabilities not."""
     outputs = 1 if link == "sigmoid" else 2
-    question = question_of(Decision("tolerance", 0.1), outputs, link)
+    question = margins_of(Decision("tolerance", 0.1), outputs, link)
     classes = refined(DOMAIN, [torch.ones(a.size, dtype=torch.bool) for a in DOMAIN.attributes])
     with pytest.raises(Unprovable, match="tolerance on probabilities of trees"):
         trees_of(random_forest(0, 2, 2, outputs, link), DOMAIN, classes, question, torch.device("cpu"))

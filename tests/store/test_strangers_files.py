@@ -27,7 +27,8 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
 from neuronfair.model.weights import load
 from neuronfair.proof import certificate
-from neuronfair.proof.decide.queue import Kept, State
+from neuronfair.proof.decide.distributed import PieceFolder
+from neuronfair.proof.decide.queue import State
 from neuronfair.proof.report import ProofReport
 from neuronfair.store import files
 from neuronfair.store.journal import Journal
@@ -55,7 +56,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "model.safetensors": load,
     "certificate.parquet": certificate.read,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),
-    "00000-of-00001.state": lambda path: Kept(path.parent, 1).load(0, State.of({"low": torch.zeros(1, 1)}, 0, 0.0)),
+    "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(
+        0, State.of({"low": torch.zeros(1, 1)}, 0, 0.0)
+    ),
     "audit.json": read_baseline,
     "corpus.jsonl": lambda path: read_regression_set(path, DOMAIN),
     "000000.json": lambda path: ShardStore(str(path.parent.parent), path.parent.name[:-6], 0).parts(),

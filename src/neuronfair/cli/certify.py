@@ -38,14 +38,11 @@ def certify(
     ] = None,
     sensitive: options.SensitiveOption = None,
     where: Annotated[
-        str, typer.Option(help="Ask about some people only: 'age >= 30 and education in [Masters, Doctorate]'.")
+        str, typer.Option(help="Only people who meet conditions: 'age >= 30 and education in [Masters, Doctorate]'.")
     ] = "",
     seconds: Annotated[
         float, typer.Option(min=0, max=1e9, help="Stop after so many seconds, with what is proved.")
     ] = 60.0,
-    rows: Annotated[
-        int, typer.Option(min=0, help="Rows of the table whose neighbours are looked at, for a tenth of the time.")
-    ] = 200,
     out: Annotated[
         Path | None, typer.Option(help="Folder to make, or to go on with: after an interruption, or for longer.")
     ] = None,
@@ -107,8 +104,8 @@ def certify(
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
     from neuronfair.audits.folder import check_writable, refuse_links
     from neuronfair.audits.provenance import Origin, replay_options
-    from neuronfair.proof.run import CERTIFICATE, ProofRequest, ProofRun
-    from neuronfair.proof.session import Effort, answer, asked_about, finished
+    from neuronfair.proof.session import CERTIFICATE, ProofRequest, ProofRun, problem_where
+    from neuronfair.proof.session import certify as certify_problem
     from neuronfair.render.proof import proof_report
     from neuronfair.render.terminal import progress_bar
     from neuronfair.store.discard import check_discardable, discard
@@ -128,7 +125,7 @@ def certify(
         console.print(f"Table: {remark}")
     opened = source.open(table)
     warn_of_encoding(opened, table, console)
-    subject = asked_about(opened, table.domain, where, device)
+    problem = problem_where(opened, table.domain, where, device)
     if force:  # not before all that can be wrong was read
         discard(out)
     run = ProofRun.create_or_open(
@@ -140,23 +137,22 @@ def certify(
         outputs=opened.model.outputs,
         extra_weights=None if weights is None else str(weights.absolute()),
     )
-    effort = Effort(seconds, 0 if _is_domain(data) else rows)
-    report = finished(run, effort)
+    report = run.finished(seconds)
     if report is not None:
         console.print(f"{out}: this proof is finished already. More --seconds go on with it, --force begins anew.")
     else:
         with pool_of(ray) as pool, progress_bar("Proving", quiet=console.quiet) as bar:
-            report = answer(
-                subject,
+            report = certify_problem(
+                problem,
                 opened,
                 table,
-                effort,
+                seconds,
                 show=lambda what, *rest: bar(*rest, what=what),
                 run=run,
                 pool=None if ray is None else pool,
             )
     console.print(proof_report(report))
-    if subject.bounder is not None:  # otherwise there is nothing but the model's own word
+    if problem.bounder is not None:  # otherwise there is nothing but the model's own word
         origin = Origin(weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
         named = replay_options(opened, origin) or ("--model", model)
         again = shlex.join(["neuronfair", "certify", "--check", str(out / CERTIFICATE), *named])
@@ -224,7 +220,7 @@ def _check(path: Path, source: options.ModelOptions, asked: AuditInput | None, c
         complain(f"refused: {error}")
         raise typer.Exit(REFUSED) from None
     console.print(
-        f"Verified: {plural(found.leaves, 'box', 'boxes')} hold for this model and the decision "
+        f"Verified: {plural(found.boxes, 'box', 'boxes')} hold for this model and the decision "
         f"{_in_words(certificate.decision)}. Of {found.people:,} people "
         f"{'' if not certificate.where else f'where {certificate.where} '}it is true that the decision does not flip "
         f"with {listed(certificate.domain.sensitive)} for {found.fair:,} at least, and that it does for "
@@ -235,4 +231,4 @@ def _check(path: Path, source: options.ModelOptions, asked: AuditInput | None, c
             "The people are those of the input schema in the certificate. Name your table or domain file to compare it."
         )
     counts = {"people": found.people, "proved_fair": found.fair, "proved_discriminatory": found.discriminatory}
-    return {"verified": True, **{name: str(count) for name, count in counts.items()}, "boxes": found.leaves}
+    return {"verified": True, **{name: str(count) for name, count in counts.items()}, "boxes": found.boxes}

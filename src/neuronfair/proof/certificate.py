@@ -22,12 +22,48 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
 from neuronfair.limits import TREE, check_size
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.proof.result import Leaves, Proof
 from neuronfair.store.sealed_json import Json
 from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
     from neuronfair.proof.boxes.space import Axis
+
+
+@dataclass(frozen=True)
+class CertifiedBoxes:
+    """Boxes of places, both ends included, that cover the region without overlap, and what is proved in each."""
+
+    low: npt.NDArray[np.int32]  # (n, axes)
+    high: npt.NDArray[np.int32]
+    fair: list[int]  # people of whom it is proved that no twin is decided otherwise, at least
+    discriminatory: list[int]  # people of whom it is proved that some twin is decided otherwise, at least
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How many people of a region are decided alike whatever their sensitive values, how many not; the rest is open."""
+
+    people: int  # valid rows of the region, exactly
+    fair: int
+    discriminatory: int
+    boxes: int  # that were bounded
+    seconds: float
+    certified: CertifiedBoxes
+    interrupted: bool = False  # by Ctrl-C
+
+    @property
+    def undecided(self) -> int:
+        """How many people nothing is proved of."""
+        return self.people - self.fair - self.discriminatory
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is decided."""
+        return self.undecided == 0
+
 
 _KNOWN = {"torch", "neuronfair", "builtins"}  # whose classes hold no code of the user's
 FORMAT = 2
@@ -107,12 +143,12 @@ def _source(function: Any) -> str:
 def write(path: Path, certificate: Certificate) -> None:
     """Write a certificate, whole or not at all."""
     proof = certificate.proof
-    leaves = proof.leaves
+    boxes = proof.certified
     columns: dict[str, npt.NDArray[np.int32] | list[str]] = {}
-    for number in range(leaves.low.shape[1]):
-        columns[f"low_{number}"] = leaves.low[:, number].astype(np.int32)
-        columns[f"high_{number}"] = leaves.high[:, number].astype(np.int32)
-    columns |= {"fair": [*map(str, leaves.fair)], "discriminatory": [*map(str, leaves.discriminatory)]}
+    for number in range(boxes.low.shape[1]):
+        columns[f"low_{number}"] = boxes.low[:, number].astype(np.int32)
+        columns[f"high_{number}"] = boxes.high[:, number].astype(np.int32)
+    columns |= {"fair": [*map(str, boxes.fair)], "discriminatory": [*map(str, boxes.discriminatory)]}
     note = {
         "format": FORMAT,
         "version": certificate.version,
@@ -166,12 +202,12 @@ def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) 
     wrong = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
     if len(wrong):
         raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
-    leaves = Leaves(low, high, _numbers(fair), _numbers(discriminatory))
+    certified = CertifiedBoxes(low, high, _numbers(fair), _numbers(discriminatory))
     people, alike, not_alike = (_whole(_text(note, name)) for name in ("people", "fair", "discriminatory"))
     boxes, seconds = note["boxes"], _number(note["seconds"], "its seconds")
     if type(boxes) is not int or min(boxes, seconds) < 0:
         raise ValueError("its boxes or seconds are no numbers from 0 on")
-    proof = Proof(people, alike, not_alike, boxes, seconds, leaves)
+    proof = Proof(people, alike, not_alike, boxes, seconds, certified)
     where, print_, version = (_text(note, name) for name in ("where", "fingerprint", "version"))
     return Certificate(domain, decision, where, print_, axes, proof, version)
 

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from neuronfair.domain.schema.conditions import allowed_codes
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, one_line
+from neuronfair.errors import ModelError, Unprovable, one_line
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.operators.chain import chain_of
-from neuronfair.proof.bounds.lines import Bounder, Unprovable
-from neuronfair.proof.bounds.margins import Margins, question_of
-from neuronfair.proof.bounds.network_axes import crown_of
+from neuronfair.proof.bounds.crown import crown_of
+from neuronfair.proof.bounds.margins import Bounder, Margins, margins_of
 from neuronfair.proof.bounds.trees import trees_of
-from neuronfair.proof.boxes.people import People, people_of, refined
-from neuronfair.proof.boxes.space import Axis, Space
-from neuronfair.proof.where import allowed_codes
+from neuronfair.proof.boxes.space import Axis, People, Space, people_of, refined
 
 MOST_VALUES = 10_000_000  # of one attribute
-NEAR = 1e-9  # how near to the boundary the answer of a network in float64 says nothing
-MOST_ASKED = 5_000_000  # people of a model of which nothing is known but its answers
+NEAR = 1e-9  # how near to the boundary the score of a network in float64 says nothing
+MOST_ENUMERATED = 5_000_000  # people of a model whose inside is not known
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ class Problem:
     where: str
     space: Space
     people: People
-    question: Margins
-    margins: Callable[[Tensor], Tensor]  # of people at places (n, axes), with every sensitive value
+    margins: Margins
+    margins_at: Callable[[Tensor], Tensor]  # of people at places (n, axes), with every sensitive value
     slack: Tensor  # how far these may be off
-    bounder: Bounder | None  # None: everybody is asked
+    bounder: Bounder | None  # None: the people are enumerated
     method: str
 
     @cached_property
@@ -69,13 +67,13 @@ def problem_of(
     where: str = "",
     device: str | torch.device = "cpu",
 ) -> Problem:
-    """Return a model ready for a proof; one that nothing can be proved about is refused with the reason.
+    """Return a model ready for a proof; one about which nothing can be proved is refused with the reason.
 
-    Networks that are chains of layers and ensembles of trees are bounded; of other models everybody is asked, if there
-    are few enough.
+    Networks that are chains of layers and ensembles of trees are bounded; of other models the people are enumerated, if
+    there are few enough.
     """
     opened = model if isinstance(model, Opened) else None
-    asked: Model = model.model if isinstance(model, Opened) else model
+    inner: Model = model.model if isinstance(model, Opened) else model
     decision = decision or (opened.decision if opened is not None else Decision())
     domain = domain.to("cpu")
     wide = next((a.name for a in domain.attributes if a.size > MOST_VALUES), None)
@@ -87,29 +85,37 @@ def problem_of(
         raise Unprovable("all attributes are sensitive, so everybody is a twin of everybody. Ask the model about all")
     allowed = allowed_codes(domain, where)
     classes = refined(domain, allowed)
-    place = torch.device(device)
-    whole = partial(Problem, domain, decision, where)
+    device = torch.device(device)
     try:
-        if isinstance(asked, Network):
-            rows = domain.sample(64, torch.Generator().manual_seed(0))
-            chain = chain_of(asked, rows)
-            question = question_of(decision, asked.outputs, chain.end)
-            crown = crown_of(chain, asked.encoding, domain, classes, question, place)
-            people = _compared(domain, Space(crown.space.axes), allowed).to(place)
-            return whole(crown.space, people, question, crown.margins, crown.slack, crown, "bounds of a network")
-        if opened is not None and opened.trees is not None:
-            forest = opened.trees()
-            question = question_of(decision, asked.outputs, forest.link)
-            trees = trees_of(forest, domain, classes, question, place)
-            people = _compared(domain, Space(trees.space.axes), allowed).to(place)
-            return whole(trees.space, people, question, trees.margins, trees.slack, trees, "bounds of trees")
-        why = "it shows nothing of itself"
+        bounder, margins, method = _bounder(opened, inner, domain, classes, decision, device)
     except ModelError as error:
-        why = one_line(error)
-    return _everybody(whole, asked, domain, allowed, classes, decision, why)
+        return _enumerable(inner, domain, allowed, classes, decision, where, one_line(error))
+    people = _comparable_people(domain, Space(bounder.space.axes), allowed).to(device)
+    space, slack = bounder.space, bounder.slack
+    return Problem(domain, decision, where, space, people, margins, bounder.margins_at, slack, bounder, method)
 
 
-def _compared(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> People:
+def _bounder(
+    opened: Opened | None,
+    model: Model,
+    domain: TableDomain,
+    classes: Sequence[Tensor],
+    decision: Decision,
+    device: torch.device,
+) -> tuple[Bounder, Margins, str]:
+    """Return the bounds of a network or of trees, the margins of the decision, and the method's name."""
+    if isinstance(model, Network):
+        chain = chain_of(model, domain.sample(64, torch.Generator().manual_seed(0)))
+        margins = margins_of(decision, model.outputs, chain.end)
+        return crown_of(chain, model.encoding, domain, classes, margins, device), margins, "bounds of a network"
+    if opened is not None and opened.trees is not None:
+        forest = opened.trees()
+        margins = margins_of(decision, model.outputs, forest.link)
+        return trees_of(forest, domain, classes, margins, device), margins, "bounds of trees"
+    raise Unprovable("its inside is not known")
+
+
+def _comparable_people(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> People:
     """Return the people of a region; rules that leave nobody a twin are refused: no flip would then say nothing."""
     people = people_of(domain, space, allowed)
     if bool(people.valid.any()) and not bool((people.valid.sum(1) > 1).any()):
@@ -119,53 +125,55 @@ def _compared(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> P
 
 
 def unread(domain: TableDomain) -> bool:
-    """Return whether models are not given any sensitive attribute: then nobody's decision can flip."""
+    """Return whether models are given no sensitive attribute: then no decision can flip."""
     return not any(domain.attributes[column].given for column in domain.sensitive_columns)
 
 
-def _everybody(
-    whole: Callable[..., Problem],
+def _enumerable(
     model: Model,
     domain: TableDomain,
     allowed: Sequence[Tensor],
     classes: Sequence[Tensor],
     decision: Decision,
+    where: str,
     why: str,
 ) -> Problem:
-    """Return a model of which everybody is asked, or refuse it."""
-    space = Space(tuple(_axis(column, classes[column]) for column in _free(domain)))
-    people = _compared(domain, space, allowed)
-    question, margins, slack = answers(model, domain, decision, space)
-    method = "asking nobody" if unread(domain) else "asking everybody"
-    subject = whole(space, people, question, margins, slack, None, method)
-    if subject.count > MOST_ASKED and not unread(domain):
+    """Return a model whose people can be enumerated, or refuse it."""
+    free = (column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns)
+    space = Space(tuple(_axis(column, classes[column]) for column in free))
+    people = _comparable_people(domain, space, allowed)
+    margins = margins_of(decision, model.outputs, "none")
+    off = NEAR if isinstance(model, Network) else 0.0
+    slack = torch.full((len(margins.matrix),), off, dtype=torch.float64)
+    method = "attribute not given" if unread(domain) else "enumeration"
+    margins_at = _margins_by_scores(model, domain, decision, space, margins)
+    problem = Problem(domain, decision, where, space, people, margins, margins_at, slack, None, method)
+    if problem.count > MOST_ENUMERATED and not unread(domain):
         raise Unprovable(
-            f"nothing can be proved about this model: {why}; and its {subject.count:,} people are more than can be "
-            f"asked ({MOST_ASKED:,}). Ask about a region with --where"
+            f"nothing can be proved about this model: {why}; and its {problem.count:,} people are more than can be "
+            f"enumerated ({MOST_ENUMERATED:,}). Name a region with --where"
         )
-    return subject
+    return problem
 
 
-def answers(
-    model: Model, domain: TableDomain, decision: Decision, space: Space
-) -> tuple[Margins, Callable[[Tensor], Tensor], Tensor]:
-    """Return what a decision asks of a model's own scores, these for people at places, and how far they may be off."""
-    question = question_of(decision, model.outputs, "none")
+def _margins_by_scores(
+    model: Model, domain: TableDomain, decision: Decision, space: Space, margins: Margins
+) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives the margins of people at places by the model's own scores."""
     exact = model.double()
-    means_it = not isinstance(model, Network) and decision.kind != "tolerance"  # a black box, also where it is a tie
+    by_class = not isinstance(model, Network) and decision.kind != "tolerance"  # a black box means a tie, too
     sides = max(2, decision.classes(model.outputs))
-    pairs = question_of(Decision(), sides, "none").matrix
+    pairs = margins_of(Decision(), sides, "none").matrix
 
-    def margins(places: Tensor) -> Tensor:
+    def margins_at(places: Tensor) -> Tensor:
         rows = rows_at(domain, space, places)
         scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
         scores = scores.view(*rows.shape[:2], -1)
-        if means_it:
+        if by_class:
             return functional.one_hot(decision.chosen(scores), sides).double() @ pairs.T
-        return question.margins(scores)
+        return margins.of(scores)
 
-    off = NEAR if isinstance(model, Network) else 0.0
-    return question, margins, torch.full((len(question.matrix),), off, dtype=torch.float64)
+    return margins_at
 
 
 def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
@@ -176,10 +184,6 @@ def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
         rows[:, :, axis.column] = axis.codes.to(places.device)[places[:, number]][:, None]
     rows[:, :, list(domain.sensitive_columns)] = values
     return rows
-
-
-def _free(domain: TableDomain) -> list[int]:
-    return [column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns]
 
 
 def _axis(column: int, classes: Tensor) -> Axis:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from neuronfair import __version__
 from neuronfair.errors import DataError, one_line
@@ -38,44 +37,23 @@ class Part:
 
 
 @dataclass(frozen=True)
-class RowsReport:
-    """Rows of the table: who stays without a flip whatever else is changed a little."""
-
-    certified_1: int  # rows in whose neighbourhood, any one attribute changed, nobody's decision flips: proved
-    certified_2: int  # the same with any two attributes changed
-    of: int  # rows that were looked at, with those of whom nothing is proved
-    open: int = 0  # of these, rows for which there was no time
-
-
-@dataclass(frozen=True)
-class RegionReport:
-    """A short rule, and what is proved of everybody whom it describes."""
-
-    rule: str  # conditions, as --where takes them; empty: everybody who was asked about
-    verdict: Literal["fair", "discriminatory"]
-    people: Part  # whom it describes
-
-
-@dataclass(frozen=True)
 class ProofReport:
-    """A proof: for how many people the decision does not flip, for how many it does, and what is open."""
+    """A proof: for how many people the decision does not flip, for how many it does, and who is undecided."""
 
     data: str  # name of the table or of the domain
     model: str  # fingerprint of its weights, or of its file
     sensitive: tuple[str, ...]
     where: str  # which people were asked about; empty: everybody of the domain
     decision: Decision  # what counts as another decision
-    people: Part  # who were asked about; the share is that of the domain
+    people: Part  # it is about; the share is that of the domain
     proved_fair: Part  # proved: no twin is decided otherwise
     proved_discriminatory: Part  # proved: some twin is decided otherwise
-    open: Part  # nothing is proved
+    open: Part  # undecided: nothing is proved
     boxes: int  # parts of the domain that were looked at
     seconds: float
     complete: bool  # whether nothing is open
-    method: str  # how it was proved: bounds of a network, bounds of trees, asking everybody, or nobody
+    method: str  # how it was proved: bounds of a network or of trees, enumeration, attribute not given
     interrupted: bool = False  # by Ctrl-C
-    rows: RowsReport | None = None  # null without a table, or where none was looked at
-    regions: tuple[RegionReport, ...] = ()  # the largest that are proved, of each kind
     neuronfair: str = __version__  # version of the package
     schema: int = SCHEMA  # raised when an entry changes its meaning
 
@@ -93,9 +71,7 @@ class ProofReport:
                 raise DataError(f"{source}: written in form {entry['schema']}, but this version reads form {SCHEMA}")
             entry |= {name: Part(**entry[name]) for name in _PARTS}
             entry |= {"decision": Decision(**entry["decision"]), "sensitive": tuple(entry["sensitive"])}
-            entry["rows"] = None if entry["rows"] is None else RowsReport(**entry["rows"])
-            regions = ({**region, "people": Part(**region["people"])} for region in entry["regions"])
-            return ProofReport(**{**entry, "regions": tuple(RegionReport(**region) for region in regions)})
+            return ProofReport(**entry)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{source}: not a proof.json that can be read ({one_line(error)})") from None
 

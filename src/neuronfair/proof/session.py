@@ -1,8 +1,9 @@
-"""The whole of a proof: the domain or a region, the rows of the table, short rules, and the files that are left."""
+"""The whole of a proof: prove, check it against the model, report; also in a folder that survives a kill."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,64 +16,122 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError
 from neuronfair.formatting import percent
+from neuronfair.limits import check_size
+from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
-from neuronfair.proof.boxes.leaves import check_state
-from neuronfair.proof.certificate import AxisCodes, Certificate, known_by, write
+from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by, write
 from neuronfair.proof.decide.contradictions import EvaluatedPeople, check_against_model
-from neuronfair.proof.decide.distributed import prove_together
+from neuronfair.proof.decide.counts import check_state
+from neuronfair.proof.decide.distributed import prove_together, recovered
 from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.decide.queue import State
-from neuronfair.proof.decide.regions import regions
-from neuronfair.proof.decide.rows import certified
 from neuronfair.proof.problem import Problem, problem_of
-from neuronfair.proof.report import Part, ProofReport, RegionReport, RowsReport
-from neuronfair.proof.result import Proof
-from neuronfair.proof.run import CERTIFICATE, FIGURES, ProofRun
+from neuronfair.proof.report import Part, ProofReport
 from neuronfair.scale.pool import Pool
-from neuronfair.store.files import writing
+from neuronfair.store.files import load_state, save_state, writing
+from neuronfair.store.journal import PROOF
+from neuronfair.store.ledger import Ledger
+from neuronfair.store.manifest import make_manifest
 from neuronfair.store.sealed_json import seal
 
-MORE = 0.1  # of the seconds come on top for the rows of the table, and as much for short rules
+CERTIFICATE, METRICS = "certificate.parquet", "proof.json"  # made of the last state: no line names them
+SHARDS = "shards"  # what pieces of the last state have done since, while several workers prove
 
 Show = Callable[[str, int, int | None, str], None]  # what is done, how far, of how much, and a note
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is done for a proof."""
+class ProofRequest:
+    """What must be the same when a proof resumes; it may be given more time."""
 
-    seconds: float = 60.0
-    rows: int = 200  # of the table, whose neighbours are looked at
+    decision: Decision
+    where: str = ""
+    seed: int = 0
 
 
-def asked_about(opened: Opened, domain: TableDomain, where: str, device: str) -> Problem:
-    """Return a model ready for a proof about a region; one in which there is nobody is refused."""
-    subject = problem_of(opened, domain, where=where, device=device)
-    if subject.count == 0:
+@dataclass(frozen=True)
+class ProofRun:
+    """An open folder of a proof, which resumes from its last state."""
+
+    ledger: Ledger
+
+    @staticmethod
+    def create_or_open(folder: Path, data: Dataset, request: ProofRequest, **model: object) -> ProofRun:
+        """Make the folder of a proof, or open the one that is there if it belongs to the same request."""
+        manifest = {**make_manifest(request, data, **model), "kind": "proof"}  # type: ignore[arg-type]
+        run = ProofRun(Ledger.create_or_open(folder, manifest, data.domain, "proof"))
+        if not run.ledger.lines:
+            run.ledger.begin({})
+        return run
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self.ledger.folder
+
+    def finished(self, seconds: float) -> ProofReport | None:
+        """Return the report of a proof of as many seconds, or with nothing undecided; None if there is none."""
+        summary = self.ledger.summary if (self.folder / CERTIFICATE).is_file() else None
+        if summary is None:
+            return None
+        report = ProofReport.from_json(json.dumps(summary["report"]), self.folder)
+        return report if report.complete or summary["seconds"] >= seconds else None
+
+    def state(self, device: torch.device) -> State | None:
+        """Return where the proof stood."""
+        parts = self.ledger.journal.parts[PROOF]
+        if not parts:
+            return None
+        last = parts[-1]
+        path = self.ledger.path(last["state"])
+        check_size(path.stat().st_size, path, times=2)
+        tensors = load_state(path, device)
+        return recovered(State.of(tensors, last["boxes"], last["seconds"]), self._pieces)
+
+    def keep(self, state: State) -> Path:
+        """Keep where the proof stands, and return the folder in which pieces of it may keep theirs."""
+        entry = {"boxes": state.boxes, "seconds": state.seconds}
+        self.ledger.part(PROOF, entry, {"state": partial(save_state, state.tensors)})
+        shutil.rmtree(self.folder / SHARDS, ignore_errors=True)  # a lost worker may still write there; nobody reads it
+        return self._pieces
+
+    @property
+    def _pieces(self) -> Path:
+        """Where pieces of the last state keep theirs: no other state has such a name."""
+        last = self.ledger.journal.parts[PROOF][-1]
+        return self.folder / SHARDS / f"{Path(last['state']).stem}-{last['crc32']['state']:08x}"
+
+    def write(self, problem: Problem, opened: Opened, proof: Proof, report: ProofReport) -> None:
+        """Write the certificate and the metrics, which the last state could give again."""
+        names = problem.domain.names
+        axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in problem.space.axes)
+        model = known_by(opened.fingerprint, opened.module)
+        certificate = Certificate(problem.domain, problem.decision, problem.where, model, axes, proof)
+        with writing(self.folder):
+            write(self.folder / CERTIFICATE, certificate)
+            with replacing(self.folder / METRICS) as temporary:
+                temporary.write_bytes(seal(asdict(report)))
+
+
+def problem_where(opened: Opened, domain: TableDomain, where: str, device: str) -> Problem:
+    """Return a model ready for a proof about a region; one without people is refused."""
+    problem = problem_of(opened, domain, where=where, device=device)
+    if problem.count == 0:
         raise DomainError(f"where '{where}': the rules of the domain allow no such person")
-    return subject
+    return problem
 
 
-def finished(run: ProofRun, effort: Effort) -> ProofReport | None:
-    """Return what a folder holds already, if it was made with as much effort or nothing is left to do."""
-    before = run.result()
-    if before is None or before["rows"] != effort.rows:
-        return None
-    report = ProofReport.from_json(json.dumps(before["report"]), run.folder)
-    return report if report.complete or before["seconds"] >= effort.seconds else None
-
-
-def answer(
-    subject: Problem,
+def certify(
+    problem: Problem,
     opened: Opened,
     data: Dataset,
-    effort: Effort,
+    seconds: float,
     *,
     show: Show,
     run: ProofRun | None = None,
     pool: Pool | None = None,
 ) -> ProofReport:
-    """Prove what can be proved in the time given, and keep it in a folder, where a proof goes on from its last state.
+    """Prove what can be proved in the time given, and keep it in a folder, where a proof resumes from its last state.
 
     The workers of a pool prove together. Ctrl-C ends it with what is proved.
     """
@@ -82,91 +141,42 @@ def answer(
         last[:] = [state]
         return None if run is None else run.keep(state)
 
-    before = None if run is None else run.state(subject.device)
+    before = None if run is None else run.state(problem.device)
     if before is not None and run is not None:
-        check_state(subject, before, run.folder)
+        check_state(problem, before, run.folder)
     proof = (prove if pool is None else partial(prove_together, pool=pool))(
-        subject,
-        seconds=effort.seconds,
+        problem,
+        seconds=seconds,
         state=before,
-        progress=lambda told: show("Proving", round(told.seconds), round(effort.seconds), _said(told)),
+        progress=lambda now: show("Proving", round(now.seconds), round(seconds), _note(now)),
         keep=keep,
     )
     show("Checking against the model", 0, None, "")
-    check_against_model(subject, proof, opened, [EvaluatedPeople("a row of the table", data.rows)])
-    interrupted = last[0].left > 0 and last[0].seconds < effort.seconds
-    rows: RowsReport | None = None
-    found: tuple[RegionReport, ...] = ()
-    if not interrupted:
-        try:
-            rows = _rows(subject, opened, data, effort, show)
-            found = _regions(subject, proof, effort)
-        except KeyboardInterrupt:  # the proof stands; the same command goes on with what comes behind it
-            interrupted = True
+    check_against_model(problem, proof, opened, [EvaluatedPeople("a row of the table", data.rows)])
+    interrupted = last[0].left > 0 and last[0].seconds < seconds
     report = ProofReport(
         data=data.name,
         model=opened.fingerprint,
         sensitive=data.domain.sensitive,
-        where=subject.where,
-        decision=subject.decision,
+        where=problem.where,
+        decision=problem.decision,
         people=Part.of(proof.people, data.domain.count),
         proved_fair=Part.of(proof.fair, proof.people),
         proved_discriminatory=Part.of(proof.discriminatory, proof.people),
-        open=Part.of(proof.open, proof.people),
+        open=Part.of(proof.undecided, proof.people),
         boxes=proof.boxes,
         seconds=proof.seconds,
         complete=proof.complete,
-        method=subject.method,
+        method=problem.method,
         interrupted=interrupted,
-        rows=rows,
-        regions=found,
     )
     if run is not None:
-        _leave(run, subject, opened, proof, report)
+        run.write(problem, opened, proof, report)
         if not interrupted:
-            run.ledger.finish({**asdict(effort), "report": asdict(report)})
+            run.ledger.finish({"seconds": seconds, "report": asdict(report)})
     return report
 
 
-def _said(told: ProofProgress) -> str:
-    parts = {"fair": told.fair, "discriminatory": told.discriminatory}
-    parts["open"] = max(0.0, 1.0 - sum(parts.values()))
-    return f"{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {told.boxes:,} boxes"
-
-
-def _rows(subject: Problem, opened: Opened, data: Dataset, effort: Effort, show: Show) -> RowsReport | None:
-    """Look at the neighbours of some rows of the table, the same ones every time."""
-    if effort.rows == 0 or len(data) == 0:
-        return None
-    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[: effort.rows]
-    found = certified(
-        opened,
-        data.domain,
-        data.rows[chosen],
-        decision=subject.decision,
-        seconds=MORE * effort.seconds,
-        progress=lambda changed, done, total: show("Looking at rows", done, total, f"with {changed} changed"),
-        subject=None if subject.where else subject,
-    )
-    if found.interrupted:
-        raise KeyboardInterrupt
-    late = int((~found.looked_one | ~found.looked_two).sum())
-    return RowsReport(found.certified_1, found.certified_2, found.of, late)
-
-
-def _regions(subject: Problem, proof: Proof, effort: Effort) -> tuple[RegionReport, ...]:
-    found = regions(subject, proof, seconds=MORE * effort.seconds)
-    return tuple(RegionReport(one.rule, one.verdict, Part.of(one.people, proof.people)) for one in found)
-
-
-def _leave(run: ProofRun, subject: Problem, opened: Opened, proof: Proof, report: ProofReport) -> None:
-    """Write the certificate and the figures, which the last state could give again."""
-    names = subject.domain.names
-    axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in subject.space.axes)
-    whole = Certificate(
-        subject.domain, subject.decision, subject.where, known_by(opened.fingerprint, opened.module), axes, proof
-    )
-    with writing(run.folder):
-        write(run.folder / CERTIFICATE, whole)
-        with replacing(run.folder / FIGURES) as temporary:
-            temporary.write_bytes(seal(asdict(report)))
+def _note(now: ProofProgress) -> str:
+    parts = {"fair": now.fair, "discriminatory": now.discriminatory, "undecided": now.undecided}
+    return f"{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {now.boxes:,} boxes"

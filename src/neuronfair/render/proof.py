@@ -12,7 +12,6 @@ from neuronfair.formatting import duration, listed, percent, plural
 from neuronfair.proof.report import Part, ProofReport
 
 WIDTH = 60  # letters of the bar
-REGIONS = 3  # of each kind that are shown
 
 
 def proof_report(report: ProofReport) -> RenderableType:
@@ -51,26 +50,10 @@ def sentences(report: ProofReport) -> list[str]:
         lines.append(
             f"A flip is a gap of more than {report.decision.value:g} between the scores of twins (--decision)."
         )
-    if report.rows is not None:
-        lines += _rows(report)
-    for verdict, what in (("discriminatory", "flips for everybody"), ("fair", "flips for nobody")):
-        for region in [one for one in report.regions if one.verdict == verdict][:REGIONS]:
-            lines.append(f"• {region.rule or 'everybody'}: {what} ({percent(region.people.share)} of the people).")
     lines.append(f"{plural(report.boxes, 'box', 'boxes')} in {duration(report.seconds)}; {report.method}.")
     if report.interrupted:
         lines.append("Interrupted: what was proved is kept. The same command goes on from here.")
     return lines
-
-
-def _rows(report: ProofReport) -> list[str]:
-    rows = report.rows
-    assert rows is not None
-    late = f"; for {rows.open:,} there was no time" if rows.open else ""
-    verb = "is" if rows.certified_1 == 1 else "are"
-    return [
-        f"Of {plural(rows.of, 'row')} of the table, {rows.certified_1:,} {verb} proved to stay without a flip "
-        f"whichever other attribute is changed, {rows.certified_2:,} whichever two are{late}."
-    ]
 
 
 def _widths(parts: tuple[Part, ...]) -> list[int]:

@@ -343,11 +343,8 @@ def _strictest(limit: Threshold, figures: Mapping[str, _Measured], why: str) -> 
 
 def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
-    found = f"{rate.discriminated:,} of {rate.people}" if rate.of else f"Of {rate.people}"
-    notes = [f"{found}, confidence {percent(rate.confidence)}.", rate.omission]
-    if rate.part < 1 and limit.met_by(end) and not limit.met_by(rate.rate):
-        notes.append("These are too few people to decide: sample more, or prove for longer.")
-    elif limit.met_by(end) and not limit.met_by(other):
+    notes = [f"{rate.discriminated:,} of {rate.people}, confidence {percent(rate.confidence)}.", rate.omission]
+    if limit.met_by(end) and not limit.met_by(other):
         needed = people_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= rows

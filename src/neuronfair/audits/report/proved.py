@@ -9,7 +9,7 @@ from typing import Literal
 from neuronfair.formatting import duration, listed, many, percent, plain
 from neuronfair.proof.report import Part
 
-Method = Literal["bounds of a network", "bounds of trees", "asking everybody", "asking nobody"]
+Method = Literal["bounds of a network", "bounds of trees", "enumeration", "attribute not given"]
 
 
 @dataclass(frozen=True)

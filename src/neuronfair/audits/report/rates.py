@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neuronfair.formatting import POPULATIONS, Population, percent, plural
+from neuronfair.formatting import POPULATIONS, Population, plural
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,13 @@ class RateOf:
     of: int  # people judged
     discriminated: int  # people among them whose decision flips
     confidence: float  # of the interval
-    part: float = 1.0  # share of the population that they were drawn from: all that is not proved lies in it
     left_out: int = 0  # of pairs: people whose decision flips, but only against a twin that is not plausible
     alone: int = 0  # of pairs: people without a plausible twin
 
     @property
     def people(self) -> str:
         """Who was judged, in words."""
-        if self.part == 1:
-            return f"{self.of:,} {POPULATIONS[self.population]}"
-        if not self.part:
-            return "all people of the domain, by proof"
-        return f"{self.of:,} people drawn uniformly from the {percent(self.part)} in boxes that are not wholly proved"
+        return f"{self.of:,} {POPULATIONS[self.population]}"
 
     @property
     def omission(self) -> str:

@@ -19,7 +19,7 @@ from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.counterfactual import compare_counterfactuals, unread
 from neuronfair.audits.stages.findings import WORST, describe
 from neuronfair.audits.stages.interpretation import interpret_layers
-from neuronfair.audits.stages.proof import prove_and_sample
+from neuronfair.audits.stages.proof import add_proof
 from neuronfair.audits.stages.rates import measure_rates
 from neuronfair.audits.stages.search import search
 from neuronfair.audits.stages.subgroups import find_subgroups
@@ -129,7 +129,7 @@ class Choices:
             find_subgroups(sought, one, show)
         if self.settings.prove > 0:
             with clock.of("proof"):
-                prove_and_sample(case, one, opened, self.settings.prove / len(self.views), show)
+                add_proof(case, one, opened, self.settings.prove / len(self.views), show)
         one.drop_refuted()
         return sought
 

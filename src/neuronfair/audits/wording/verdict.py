@@ -117,6 +117,10 @@ def _headline(one: AttributeReport, rows: int) -> str:
         if table is not None and table.of < rows:
             known = f"No decision for {table.of:,} of {rows:,} records in the data set depends on {by}"
         drawn = [rate for rate in one.rates.measured if rate.population in SYNTHETIC and rate.rate]
+        if not drawn and not one.people_found and one.proved is not None:
+            count, people = int(one.proved.proved_discriminatory.count), int(one.proved.people)
+            records = f"{many(count)} of all {many(people)} records of the declared input space do"
+            return f"{known}; {records}." if known else f"Decisions depend on {by}: for {records}."
         if not drawn:
             records = f"a search found {plural(one.people_found, 'synthetic record')} for which it does"
             return f"{known}; {records}." if known else f"Decisions may depend on {by}: {records}."
@@ -144,11 +148,6 @@ def _people(rate: RateOf) -> str:
 
 def _flips(one: AttributeReport, rate: RateOf) -> str:
     """Return how many records of a synthetic population have decisions that depend on the attribute."""
-    if rate.population == "domain" and rate.part < 1:
-        if rate.part == 0 and one.proved is not None:
-            found, every = int(one.proved.proved_discriminatory.count), int(one.proved.people)
-            return f"{many(found)} of all {many(every)} records of the declared input space"
-        return f"{percent(rate.rate)} of the records of the declared input space"
     return f"{_count(rate)} {_RECORDS.get(rate.population, POPULATIONS[rate.population])}"
 
 
@@ -189,8 +188,6 @@ def _who(rate: RateOf) -> str:
         return "people with a plausible twin"
     if rate.population == "table":
         return "records like those in the data set"
-    if rate.part < 1:
-        return "the records of the declared input space"
     return _RECORDS.get(rate.population, POPULATIONS[rate.population])
 
 

@@ -29,6 +29,7 @@ _NUMBERS = ("low", "high", "step", "center", "scale")
 _TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
 # A key of 16 parts, where a key may stand; tomllib takes time and memory with the square of their number.
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key without quotes
 _DEEP = re.compile(rf"(?m)(?:^[ \t]*+\[{{0,2}}+|[{{,])[ \t]*+(?:{_PART}){{16}}")
 
 
@@ -67,6 +68,23 @@ def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
         outside=_outside(document.get("outside", "error")),
         favourable=None if document.get("favourable") is None else str(document["favourable"]),
     )
+
+
+def parse_conditions(text: str) -> dict[str, Condition]:
+    """Read conditions on attributes as a rule has them: age = { min = 30 }, education = ["Masters", "Doctorate"]."""
+    try:
+        if _DEEP.search(text):
+            raise ValueError("a key has too many parts")
+        document = tomllib.loads(f"conditions = {{ {text} }}")
+    except (ValueError, RecursionError) as error:
+        raise DomainError(f"cannot be read as the conditions of a rule: {error}") from None
+    _check_keys("conditions", document, ("conditions",))
+    return _conditions("conditions", document["conditions"])
+
+
+def format_condition(name: str, condition: Condition) -> str:
+    """Return a condition on an attribute as a rule has it: the inverse of `parse_conditions`."""
+    return f"{name if _BARE.fullmatch(name) else quoted(name)} = {_written(condition)}"
 
 
 def format_domain(domain: TableDomain) -> str:

@@ -1,13 +1,13 @@
 """Lines below and above a network over a box of people: CROWN, batched.
 
-What a layer is given is bounded by lines that are carried back through all layers before it to the people's values.
-The lines of an activation function hold between the bounds of what it is given (`activations.py`). The first step back
+The inputs of a layer are bounded by lines that are carried back through all layers before it to the people's values.
+The lines of an activation function hold between the bounds of its inputs (`activations.py`). The first step back
 from a layer begins with its weights, the same for all boxes, so it is one product of matrices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -16,10 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.model.operators.chain import Affine, Curve
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import Unprovable
+from neuronfair.limits import check_size
+from neuronfair.model.encoding import Encoding, TableEncoding
+from neuronfair.model.operators.chain import Affine, Chain, Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax, values
-from neuronfair.proof.bounds.lines import Lines
-from neuronfair.proof.boxes.space import Boxes, Space
+from neuronfair.proof.bounds.margins import Lines, Margins
+from neuronfair.proof.boxes.space import Axis, Boxes, Space
 
 NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
@@ -37,9 +41,9 @@ POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
 _SHARED = ((True, True), (True, False), (False, False))
 WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
 MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
-ASKED = 1 << 24  # numbers of people who are asked at once
+EVALUATED = 1 << 24  # numbers of people who are evaluated at once
 OTHER = 3e5  # multiplications that take as long as all else that is done for a box
-Between = tuple[Tensor, Tensor]
+Interval = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,19 +67,19 @@ class Crown:
         """The ways that can be taken: with many sensitive values those in which they share everything."""
         return WAYS if len(self.start) <= MOST_SINGLE else tuple(way for way in WAYS if way.inner and way.last)
 
-    def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
+    def lines(self, boxes: Boxes, inner: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines for all margins over boxes."""
-        lines = self._of_one_layer(boxes) if not self.curves else self._of_all(boxes, known, way)
+        lines = self._of_one_layer(boxes) if not self.curves else self._of_all(boxes, inner, way)
         same = torch.full((len(boxes),), True, device=self.start.device) if self.unread else None
         return replace(lines, same=same)
 
-    def _of_all(self, boxes: Boxes, known: Tensor | None, way: int) -> Lines:
+    def _of_all(self, boxes: Boxes, inner: Tensor | None, way: int) -> Lines:
         taken = self._ways[way]
         rows = self._rows(taken)
         if len(boxes) <= rows:
-            return self._lines(boxes, known, taken)
+            return self._lines(boxes, inner, taken)
         pieces = [slice(i, i + rows) for i in range(0, len(boxes), rows)]
-        parts = [self._lines(boxes[p], None if known is None else known[p], taken) for p in pieces]
+        parts = [self._lines(boxes[p], None if inner is None else inner[p], taken) for p in pieces]
         low, low_at, high, high_at, inner = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("low", "low_at", "high", "high_at", "inner")
         )
@@ -100,13 +104,13 @@ class Crown:
         """How far the margins may be off by rounding."""
         return self.rounding[-1]
 
-    def margins(self, places: Tensor) -> Tensor:
+    def margins_at(self, places: Tensor) -> Tensor:
         """Return the margins of people at places, with every sensitive value."""
         widest = max(len(affine.bias) for affine in self.affines)
-        step = max(1, ASKED // (len(self.start) * widest))
-        return torch.cat([self._margins(part) for part in torch.split(places, step)])
+        step = max(1, EVALUATED // (len(self.start) * widest))
+        return torch.cat([self._margins_of(part) for part in torch.split(places, step)])
 
-    def _margins(self, places: Tensor) -> Tensor:
+    def _margins_of(self, places: Tensor) -> Tensor:
         first, space = self.affines[0].weight, self.space
         x = places[:, space.linear].to(first.dtype) @ first[:, space.slopes].T
         for axis, begin, _ in space.tables:
@@ -131,21 +135,21 @@ class Crown:
         at = self.start.expand(n, k, -1)
         return Lines(slopes, at - self.slack, slopes, at + self.slack)
 
-    def _lines(self, boxes: Boxes, known: Tensor | None, way: Way) -> Lines:
-        given, told = self._given(boxes, known, way)
+    def _lines(self, boxes: Boxes, inner: Tensor | None, way: Way) -> Lines:
+        bounds, inner_bounds = self._input_bounds(boxes, inner, way)
         if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
             k = len(self.start)
-            repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in given[1:])
-            given = [self._first(boxes, False), *repeated]
-        slopes, at = self._better(boxes, *(self._bent(given, way.last, policy) for policy in POLICIES))
+            repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in bounds[1:])
+            bounds = [self._first(boxes, False), *repeated]
+        slopes, at = self._better(boxes, *(self._candidate_lines(bounds, way.last, policy) for policy in POLICIES))
         half = len(self.affines[-1].bias)
         low, high = at[..., :half] - self.slack, -at[..., half:] + self.slack
-        return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, told)
+        return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, inner_bounds)
 
-    def _bent(self, given: Sequence[Between], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
+    def _candidate_lines(self, bounds: Sequence[Interval], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
         """Return lines below the margins and below these with another sign: (n, values or 1, lines, …) each."""
-        relaxed = [self._relaxed(number, between, joint, policy) for number, between in enumerate(given)]
-        slopes, at = self._back(relaxed, joint)
+        relaxed = [self._relaxation(number, between, joint, policy) for number, between in enumerate(bounds)]
+        slopes, at = self._backward(relaxed, joint)
         k = 1 if joint else len(self.start)
         return slopes.view(-1, k, *slopes.shape[1:]), at if joint else at.view(-1, k, at.shape[-1])
 
@@ -158,36 +162,36 @@ class Crown:
         first = means[0] >= means[1]
         return torch.where(first[..., None], one[0], other[0]), torch.where(first, one[1], other[1])
 
-    def _given(self, boxes: Boxes, known: Tensor | None, way: Way) -> tuple[list[Between], Tensor]:
+    def _input_bounds(self, boxes: Boxes, inner: Tensor | None, way: Way) -> tuple[list[Interval], Tensor]:
         """Return between which numbers the input of each activation lies, and that for all values together."""
         n, joint = len(boxes), way.inner
         k = 1 if joint else len(self.start)
         wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
-        given = [self._first(boxes, joint)]
-        told: list[Tensor] = []
+        bounds = [self._first(boxes, joint)]
+        inner_bounds: list[Tensor] = []
         relaxed: dict[str, list[Relaxation]] = {policy: [] for policy in way.policies}
         done = 0
         for number, affine in enumerate(self.affines[1:-1]):
-            step, (lowest, highest) = self._step(number + 1, joint), values(self.curves[number], *given[-1])
+            step, (lowest, highest) = self._step(number + 1, joint), values(self.curves[number], *bounds[-1])
             least = lowest @ step.up + highest @ step.down + step.bias  # plain intervals, which may be better
             for policy, some in relaxed.items():
-                some.append(self._relaxed(number, given[-1], joint, policy))
-                slopes, at = self._back(some, joint)
+                some.append(self._relaxation(number, bounds[-1], joint, policy))
+                slopes, at = self._backward(some, joint)
                 found = self.space.least(wide, slopes) + (at.amin(1) if joint else at[:, 0])
                 least = torch.maximum(least, found)
             half, off = len(affine.bias), self.rounding[number + 1]
             low, high = least[:, :half] - off, -least[:, half:] + off
-            if known is not None:  # bounds of a larger box hold for all values
-                mine = known[:, done : done + half].to(low.dtype)
+            if inner is not None:  # bounds of a larger box hold for all values
+                mine = inner[:, done : done + half].to(low.dtype)
                 mine = mine if joint else mine.repeat_interleave(k, 0)
                 low, high = torch.maximum(low, mine[..., 0]), torch.minimum(high, mine[..., 1])
                 high = torch.maximum(low, high)
             done += half
-            given.append((low, high))
-            told.append(torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1))
-        return given, torch.cat(told, 1) if told else self.start.new_zeros(n, 0, 2)
+            bounds.append((low, high))
+            inner_bounds.append(torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1))
+        return bounds, torch.cat(inner_bounds, 1) if inner_bounds else self.start.new_zeros(n, 0, 2)
 
-    def _first(self, boxes: Boxes, joint: bool) -> Between:
+    def _first(self, boxes: Boxes, joint: bool) -> Interval:
         """Return between which numbers the input of the first activation lies, for all values together or for each."""
         first = self.affines[0].weight
         both = self.space.least(boxes, torch.cat([first, -first]))
@@ -195,7 +199,7 @@ class Crown:
         lowest, highest = (self.start.amin(0)[None], self.start.amax(0)[None]) if joint else (self.start, self.start)
         return (low + lowest - self.rounding[0]).flatten(0, 1), (high + highest + self.rounding[0]).flatten(0, 1)
 
-    def _relaxed(self, number: int, between: Between, joint: bool, policy: str) -> Relaxation:
+    def _relaxation(self, number: int, between: Interval, joint: bool, policy: str) -> Relaxation:
         """Return the lines of an activation; those of the first one by its input without `start`, if for one value."""
         r = relax(self.curves[number], *between, policy)
         if number or joint:
@@ -203,8 +207,8 @@ class Crown:
         start = self.start.repeat(len(r.low) // len(self.start), 1)
         return Relaxation(r.low, torch.addcmul(r.low_at, r.low, start), r.high, torch.addcmul(r.high_at, r.high, start))
 
-    def _back(self, relaxed: Sequence[Relaxation], joint: bool) -> tuple[Tensor, Tensor]:
-        """Return lines below what the layer behind the relaxed ones is given, and below the same with another sign.
+    def _backward(self, relaxed: Sequence[Relaxation], joint: bool) -> tuple[Tensor, Tensor]:
+        """Return lines below the inputs of the layer behind the relaxed ones, and below the same with another sign.
 
         Slopes by feature, (n, lines, features), and constants, (n, values or 1, lines).
         """
@@ -250,7 +254,7 @@ class Crown:
 
     @staticmethod
     def _one_step(step: _Step, r: Relaxation) -> Tensor:
-        """Return the lines of a layer's weights, carried through the activation before it and what that is given."""
+        """Return the lines of a layer's weights, carried through the activation before it and the inputs of that."""
         if step.product is not None:
             return (torch.cat([r.low, r.high], 1) @ step.product).view(len(r.low), step.up.shape[1], -1)
         slopes = torch.addcmul(step.up.T * r.low[:, None], step.down.T, r.high[:, None])
@@ -266,3 +270,181 @@ class _Step:
     bias: Tensor  # (lines,)
     matrix: Tensor
     product: Tensor | None  # (2 · neurons, lines · columns of the matrix), unless it would be too large
+
+
+MOST_PLACES = 5_000  # of an attribute whose values have no order to the network
+LISTED = 1 << 17  # codes up to which the numbers of all are looked at
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An attribute as the network reads it."""
+
+    axis: Axis
+    effects: Tensor  # (features, neurons) what a place more, or each place, adds to the first layer
+    first: Tensor  # (neurons,) what the first place of a linear axis adds
+    size: Tensor  # (inputs,) how large the network's inputs can be by it, without sign
+
+
+def crown_of(
+    chain: Chain,
+    encoding: Encoding,
+    domain: TableDomain,
+    classes: Sequence[Tensor],
+    margins: Margins,
+    device: torch.device,
+) -> Crown:
+    """Return the bounds of a chain. `classes` says which codes of each attribute rules tell apart; -1: outside."""
+    affines = [Affine(a.weight.cpu(), a.bias.cpu()) for a in chain.affines]
+    curves = list(chain.curves)
+    last = affines.pop()
+    matrix = margins.matrix
+    affines.append(Affine(matrix @ last.weight, matrix @ last.bias + margins.offset))
+    if margins.squash:
+        one = torch.ones(1, 1, dtype=torch.float64)
+        curves.append(Curve("sigmoid"))
+        affines.append(Affine(one, torch.zeros(1, dtype=torch.float64)))
+    base = torch.zeros(len(domain.attributes), dtype=torch.int64)
+    free = [c for c in range(len(domain.attributes)) if c not in domain.sensitive_columns]
+    slope = _slope(affines)
+    read = [_read(encoding, base, c, classes[c], affines[0].weight, slope) for c in free]
+    rows = base.repeat(len(domain.sensitive_values), 1)
+    rows[:, list(domain.sensitive_columns)] = domain.sensitive_values
+    inputs = _numbers(encoding, rows)
+    first = affines[0]
+    start = first(inputs) + sum((r.first for r in read), torch.zeros(len(first.bias), dtype=torch.float64))
+    largest = sum((r.size for r in read), inputs.abs().amax(0))
+    # Weights may be off by a rounding of the bias, too, for each input: see rounding.
+    unread = not bool(((inputs - inputs[:1]).abs().amax(0) @ first.weight.abs().T).any())
+    size = largest @ first.weight.abs().T + first.bias.abs() * (1 + largest.sum())
+    affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)
+    sizes = list(affines)
+    if len(chain.affines) > 1:  # the model rounds its scores one by one, however near they are to each other
+        both = Affine(matrix.abs() @ last.weight.abs(), matrix.abs() @ last.bias.abs() + margins.offset.abs())
+        sizes[len(chain.affines) - 1] = both
+    rounding = errors_of(sizes, curves, size)
+    space = Space(tuple(r.axis for r in read), device)
+    return Crown(
+        space,
+        tuple(Affine(a.weight.to(device), a.bias.to(device)) for a in affines),
+        start.to(device),
+        tuple(curves),
+        tuple(error.to(device) for error in rounding),
+        unread,
+    )
+
+
+def _read(encoding: Encoding, base: Tensor, column: int, classes: Tensor, weight: Tensor, slope: Tensor) -> _Read:
+    codes = (classes >= 0).nonzero()[:, 0]
+    at_base = _numbers(encoding, base[None])[0]
+
+    def added(some: Tensor) -> Tensor:
+        rows = base.repeat(len(some), 1)
+        rows[:, column] = some
+        return (_numbers(encoding, rows) - at_base) @ weight.T
+
+    def size(some: Tensor) -> Tensor:
+        rows = base.repeat(len(some), 1)
+        rows[:, column] = some
+        return _numbers(encoding, rows).abs().amax(0) + at_base.abs()
+
+    ends = codes[[0, len(codes) // 2, -1]]
+    unbroken = int(codes[-1] - codes[0]) + 1 == len(codes)
+    two = len(codes) == 2  # which always lie on a line
+    if unbroken and (two or (len(codes) > 2 and _is_line(encoding, column, codes, added))):
+        first, _, last = added(ends)
+        step = (last - first) / (len(codes) - 1)
+        if bool(step.any()):
+            place = torch.where(classes >= 0, torch.arange(len(classes)) - codes[0], -1)
+            axis = Axis(column, place, codes, torch.ones_like(codes), True)
+            return _Read(axis, step[None], first, size(ends))
+    if len(codes) > LISTED:
+        number = isinstance(encoding, TableEncoding) and not bool(encoding.is_block[column])
+        if number and bool((added(ends) == added(ends)[:1]).all()):
+            effects, inverse = added(codes[:1]), torch.zeros_like(codes)
+        else:
+            raise Unprovable(f"an attribute has {len(codes):,} values that it reads one by one; {LISTED:,} at most")
+    else:
+        check_size(len(codes) * (weight.shape[1] + weight.shape[0]), "the values of an attribute", times=24)
+        effects, inverse = torch.unique(added(codes), dim=0, return_inverse=True)
+    together, place_of = torch.unique(classes[codes] * len(effects) + inverse, return_inverse=True)
+    if len(together) > MOST_PLACES:
+        raise Unprovable(f"an attribute has {len(together):,} values that it reads one by one; {MOST_PLACES:,} at most")
+    own = effects[together % len(effects)]
+    order = torch.argsort(own @ slope, stable=True)
+    alike = (together // len(effects))[order]
+    order = order[torch.argsort(alike, stable=True)]  # those that rules treat alike side by side
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order))
+    place = torch.full_like(classes, -1)
+    place[codes] = rank[place_of]
+    example = torch.empty_like(order)
+    example[rank[place_of]] = codes
+    axis = Axis(column, place, example, torch.bincount(rank[place_of], minlength=len(order)), False)
+    largest = size(codes) if len(codes) <= LISTED else size(ends)
+    return _Read(axis, own[order], torch.zeros(weight.shape[0], dtype=torch.float64), largest)
+
+
+def _is_line(encoding: Encoding, column: int, codes: Tensor, added: Callable[[Tensor], Tensor]) -> bool:
+    """Return whether the numbers of codes lie on a line."""
+    if isinstance(encoding, TableEncoding):
+        attribute = encoding.attributes[column]
+        return not bool(encoding.is_block[column]) and (attribute.empty is None or attribute.empty not in codes[-1:])
+    if len(codes) > LISTED:
+        return False
+    all_of = added(codes)
+    step = (all_of[-1] - all_of[0]) / (len(codes) - 1)
+    line = all_of[0] + step * torch.arange(len(codes), dtype=torch.float64)[:, None]
+    return torch.allclose(line, all_of, rtol=1e-13, atol=1e-13 * float(all_of.abs().max()))
+
+
+def _numbers(encoding: Encoding, rows: Tensor) -> Tensor:
+    return encoding.encode(rows.to(encoding.device), torch.float64).flatten(1).cpu()
+
+
+def _slope(affines: Sequence[Affine]) -> Tensor:
+    """Return about how much each neuron of the first layer adds to the first margin: the network without its curves."""
+    product = torch.eye(len(affines[0].bias), dtype=torch.float64)
+    for affine in affines[1:]:
+        product = affine.weight @ product
+    return product[0]
+
+
+U = 2.0**-53
+READ = 16 * U  # of weight and bias: by how much a weight that was read may be off
+MORE = 8  # sums beside the products of a layer: bias, constants, ends
+STEEPEST = {"sigmoid": 0.251, "tanh": 1.001, "gelu": 1.13, "silu": 1.101, "elu": 1.001, "softplus": 1.001}
+
+
+def errors_of(affines: Sequence[Affine], curves: Sequence[Curve], size: Tensor) -> list[Tensor]:
+    """Return for each layer by how much bounds and lines of its numbers must give way to be sure in float64.
+
+    `size` (neurons of the first layer) is the size of all that meets there, |W| |x| + |b| (1 + Σ|x|) at most.
+    """
+    length = affines[0].weight.shape[1] + MORE
+    reach, error = size, (_gamma(length) + READ) * size
+    errors = [2 * (error + _gamma(length) * reach)]
+    for curve, affine in zip(curves, affines[1:], strict=True):
+        weight, bias = affine.weight.abs(), affine.bias.abs()
+        steepest, value, constant, off = _sizes(curve, reach)
+        terms = affine.weight.shape[1] + MORE
+        length += terms
+        error = weight @ (steepest * error + off) + _gamma(terms) * (weight @ value + bias)
+        error = error + READ * (weight @ value + bias * (1 + value.sum()))
+        reach = weight @ (steepest * reach + constant) + bias
+        errors.append(2 * (error + _gamma(length) * reach))
+    return errors
+
+
+def _sizes(curve: Curve, reach: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
+    """Return between -reach and reach: the steepest line, the largest value, constant of a line, and rounding."""
+    if curve.name in ("relu", "leaky_relu"):
+        steepest = max(1.0, abs(curve.leak))
+        return steepest, steepest * reach, abs(1 - curve.leak) / 2 * reach, 2 * U * steepest * reach
+    steepest = STEEPEST[curve.name]
+    value = (steepest * reach + 1).clamp(max=1.0 if curve.name in ("sigmoid", "tanh") else float("inf"))
+    return steepest, value, value + steepest * reach + 1e-3, 8 * U * (reach + 1)
+
+
+def _gamma(n: int) -> float:
+    return n * U / (1 - n * U)

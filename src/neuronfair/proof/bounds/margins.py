@@ -1,17 +1,17 @@
-"""What a decision asks of a model's sums: margins whose signs decide, and what lines over a box say about them."""
+"""Margins, whose signs decide, and what lines below and above them say about boxes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.proof.bounds.lines import Lines, Unprovable
 from neuronfair.proof.boxes.space import Boxes, Space
 
 End = Literal["none", "softmax", "sigmoid"]
@@ -20,11 +20,53 @@ SURE = 1e-12  # standard deviations below this are none
 
 
 @dataclass(frozen=True)
+class Lines:
+    """Lines that hold everywhere in a box, with room for all rounding, also for a few more operations on them.
+
+    `values` are all combinations of the sensitive attributes. The slopes may be the same for all of them: then they are
+    given once, (n, 1, margins, features).
+    """
+
+    low: Tensor  # (n, values or 1, margins, features)
+    low_at: Tensor  # (n, values, margins)
+    high: Tensor
+    high_at: Tensor
+    inner: Tensor | None = None  # (n, …, 2) bounds of inner layers, which hold for the halves of a box, too
+    same: Tensor | None = None  # (n,) where all values surely have the same margins, whatever these are
+    cut: Tensor | None = None  # (n, 2) the best cut, where the model knows it: the axis, and the last place below
+
+
+class Bounder(Protocol):
+    """A model whose margins can be bounded, in one or several ways; the best one is found by trying."""
+
+    @property
+    def space(self) -> Space:
+        """What the lines are written over."""
+
+    @property
+    def ways(self) -> int:
+        """How many ways there are."""
+
+    def lines(self, boxes: Boxes, inner: Tensor | None = None, way: int = 0) -> Lines:
+        """Return lines over boxes; `inner` holds the inner bounds of boxes that contain them."""
+
+    def margins_at(self, places: Tensor) -> Tensor:
+        """Return the margins of people at places (n, axes), with every sensitive value: (n, values, margins)."""
+
+    def cost(self, way: int) -> float:
+        """Return about how long a way takes, compared with the others."""
+
+    @property
+    def slack(self) -> Tensor:
+        """How far the margins of rows may be off by rounding: (margins,)."""
+
+
+@dataclass(frozen=True)
 class Margins:
-    """Margins: combinations of the sums before a model's end. With a tolerance there is one, the score itself.
+    """Combinations of the sums before a model's end. With a tolerance there is one, the score itself.
 
     A line below margin r is number r among the *signed* lines, and one below minus margin r is number r + margins.
-    Class c is chosen where all the signed margins `classes[c]` are positive.
+    A class is chosen where all its signed margins, a row of `classes`, are positive.
     """
 
     matrix: Tensor  # (margins, outputs)
@@ -33,7 +75,7 @@ class Margins:
     tolerance: float | None = None
     squash: bool = False  # whether the score is a sigmoid of the sum
 
-    def margins(self, sums: Tensor) -> Tensor:
+    def of(self, sums: Tensor) -> Tensor:
         """Return the margins of sums (…, outputs)."""
         return sums @ self.matrix.T.to(sums) + self.offset.to(sums)
 
@@ -41,96 +83,101 @@ class Margins:
         """Return the number of the signed line of the same margin the other way."""
         return (signed + len(self.matrix)) % (2 * len(self.matrix))
 
-    def asked(self, margins: Tensor, slack: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return who is decided alike, and who not, by margins (n, values, margins) that are right up to `slack`."""
+    def decided(self, margins: Tensor, slack: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Return who certainly does not flip and who does, by margins (n, values, margins) that are off by `slack`."""
         if self.tolerance is not None:
             score, off = margins[..., 0], ~valid
-            wide = score.masked_fill(off, -torch.inf).amax(1) - score.masked_fill(off, torch.inf).amin(1)
-            return wide <= self.tolerance - 2 * slack, wide > self.tolerance + 2 * slack
-        signed = torch.cat([margins, -margins], -1) > torch.cat([slack, slack])
-        return self._decided(signed, valid)
+            gap = score.masked_fill(off, -torch.inf).amax(1) - score.masked_fill(off, torch.inf).amin(1)
+            return gap <= self.tolerance - 2 * slack, gap > self.tolerance + 2 * slack
+        return self.decided_by_signs(torch.cat([margins, -margins], -1) > torch.cat([slack, slack]), valid)
 
-    def _decided(self, signed: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which are fair and which discriminate, by which signed margins are surely positive."""
-        classes = self.classes.to(signed.device)
-        sure = signed[..., classes].all(-1)  # (n, values, classes)
-        never = signed[..., self.opposite(classes)].any(-1)
-        fair = (sure | ~valid[..., None]).all(1).any(1)
-        unfair = ((sure & valid[..., None]).any(1) & (never & valid[..., None]).any(1)).any(1)
+    def decided_by_signs(self, positive: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which are fair and which discriminatory, by which signed margins are certainly positive."""
+        classes = self.classes.to(positive.device)
+        chosen = positive[..., classes].all(-1)  # (n, values, classes)
+        excluded = positive[..., self.opposite(classes)].any(-1)
+        fair = (chosen | ~valid[..., None]).all(1).any(1)
+        unfair = ((chosen & valid[..., None]).any(1) & (excluded & valid[..., None]).any(1)).any(1)
         return fair, unfair
 
 
-def question_of(decision: Decision, outputs: int, end: End) -> Margins:
-    """Return what a decision asks of the sums before a model's end."""
-    one = torch.eye(outputs, dtype=torch.float64)
+def margins_of(decision: Decision, outputs: int, end: End) -> Margins:
+    """Return the margins of the sums before a model's end whose signs are a decision."""
+    output = torch.eye(outputs, dtype=torch.float64)
     if decision.kind == "argmax" and end == "sigmoid" and outputs > 1:
         raise Unprovable("it chooses among sigmoids, which rounding makes equal where they are near 1")
     if decision.kind == "argmax" and outputs > 2:
         pairs = list(combinations(range(outputs), 2))
-        matrix = torch.stack([one[a] - one[b] for a, b in pairs])
+        matrix = torch.stack([output[one] - output[other] for one, other in pairs])
         classes = [
-            [pairs.index((c, j)) if c < j else pairs.index((j, c)) + len(pairs) for j in range(outputs) if j != c]
-            for c in range(outputs)
+            [
+                pairs.index((label, rival)) if label < rival else pairs.index((rival, label)) + len(pairs)
+                for rival in range(outputs)
+                if rival != label
+            ]
+            for label in range(outputs)
         ]
         return Margins(matrix, torch.zeros(len(pairs), dtype=torch.float64), torch.tensor(classes))
     either = torch.tensor([[1], [0]])  # class 0 where the margin is negative
     if end == "softmax" and outputs != 2 and decision.kind != "argmax":
         raise Unprovable("its score is one of several probabilities that depend on each other")
-    score = one[-1:] - one[:1] if end == "softmax" or decision.kind == "argmax" else one[-1:]
+    score = output[-1:] - output[:1] if end == "softmax" or decision.kind == "argmax" else output[-1:]
+    nothing = torch.zeros(1, dtype=torch.float64)
     if decision.kind == "argmax":
-        return Margins(score, torch.zeros(1, dtype=torch.float64), either)
+        return Margins(score, nothing, either)
     if decision.kind == "tolerance":
-        nothing = torch.zeros(1, dtype=torch.float64)
         return Margins(score, nothing, torch.zeros(0, 0, dtype=torch.int64), decision.value, end != "none")
-    limit = decision.value
+    threshold = decision.value
     if end != "none":
-        if NEAR <= limit <= 1:
-            raise Unprovable(f"its threshold of {limit:g} is so near 1 that rounding decides who reaches it")
-        if not 0 < limit < 1:  # everybody lies on one side
-            return Margins(torch.zeros_like(score), torch.tensor([1.0 if limit <= 0 else -1.0]).double(), either)
-        limit = math.log(limit) - math.log1p(-limit)
-    return Margins(score, torch.tensor([-limit], dtype=torch.float64), either)
+        if NEAR <= threshold <= 1:
+            raise Unprovable(f"its threshold of {threshold:g} is so near 1 that rounding decides who reaches it")
+        if not 0 < threshold < 1:  # everybody lies on one side
+            return Margins(torch.zeros_like(score), torch.tensor([1.0 if threshold <= 0 else -1.0]).double(), either)
+        threshold = math.log(threshold) - math.log1p(-threshold)
+    return Margins(score, torch.tensor([-threshold], dtype=torch.float64), either)
 
 
 @dataclass(frozen=True)
-class Halves:
-    """Half-spaces of each box in which the decision is known: a line (n, features) and a constant for each."""
+class HalfSpaces:
+    """Half-spaces of each box in which the decision is known: where its lines are above 0."""
 
     slopes: Tensor  # (n, lines, features)
     at: Tensor  # (n, lines)
-    guess: Tensor  # (n, lines) about which share lies above 0
+    estimate: Tensor  # (n, lines) about which share lies above 0
 
 
 @dataclass(frozen=True)
-class MarginSigns:
+class BoxSigns:
     """What lines say about boxes."""
 
-    fair: Tensor  # (n,) the whole box is decided alike
-    unfair: Tensor  # (n,) the whole box is decided otherwise for some values
-    alike: Halves  # of common lines, by signed margin; with a tolerance one
-    flips: Halves  # of the two or more lines that must be positive for a flip
+    fair: Tensor  # (n,) nobody in the box flips
+    unfair: Tensor  # (n,) everybody in the box flips
+    alike: HalfSpaces  # of common lines, by signed margin; with a tolerance one
+    flips: HalfSpaces  # of the two or more lines that must be positive for a flip
     undecided: Tensor  # (n, values or 1, margins) whose sign is not known
 
 
-def look(question: Margins, space: Space, boxes: Boxes, lines: Lines, valid: Tensor) -> MarginSigns:
+def box_signs(margins: Margins, space: Space, boxes: Boxes, lines: Lines, valid: Tensor) -> BoxSigns:
     """Return what lines say about boxes whose people may have the sensitive values `valid`, (n, values)."""
     least = space.least(boxes, lines.low.flatten(1, 2)).view(lines.low.shape[:3]) + lines.low_at
     most = lines.high_at - space.least(boxes, -lines.high.flatten(1, 2)).view(lines.high.shape[:3])
     below, below_at = _common(space, boxes, lines.low, lines.low_at, valid)
     above, above_at = _common(space, boxes, -lines.high, -lines.high_at, valid)  # below minus the margins
-    if question.tolerance is not None:
-        slopes, at = below + above, below_at + above_at + question.tolerance
-        alike = _halves(space, boxes, slopes, at)
+    if margins.tolerance is not None:
+        slopes, at = below + above, below_at + above_at + margins.tolerance
+        alike = _half_spaces(space, boxes, slopes, at)
         fair = (space.least(boxes, slopes) + at)[:, 0] > 0
         off = ~valid[..., None]
-        wide = least.masked_fill(off, -torch.inf).amax(1) - most.masked_fill(off, torch.inf).amin(1)
-        unfair = (wide > question.tolerance)[:, 0]
+        gap = least.masked_fill(off, -torch.inf).amax(1) - most.masked_fill(off, torch.inf).amin(1)
+        unfair = (gap > margins.tolerance)[:, 0]
         undecided = ~(fair | unfair)[:, None, None].expand(-1, 1, 1)
+        flips = _widest_gap(margins.tolerance, space, boxes, lines, valid)
     else:
-        fair, unfair = question._decided(torch.cat([least > 0, most < 0], -1), valid)
-        alike = _halves(space, boxes, torch.cat([below, above], 1), torch.cat([below_at, above_at], 1))
+        fair, unfair = margins.decided_by_signs(torch.cat([least > 0, most < 0], -1), valid)
+        alike = _half_spaces(space, boxes, torch.cat([below, above], 1), torch.cat([below_at, above_at], 1))
         undecided = (least <= 0) & (most >= 0) & valid[..., None]
-    return MarginSigns(fair, unfair, alike, _flips(question, space, boxes, lines, valid), undecided)
+        flips = _likeliest_flip(margins, space, boxes, lines, valid)
+    return BoxSigns(fair, unfair, alike, flips, undecided)
 
 
 def _common(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,48 +191,56 @@ def _common(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor, valid: Tenso
     return mean, (at + rest).masked_fill(off, torch.inf).amin(1)
 
 
-def _halves(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Halves:
-    mean, variance = space.moments(boxes, slopes)
-    return Halves(slopes, at, _normal((mean + at) / variance.sqrt().clamp(min=SURE)))
+def _half_spaces(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> HalfSpaces:
+    return HalfSpaces(slopes, at, _share_above(space, boxes, slopes, at))
 
 
-def _flips(question: Margins, space: Space, boxes: Boxes, lines: Lines, valid: Tensor) -> Halves:
-    """Return the lines of the likeliest flip: of one value that is surely of a class, and of one that surely is not."""
-    n, k, q = lines.low_at.shape
-    rows = torch.arange(n, device=lines.low.device)
-    low, high = (t.expand(n, k, q, -1) for t in (lines.low, -lines.high))
-    if question.tolerance is not None:
-        off = ~valid
-        mean = space.moments(boxes, low[:, :, 0])[0] + lines.low_at[..., 0]
-        mean_high = -space.moments(boxes, high[:, :, 0])[0] + lines.high_at[..., 0]
-        v = mean.masked_fill(off, -torch.inf).argmax(1)
-        w = mean_high.masked_fill(off, torch.inf).argmin(1)
-        slopes = (low[rows, v] + high[rows, w]).view(n, 1, -1)
-        at = lines.low_at[rows, v] - lines.high_at[rows, w] - question.tolerance
-        return _halves(space, boxes, slopes, at)
-    guess = []
-    for slopes, at in ((lines.low, lines.low_at), (-lines.high, -lines.high_at)):
-        mean, variance = (m.view(slopes.shape[:3]) for m in space.moments(boxes, slopes.flatten(1, 2)))
-        guess.append(_normal((mean + at) / variance.sqrt().clamp(min=SURE)))
-    signed = torch.cat(guess, -1).masked_fill(~valid[..., None], -torch.inf)  # (n, values, 2 q)
-    classes = question.classes.to(signed.device)
+def _share_above(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Tensor:
+    """Return about which share of each box lies above lines, as if these were normally distributed: the shape of `at`.
+
+    Lines are (n, lines, features), or (n, values or 1, margins, features) with a constant for every value.
+    """
+    shape = slopes.shape[:-1]
+    mean, variance = (moment.view(shape) for moment in space.moments(boxes, slopes.flatten(1, -2)))
+    return 0.5 * torch.erfc(-(mean + at) / variance.sqrt().clamp(min=SURE) / math.sqrt(2))
+
+
+def _widest_gap(tolerance: float, space: Space, boxes: Boxes, lines: Lines, valid: Tensor) -> HalfSpaces:
+    """Return the line above 0 where the scores of the two values that lie farthest apart in the mean do so."""
+    box, off = torch.arange(len(boxes), device=lines.low.device), ~valid
+    shape = (*lines.low_at.shape[:2], -1)
+    low, high = lines.low[:, :, 0].expand(*shape), -lines.high[:, :, 0].expand(*shape)
+    least_mean = space.moments(boxes, low)[0] + lines.low_at[..., 0]
+    most_mean = lines.high_at[..., 0] - space.moments(boxes, high)[0]
+    upper = least_mean.masked_fill(off, -torch.inf).argmax(1)
+    lower = most_mean.masked_fill(off, torch.inf).argmin(1)
+    slopes = (low[box, upper] + high[box, lower])[:, None]
+    return _half_spaces(space, boxes, slopes, lines.low_at[box, upper] - lines.high_at[box, lower] - tolerance)
+
+
+def _likeliest_flip(margins: Margins, space: Space, boxes: Boxes, lines: Lines, valid: Tensor) -> HalfSpaces:
+    """Return the lines of the likeliest flip: one value certainly has a class, and another certainly has not."""
+    count = len(margins.matrix)
+    box = torch.arange(len(boxes), device=lines.low.device)
+    shares = [
+        _share_above(space, boxes, slopes, at)
+        for slopes, at in ((lines.low, lines.low_at), (-lines.high, -lines.high_at))
+    ]
+    share = torch.cat(shares, -1).masked_fill(~valid[..., None], -torch.inf)  # (n, values, signed margins)
+    classes = margins.classes.to(share.device)
     rivals = classes.shape[1]
-    sure = signed[..., classes].sum(-1) - (rivals - 1)
-    never, which = signed[..., question.opposite(classes)].max(-1)
-    best_sure, v = sure.max(1)  # (n, classes)
-    best_never, w = never.max(1)
-    c = (best_sure + best_never).argmax(1)
-    v, w = v[rows, c], w[rows, c]
-    needed = [(v, classes[c, r]) for r in range(rivals)]
-    needed.append((w, question.opposite(classes[c, which[rows, w, c]])))
-    needed_slopes, needed_at, shares = list[Tensor](), list[Tensor](), list[Tensor]()
-    for value, number in needed:
-        margin, upper = number % q, (number >= q)
-        needed_slopes.append(torch.where(upper[:, None], high[rows, value, margin], low[rows, value, margin]))
-        needed_at.append(torch.where(upper, -lines.high_at[rows, value, margin], lines.low_at[rows, value, margin]))
-        shares.append(signed[rows, value, number])
-    return Halves(torch.stack(needed_slopes, 1), torch.stack(needed_at, 1), torch.stack(shares, 1).clamp(min=0))
-
-
-def _normal(x: Tensor) -> Tensor:
-    return 0.5 * torch.erfc(-x / math.sqrt(2))
+    chosen_share, chosen_by = (share[..., classes].sum(-1) - (rivals - 1)).max(1)  # (n, classes), and the value
+    excluded, rival = share[..., margins.opposite(classes)].max(-1)
+    excluded_share, excluded_by = excluded.max(1)
+    best = (chosen_share + excluded_share).argmax(1)  # the class
+    chosen_by, excluded_by = chosen_by[box, best], excluded_by[box, best]
+    needed = [(chosen_by, classes[best, number]) for number in range(rivals)]
+    needed.append((excluded_by, margins.opposite(classes[best, rival[box, excluded_by, best]])))
+    slopes, at, estimates = list[Tensor](), list[Tensor](), list[Tensor]()
+    low, high = (part.expand(*lines.low_at.shape, -1) for part in (lines.low, -lines.high))
+    for value, signed in needed:
+        margin, negative = signed % count, signed >= count
+        slopes.append(torch.where(negative[:, None], high[box, value, margin], low[box, value, margin]))
+        at.append(torch.where(negative, -lines.high_at[box, value, margin], lines.low_at[box, value, margin]))
+        estimates.append(share[box, value, signed])
+    return HalfSpaces(torch.stack(slopes, 1), torch.stack(at, 1), torch.stack(estimates, 1).clamp(min=0))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.proof.bounds.lines import Unprovable
+from neuronfair.errors import Unprovable
 from neuronfair.proof.boxes.space import Space
 
 Marks = npt.NDArray[np.bool_]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import Unprovable
 from neuronfair.model.forest import Forest
-from neuronfair.proof.bounds.lines import Lines, Unprovable
-from neuronfair.proof.bounds.margins import Margins
+from neuronfair.proof.bounds.margins import Lines, Margins
 from neuronfair.proof.bounds.tree_layout import Block, Branches, Level, Marks, Node, Tree, TreeLayout
 from neuronfair.proof.boxes.space import Axis, Boxes, Space
 
@@ -137,7 +137,7 @@ class TreeBounds:
     """An ensemble of trees as a prover asks it."""
 
     space: Space
-    question: Margins
+    margins: Margins
     forest: Forest  # with its sums as scores
     kinds: Tensor  # (kinds, attributes) rows with sensitive values that some tree tells apart, 0 elsewhere
     kind: Tensor  # (values,) of which kind each combination of sensitive values is
@@ -151,33 +151,33 @@ class TreeBounds:
     @cached_property
     def slack(self) -> Tensor:
         """How far the margins of rows may be off by rounding: (margins,)."""
-        forest, matrix = self.forest, self.question.matrix.abs().to(self.space.device)
+        forest, matrix = self.forest, self.margins.matrix.abs().to(self.space.device)
         size = (forest.value.abs().amax(0) * len(forest.roots) + forest.base.abs()) @ matrix.T
-        return 4 * EPS * (len(forest.roots) + 8) * (size + self.question.offset.abs().to(size) + 1)
+        return 4 * EPS * (len(forest.roots) + 8) * (size + self.margins.offset.abs().to(size) + 1)
 
-    def margins(self, places: Tensor) -> Tensor:
+    def margins_at(self, places: Tensor) -> Tensor:
         """Return the margins of people at places (n, axes), with every sensitive value: (n, values, margins)."""
         kinds = len(self.kinds)
         step = max(1, NUMBERS[places.device.type] // (len(self.forest.roots) * kinds))
-        result = torch.empty(len(places), kinds, len(self.question.matrix), dtype=torch.float64, device=places.device)
+        result = torch.empty(len(places), kinds, len(self.margins.matrix), dtype=torch.float64, device=places.device)
         for start in range(0, len(places), step):
             some = places[start : start + step]
             rows = self.kinds.repeat(len(some), 1, 1)
             for axis, place in zip(self.space.axes, some.T, strict=True):
                 rows[:, :, axis.column] = axis.codes.to(place.device)[place][:, None]
             sums = self.forest.scores(rows.flatten(0, 1)).view(len(some), kinds, -1)
-            result[start : start + step] = self.question.margins(sums)
+            result[start : start + step] = self.margins.of(sums)
         return result[:, self.kind]
 
-    def lines(self, boxes: Boxes, known: Tensor | None = None, way: int = 0) -> Lines:
+    def lines(self, boxes: Boxes, inner: Tensor | None = None, way: int = 0) -> Lines:
         """Return lines over boxes, the axis on which each is best cut, and where no sensitive value matters."""
-        step = max(1, NUMBERS[boxes.low.device.type] // (2 * len(self.question.matrix) * self.branches.rows))
+        step = max(1, NUMBERS[boxes.low.device.type] // (2 * len(self.margins.matrix) * self.branches.rows))
         parts = [self._lines(boxes[slice(i, i + step)]) for i in range(0, len(boxes), step)]
         low, low_at, high, high_at, same, cut = (torch.cat(part) for part in zip(*parts, strict=True))
         return Lines(low, low_at, high, high_at, same=same, cut=cut)
 
     def _lines(self, boxes: Boxes) -> tuple[Tensor, ...]:
-        branches, margins, n = self.branches, len(self.question.matrix), len(boxes)
+        branches, margins, n = self.branches, len(self.margins.matrix), len(boxes)
         held = torch.cat(
             [
                 table[:, boxes.high[:, axis] + 1] - table[:, boxes.low[:, axis]]
@@ -196,7 +196,7 @@ class TreeBounds:
         sums = (sums[1:] + sums[0])[self.kind].permute(2, 4, 0, 3, 1)  # (sign, n, values, margins, features)
         largest = torch.stack(values.aminmax()).abs().max().double()
         room = largest * (COARSE * branches.roundings + 4 * EPS * branches.trees * branches.steps._nnz()) + self.slack
-        at = (branches.at + self.question.offset.to(held.device))[self.kind]
+        at = (branches.at + self.margins.offset.to(held.device))[self.kind]
         same = (held[branches.telling] == 0).any(1).all(0)
         cut = self._cut(boxes, loose)
         return sums[0], (at - room).expand(n, -1, -1), -sums[1], (at + room).expand(n, -1, -1), same, cut
@@ -279,22 +279,22 @@ def _merge(block: Block, held: Tensor, goes_right: Tensor, values: Tensor) -> tu
 
 
 def trees_of(
-    forest: Forest, domain: TableDomain, classes: Sequence[Tensor], question: Margins, device: torch.device
+    forest: Forest, domain: TableDomain, classes: Sequence[Tensor], margins: Margins, device: torch.device
 ) -> TreeBounds:
     """Return trees ready for a proof; `classes` are those of codes that rules do not tell apart; -1: outside."""
-    if question.squash:
+    if margins.squash:
         raise Unprovable("a tolerance on probabilities of trees cannot be proved")
     sensitive = list(domain.sensitive_columns)
     values = torch.zeros(len(domain.sensitive_values), len(domain.attributes), dtype=torch.int64)
     values[:, sensitive] = domain.sensitive_values.cpu()
     forest = replace(forest, link="none")
-    axes = tree_axes(forest, domain, classes, question.matrix[0])
+    axes = tree_axes(forest, domain, classes, margins.matrix[0])
     cells = torch.stack([forest.cells[c][values[:, c]] for c in sensitive], 1)
     kind = torch.unique(cells, dim=0, return_inverse=True)[1]
     example = torch.stack([(kind == k).nonzero()[0, 0] for k in range(int(kind.max()) + 1)])
-    branches = TreeGrower(forest, Space(axes), question.matrix).branches(values[example])
+    branches = TreeGrower(forest, Space(axes), margins.matrix).branches(values[example])
     moved = (_moved(part, device) for part in (forest, values[example], kind, branches))
-    return TreeBounds(Space(axes, device), question, *moved)
+    return TreeBounds(Space(axes, device), margins, *moved)
 
 
 def _moved(thing: Any, device: torch.device) -> Any:

@@ -2,7 +2,7 @@
 
 It shares with the prover the domain and its attributes, how a model file is opened as a torch module, and how trees are
 read from a model's file. Everything else is its own: what a network computes, what the region and the rules mean, all
-bounds and counts. It also asks the model itself about people drawn from the boxes.
+bounds and counts. The model itself also decides about people drawn from the boxes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import Certificate, CertificateError, known_by, read
-from neuronfair.proof.checker.claims import proved
-from neuronfair.proof.checker.decision import signed
-from neuronfair.proof.checker.ground import Ground, Ints, ground_of
+from neuronfair.proof.checker.claims import Bounds, proved
+from neuronfair.proof.checker.ground import Ground, Ints, ground_of, signed
 from neuronfair.proof.checker.network import layers_of, numbers_of
 from neuronfair.proof.checker.reader import read_network
-from neuronfair.proof.checker.shares import Bounds
 from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, trees_of
 
 BOXES = 1 << 14  # that are verified together
-ASKED = 1 << 14  # people, with all their twins, whom the model itself is asked about
+DRAWN = 1 << 14  # people, with all their twins, about whom the model itself decides
 LONGEST = 10**24  # numbers of people that are written in full
 SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, which add in float32
 
@@ -43,7 +41,7 @@ SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, w
 class CheckedCertificate:
     """What a certificate rightly says: numbers of boxes and people, and how long it took to verify."""
 
-    leaves: int
+    boxes: int
     people: int
     fair: int
     discriminatory: int
@@ -71,7 +69,7 @@ def check(
         raise CertificateError(f"{path}: {error}") from None
     proof = certificate.proof
     return CheckedCertificate(
-        len(proof.leaves), proof.people, proof.fair, proof.discriminatory, time.perf_counter() - begun
+        len(proof.certified), proof.people, proof.fair, proof.discriminatory, time.perf_counter() - begun
     )
 
 
@@ -82,7 +80,7 @@ def _verified(
     decision: Decision | None,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    proof, leaves = certificate.proof, certificate.proof.leaves
+    proof, claims = certificate.proof, certificate.proof.certified
     if domain is not None and (domain.fingerprint, domain.sensitive) != (
         certificate.domain.fingerprint,
         certificate.domain.sensitive,
@@ -90,37 +88,39 @@ def _verified(
         raise CertificateError("it is about another domain, other rules or other sensitive attributes")
     decision = decision or (model.decision if isinstance(model, Opened) else None)
     if decision is not None and decision != certificate.decision:
-        raise CertificateError(f"it is about another decision: {_said(certificate.decision)}, not {_said(decision)}")
-    for words, said, claims in (
-        ("people decided alike", proof.fair, leaves.fair),
-        ("people not decided alike", proof.discriminatory, leaves.discriminatory),
+        raise CertificateError(
+            f"it is about another decision: {_in_words(certificate.decision)}, not {_in_words(decision)}"
+        )
+    for words, said, counts in (
+        ("people decided alike", proof.fair, claims.fair),
+        ("people not decided alike", proof.discriminatory, claims.discriminatory),
     ):
-        if said != sum(claims):
-            raise CertificateError(f"it counts {_figure(said)} {words} in all; its boxes have {_figure(sum(claims))}")
+        if said != sum(counts):
+            raise CertificateError(f"it counts {_number(said)} {words} in all; its boxes have {_number(sum(counts))}")
     ground = ground_of(certificate)
-    low, high = leaves.low.astype("int64"), leaves.high.astype("int64")
+    low, high = claims.low.astype("int64"), claims.high.astype("int64")
     if not ground.cover_once(low, high):
         raise CertificateError("its boxes do not cover everybody exactly once: one is missing, doubled or changed")
     bounds = _bounds(certificate, model, ground)
-    _ask(model, certificate.decision, bounds, low, high)
+    _check_people(model, certificate.decision, bounds, low, high)
     people = 0
     for start in range(0, len(low), BOXES):
         some = slice(start, start + BOXES)
-        found = proved(bounds, low[some], high[some], leaves.fair[some], leaves.discriminatory[some])
+        found = proved(bounds, low[some], high[some], claims.fair[some], claims.discriminatory[some])
         if found.refused is not None:
             number = found.refused
             box = start + number
             raise CertificateError(
-                f"box {box + 1} claims {_figure(leaves.fair[box])} people decided alike and "
-                f"{_figure(leaves.discriminatory[box])} not; {_figure(found.fair[number])} and "
-                f"{_figure(found.discriminatory[number])} of {_figure(found.people[number])} could be verified. "
+                f"box {box + 1} claims {_number(claims.fair[box])} people decided alike and "
+                f"{_number(claims.discriminatory[box])} not; {_number(found.fair[number])} and "
+                f"{_number(found.discriminatory[number])} of {_number(found.people[number])} could be verified. "
                 f"It holds: {ground.in_words(low[box], high[box])}"
             )
         people += sum(found.people.tolist())
         if progress is not None:
             progress(min(start + BOXES, len(low)), len(low))
     if proof.people != people:
-        raise CertificateError(f"it counts {_figure(proof.people)} people in all; its boxes have {_figure(people)}")
+        raise CertificateError(f"it counts {_number(proof.people)} people in all; its boxes have {_number(people)}")
 
 
 def _bounds(certificate: Certificate, model: Opened | Network | Forest, ground: Ground) -> Bounds:
@@ -145,20 +145,20 @@ def _bounds(certificate: Certificate, model: Opened | Network | Forest, ground: 
     return trees_of(forest, ground, signed(certificate.decision, len(forest.base), forest.link))
 
 
-def _ask(model: Opened | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints) -> None:
-    """Ask the model itself about people drawn from the boxes: it must decide as what was read of it does."""
-    asked = model.model if isinstance(model, Opened) else model
-    if not isinstance(asked, (Network, BlackBox)):
+def _check_people(model: Opened | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints) -> None:
+    """Let the model itself decide about people drawn from the boxes: as what was read of it does, or it is refused."""
+    own = model.model if isinstance(model, Opened) else model
+    if not isinstance(own, (Network, BlackBox)):
         return
     ground, draw = bounds.frame.ground, np.random.default_rng()
-    count = max(1, ASKED // len(ground.values))
+    count = max(1, DRAWN // len(ground.values))
     box = draw.integers(0, len(low), count)
     places = ground.drawn(low[box], high[box], draw)
     rows = torch.from_numpy(ground.rows(places, draw))
     try:
-        scores = asked.double().scores(rows.flatten(0, 1).to(asked.encoding.device)).cpu().double()
+        scores = own.double().scores(rows.flatten(0, 1).to(own.encoding.device)).cpu().double()
     except NeuronFairError as error:
-        raise CertificateError(f"the model cannot be asked about people of its boxes: {one_line(error)}") from None
+        raise CertificateError(f"the model cannot decide about people of its boxes: {one_line(error)}") from None
     scores = scores.view(*rows.shape[:2], -1)
     valid, _ = ground.valid(places, places)
     margins = bounds.points(places)
@@ -185,10 +185,10 @@ def _same(certificate: Certificate, digest: str) -> None:
         raise CertificateError("it is about a model with other weights, from another file, or of other Python code")
 
 
-def _said(decision: Decision) -> str:
+def _in_words(decision: Decision) -> str:
     return decision.kind if decision.kind == "argmax" else f"{decision.kind} {decision.value:g}"
 
 
-def _figure(count: int) -> str:
+def _number(count: int) -> str:
     """Return a number of people in words, however large a stranger says it is."""
     return f"{count:,}" if count < LONGEST else f"about 10^{len(str(count)) - 1}"

@@ -1,26 +1,193 @@
-"""Whether what is claimed of boxes can be proved again: by own bounds, by cutting them, by asking everybody in them."""
+"""Whether what is claimed of boxes can be proved again: by own bounds, by cutting them, by enumeration."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from scipy.special import ndtr
 
-from neuronfair.proof.checker.conditions import Bools
-from neuronfair.proof.checker.ground import Floats, Ints
-from neuronfair.proof.checker.shares import Bounds, bounded
+from neuronfair.proof.checker.ground import Bools, Floats, Ints, Signed
+from neuronfair.proof.checker.lines import WORTH, Frame
+from neuronfair.proof.checker.network import CheckedLines
 
-FEW = 64  # combinations of places up to which everybody is asked at once
-SMALL = 4096  # and up to which everybody is asked before a box is cut
+STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
+FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
+
+
+class Bounds(Protocol):
+    """A model over the places of a certificate."""
+
+    @property
+    def frame(self) -> Frame:
+        """The features over which its lines are written."""
+
+    @property
+    def rows(self) -> Signed:
+        """Its signed margins."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers one person with one sensitive value takes, at most."""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the lines of a box take."""
+
+    @property
+    def single(self) -> bool:
+        """Whether lines for each sensitive value can be better than joint ones."""
+
+    def lines(self, low: Ints, high: Ints, joint: bool) -> CheckedLines:
+        """Return lines below the signed margins over boxes; joint ones have the same slopes for all values."""
+
+    def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
+        """Return where all valid sensitive values surely lead to the same numbers."""
+
+    def points(self, places: Ints) -> Floats:
+        """Return signed margins of people at places, rounded down: (n, values, rows)."""
+
+
+def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats]) -> tuple[Floats, Floats, Ints]:
+    """Return at least the shares of boxes that are decided alike and not, and an axis to cut.
+
+    Where less than is needed is proved, it is tried with more effort.
+    """
+    joint = bounds.lines(low, high, True)
+    shares = _shares(bounds, low, high, valid, needed, joint, FIRST_WAVES)
+    axis = _axis(bounds.frame, low, high, valid, joint)
+    for single in (False, True):
+        short = np.flatnonzero(((shares[0] < needed[0]) | (shares[1] < needed[1])) & (shares.max(0) < 1))
+        if not len(short) or (single and not bounds.single):
+            break
+        box = low[short], high[short], valid[short]
+        lines = bounds.lines(*box[:2], False) if single else joint.chosen(short)
+        again = _shares(bounds, *box, [need[short] for need in needed], lines, MORE_WAVES)
+        shares[:, short] = np.maximum(shares[:, short], again)
+    return shares[0], shares[1], axis
+
+
+def _axis(frame: Frame, low: Ints, high: Ints, valid: Bools, lines: CheckedLines) -> Ints:
+    """Return the axis that makes lines loosest within each box, to be cut: (n,)."""
+    exists = valid[..., None] if lines.slopes.shape[1] > 1 else np.ones((len(low), 1, 1), bool)
+    loose = np.where(exists, lines.slopes.sum(2), 0).sum(1)[:, None]  # both signs of a margin: what is between them
+    steep = np.where(exists, np.abs(lines.slopes).sum(2), 0).sum(1)[:, None]
+    score = frame.reach(low, high, loose)[:, 0] + STEEP * frame.reach(low, high, steep)[:, 0]
+    return np.asarray(np.where(high > low, score + 1e-300 * (high - low), -1.0).argmax(1))
+
+
+def _shares(
+    bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: CheckedLines, waves: int
+) -> Floats:
+    """Return at least the shares of boxes that are decided alike and not, by some lines: (2, n)."""
+    frame, rows = bounds.frame, bounds.rows
+    whole = rows.decided(lines.least, valid)
+    shares = np.array(whole, dtype=np.float64)
+    for share, need, counted in zip(shares, needed, (_alike, _flips), strict=True):
+        some = np.flatnonzero(~(whole[0] | whole[1]) & (need > 0))
+        if len(some):
+            box = _Box(frame, low[some], high[some], valid[some], waves)
+            share[some] = counted(box, rows, lines.chosen(some))
+    return shares
+
+
+def _over(what: Callable[[Ints, Ints, Floats], Floats], low: Ints, high: Ints, lines: CheckedLines) -> Floats:
+    """Return what can be said of lines, and of joint ones once for all values, plus their constants: as these."""
+    n, k, r, features = lines.slopes.shape
+    return what(low, high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r) + lines.at
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Boxes whose shares are counted by so many waves."""
+
+    frame: Frame
+    low: Ints
+    high: Ints
+    valid: Bools
+    waves: int
+
+    def above(self, slopes: Floats, at: Floats, some: Ints | slice = slice(None)) -> Floats:
+        """Return at least the share of some boxes where lines are above 0."""
+        return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.waves)
+
+
+def _alike(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
+    """Return at least the share of boxes where one line below those of all values says that they are decided alike."""
+    if not rows.classes:
+        (slopes, at), (others, other) = (_common(box, lines, row, box.valid) for row in (0, 1))
+        return box.above(slopes + others, at + other + rows.tolerance)
+    shares = []
+    for row in range(len(rows.matrix)):
+        matter = box.valid & (lines.least[..., row] <= 0)  # those that are positive anyway do not
+        matter[~matter.any(1)] = box.valid[~matter.any(1)]
+        shares.append(box.above(*_common(box, lines, row, matter)))
+    total = np.zeros(len(box.low))
+    for own in rows.classes:
+        total += np.clip(1 - sum(1 - shares[row] for row in own), 0, 1)
+    return np.minimum(total, 1 - 2.0**-52)
+
+
+def _common(box: _Box, lines: CheckedLines, row: int, matter: Bools) -> tuple[Floats, Floats]:
+    """Return one line below those of the values that matter: (n, features) and (n,)."""
+    slopes, at = lines.slopes[:, :, row], lines.at[:, :, row]
+    if slopes.shape[1] == 1:
+        return slopes[:, 0], np.where(matter, at, np.inf).min(1)
+    mean = (slopes * (matter / matter.sum(1, keepdims=True))[..., None]).sum(1)
+    rest = box.frame.least(box.low, box.high, slopes - mean[:, None]) + at
+    return mean, np.where(matter, rest, np.inf).min(1)
+
+
+def _likely(frame: Frame, box: _Box, lines: CheckedLines) -> Floats:
+    """Return about the share of boxes where each line is above 0: (n, values, rows)."""
+    n, k, r, features = lines.slopes.shape
+    spread = frame.spread(box.low, box.high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r)
+    return np.asarray(ndtr(_over(frame.mean, box.low, box.high, lines) / spread))
+
+
+def _flips(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
+    """Return at least the share of boxes where one value surely has a class and another surely has not."""
+    n, frame, exists = len(box.low), box.frame, box.valid[..., None]
+    every, last = np.arange(n), lines.slopes.shape[1] - 1
+    mean = np.where(exists, _over(frame.mean, box.low, box.high, lines), -np.inf)
+
+    def line(some: Ints, value: Ints, row: int | Ints) -> tuple[Floats, Floats]:
+        return lines.slopes[some, np.minimum(value, last)[some], row], lines.at[some, value[some], row]
+
+    if not rows.classes:
+        (slopes, at), (others, other) = (line(every, mean[..., row].argmax(1), row) for row in (0, 1))
+        return box.above(slopes + others, at + other - rows.tolerance)
+    likely = _likely(frame, box, lines)
+    best = np.zeros(n)
+    for own, against in zip(rows.classes, rows.against, strict=True):
+        chosen_by = mean[..., own].min(-1).argmax(1)
+        other = mean[..., against].reshape(n, -1).argmax(1)
+        excluded_by, row = other // len(against), np.asarray(against)[other % len(against)]
+        total = np.zeros(n)
+        # Where there are two classes, the two values may flip either way.
+        for one, two in ((chosen_by, excluded_by), (excluded_by, chosen_by))[: 2 if len(rows.classes) == 2 else 1]:
+            chance = likely[every, two, row] - (1 - likely[every, one][:, own]).sum(1)
+            some = np.flatnonzero(chance > WORTH)
+            sure = sum(1 - box.above(*line(some, one, c), some) for c in own)
+            total[some] += np.maximum(0, box.above(*line(some, two, row[some]), some) - sure)
+        best = np.maximum(best, total)
+        if len(rows.classes) == 2:
+            break
+    return np.minimum(best, 1 - 2.0**-52)
+
+
+FEW = 64  # combinations of places up to which people are enumerated at once
+SMALL = 4096  # and up to which they are before a box is cut
 NUMBERS = 1 << 21  # that are computed together, in each thread
 MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
 LEVELS = 80  # of cuts
-DRAWN = 4  # cuts after which it is asked whether a claim can be true at all
-CHOSEN, DRAWS = 16, 2048  # boxes of which that is asked, and people drawn from each
+DRAWN = 4  # cuts after which it is tested whether a claim can be true at all
+CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and people drawn from each
 PIECES = 1 << 11  # boxes that are looked at together, at most
 GROUP = 1 << 10  # boxes that are cut together, at most
 TOGETHER = 1 << 17  # and their parts, unless it is one box
@@ -67,7 +234,7 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
     ground = bounds.frame.ground
     most = ground.combinations(low, high).astype(object) * len(ground.values) + 1
     claims = [np.minimum(np.asarray(claim, dtype=object), most) for claim in (fair, discriminatory)]
-    parts = _looked_at(bounds, low, high, np.arange(n), claims, first=True)
+    parts = _examined(bounds, low, high, np.arange(n), claims, first=True)
     people, sums = parts.people.astype(object), [parts.fair.astype(object), parts.discriminatory.astype(object)]
     left = np.flatnonzero(_short(parts, claims, sums, n))
     waiting = [left[i : i + GROUP] for i in range(0, len(left), GROUP)][::-1]
@@ -167,10 +334,10 @@ def _halves(bounds: Bounds, parts: Parts, claims: list[Any]) -> Parts:
     below, above = parts.high.copy(), parts.low.copy()
     below[rows, parts.axis], above[rows, parts.axis] = middle, middle + 1
     low, high = np.concatenate([parts.low, above]), np.concatenate([below, parts.high])
-    return _looked_at(bounds, low, high, np.tile(parts.box, 2), claims, first=False)
+    return _examined(bounds, low, high, np.tile(parts.box, 2), claims, first=False)
 
 
-def _looked_at(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
+def _examined(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
     step = max(1, min(PIECES, NUMBERS // bounds.numbers))
 
     def piece(p: slice) -> Parts:
@@ -198,7 +365,7 @@ def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], 
     open_ = open_[~alike]
     count, few = (high[open_] - low[open_] + 1.0).prod(1), FEW if first else SMALL
     little = open_[count <= few]
-    fair[little], flips[little] = _everybody(bounds, low[little], high[little], valid[little])
+    fair[little], flips[little] = _enumerated(bounds, low[little], high[little], valid[little])
     open_ = open_[count > few]
     if len(open_):
         needed = [(claim[open_] > 0).astype(np.float64) for claim in claims]
@@ -217,8 +384,8 @@ def _part(share: Floats, people: Any) -> Any:
     return (whole * people.astype(object) // 2**52).astype(people.dtype)
 
 
-def _everybody(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any, Any]:
-    """Ask everybody in small boxes: how many people are surely decided alike, and how many surely not."""
+def _enumerated(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any, Any]:
+    """Enumerate the people of small boxes: how many certainly do not flip, and how many do."""
     ground = bounds.frame.ground
     sizes = high - low + 1
     ends = np.cumsum(sizes.prod(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,10 +12,175 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.attribute import MISSING, Attribute
+from neuronfair.domain.rules import Condition, Rule, Span
+from neuronfair.domain.schema.conditions import read_conditions
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError
 from neuronfair.limits import check_size
+from neuronfair.model.decision import Decision
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError
-from neuronfair.proof.checker.conditions import Bools, region, rule_tables
+
+Bools = npt.NDArray[np.bool_]
+
+NEAR = 1e-9  # numbers that lie so close together, beside the size of their attribute, are the same
+ON_GRID = 1e-6  # of a step: so far from its place a number may be written
+
+
+def region(domain: TableDomain, text: str) -> list[Bools]:
+    """Return which codes of each attribute meet the conditions of a region: (size,) each."""
+    allowed = [np.ones(attribute.size, bool) for attribute in domain.attributes]
+    try:
+        for name, condition in read_conditions(domain, text):
+            column = domain.names.index(name) if name in domain.names else None
+            if column is None:
+                raise CertificateError(f"there is no attribute '{name}'")
+            allowed[column] &= _meeting(domain.attributes[column], condition)
+    except NeuronFairError as error:
+        raise CertificateError(f"its region '{text}' cannot be read: {error}") from None
+    return allowed
+
+
+def _numbers(attribute: Attribute) -> npt.NDArray[np.float64]:
+    """Return the number that each code stands for; that of an empty cell means nothing."""
+    return float(attribute.low) + float(attribute.step) * np.arange(attribute.size, dtype=np.float64)
+
+
+def _near(attribute: Attribute) -> float:
+    return NEAR * max(1.0, abs(attribute.low), abs(attribute.high))
+
+
+def _number(attribute: Attribute, text: str) -> float:
+    found = attribute.number(text)
+    if found is None or not math.isfinite(found):
+        raise CertificateError(f"'{text}' is no number that '{attribute.name}' could be")
+    return float(found)
+
+
+def _code(attribute: Attribute, value: str | float, known: Mapping[str, int]) -> int:
+    """Return the one code that a label or a number stands for; an unknown label stands for another, if there is one."""
+    text = value.strip() if isinstance(value, str) else repr(value)
+    if attribute.values:
+        named = (text, str(int(value))) if isinstance(value, float) and value.is_integer() else (value, text)
+        for label in (*named, attribute.other):
+            if label in known:
+                return known[str(label)]
+        raise CertificateError(f"'{text}' is no value of '{attribute.name}'")
+    if text == MISSING and attribute.empty is not None:
+        return attribute.empty
+    number = _number(attribute, text) if isinstance(value, str) else float(value)
+    place = (number - attribute.low) / attribute.step
+    if not -0.5 <= place < attribute.points:
+        raise CertificateError(f"'{text}' lies outside '{attribute.name}'")
+    code = round(place)
+    if not 0 <= code < attribute.points or (attribute.kind != "continuous" and abs(place - code) > ON_GRID):
+        raise CertificateError(f"'{text}' is no value of '{attribute.name}'")
+    return code
+
+
+def rule_tables(domain: TableDomain, rule: Rule) -> tuple[list[tuple[int, Bools]], list[tuple[int, Bools]]]:
+    """Return the conditions of a rule, of `when` and of `then`: the column, and which of its codes meet it."""
+    if not rule.when:
+        raise CertificateError(f"its rule '{rule.name}' has no condition")
+    return _tables(domain, rule, rule.when), _tables(domain, rule, rule.then)
+
+
+def _tables(domain: TableDomain, rule: Rule, part: Mapping[str, Condition]) -> list[tuple[int, Bools]]:
+    tables = []
+    for name, condition in part.items():
+        if name not in domain.names:
+            raise CertificateError(f"its rule '{rule.name}' names '{name}', which is no attribute")
+        column = domain.names.index(name)
+        tables.append((column, _meeting(domain.attributes[column], condition)))
+    return tables
+
+
+def _meeting(attribute: Attribute, condition: Condition) -> Bools:
+    met = np.zeros(attribute.size, bool)
+    if isinstance(condition, Span):
+        if attribute.values:
+            raise CertificateError(f"a rule asks for numbers of '{attribute.name}', which has labels")
+        numbers, near = _numbers(attribute), _near(attribute)
+        met = (numbers >= condition.low - near) & (numbers <= condition.high + near)
+        met[attribute.points :] = False
+        return met
+    known = {label: code for code, label in enumerate(attribute.values)}
+    for value in condition:
+        met[_code(attribute, value, known)] = True
+    return met
+
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Margins with their sign: row r of `matrix` times the sums, plus `offset`. Each comes both ways.
+
+    Class c is chosen where all rows `classes[c]` are positive. With a tolerance the rows are the score and its
+    negative, and there are no classes.
+    """
+
+    matrix: Floats  # (rows, outputs)
+    offset: Floats  # (rows,) less how far it may be off
+    classes: tuple[tuple[int, ...], ...]
+    against: tuple[
+        tuple[int, ...], ...
+    ]  # for each class the same rows the other way: one is positive for another class
+    tolerance: float = math.nan
+    squash: bool = False  # the score is a sigmoid of the sum
+
+    def decided(self, least: Floats, valid: Bools) -> tuple[Bools, Bools]:
+        """Return who is surely decided alike and who surely is not, by the least values of rows, (n, values, rows)."""
+        off = ~valid
+        if not self.classes:
+            low, high = least[..., 0], -least[..., 1]
+            slack = 8 * EPS * (np.where(off, 0, np.abs(low) + np.abs(high)).max(1) + abs(self.tolerance))
+            top = np.where(off, -np.inf, high).max(1) - np.where(off, np.inf, low).min(1)
+            gap = np.where(off, -np.inf, low).max(1) - np.where(off, np.inf, high).min(1)
+            return top + slack <= self.tolerance, gap - slack > self.tolerance
+        above = least > 0
+        fair, flips = np.zeros(len(least), bool), np.zeros(len(least), bool)
+        for rows, against in zip(self.classes, self.against, strict=True):
+            sure, never = above[..., rows].all(-1), above[..., against].any(-1)
+            fair |= (sure | off).all(1)
+            flips |= (sure & valid).any(1) & (never & valid).any(1)
+        return fair, flips
+
+
+def signed(decision: Decision, outputs: int, end: str) -> Signed:
+    """Return what a decision asks of the sums that a model has before its end."""
+    decision.check(outputs)
+    one = np.eye(outputs)
+    if end == "sigmoid" and decision.kind == "argmax":
+        raise CertificateError(
+            "a choice among sigmoids cannot be checked: rounding makes them equal where they are near 1"
+        )
+    if decision.kind == "argmax":
+        pairs = [(c, j) for c in range(outputs) for j in range(outputs) if c != j]
+        classes, against = (
+            tuple(tuple(i for i, pair in enumerate(pairs) if pair[side] == c) for c in range(outputs))
+            for side in (0, 1)
+        )
+        return Signed(np.array([one[c] - one[j] for c, j in pairs]), np.zeros(len(pairs)), classes, against)
+    if end == "softmax" and outputs != 2:
+        raise CertificateError("a score that is one of several probabilities cannot be checked")
+    score = one[-1] - one[0] if end == "softmax" else one[-1]
+    both = np.array([score, -score])
+    if decision.kind == "tolerance":
+        return Signed(both, np.zeros(2), (), (), decision.value, end != "none")
+    either = ((1,), (0,))
+    limit, slack = decision.value, 0.0
+    if end != "none":
+        if 1 - 1e-9 <= limit <= 1:
+            raise CertificateError(f"a threshold of {limit:g} is so near 1 that rounding decides who reaches it")
+        if not 0 < limit < 1:  # everybody lies on one side; the sums do not matter
+            sign = 1.0 if limit <= 0 else -1.0
+            return Signed(0 * both, np.array([sign, -sign]), either, either[::-1])
+        limit = math.log(decision.value) - math.log1p(-decision.value)
+        slack = 8 * EPS * (abs(math.log(decision.value)) + abs(math.log1p(-decision.value)))
+    return Signed(both, np.array([-limit, limit]) - slack, either, either[::-1])
+
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

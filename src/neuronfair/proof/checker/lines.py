@@ -24,9 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from neuronfair.proof.checker.conditions import Bools
-from neuronfair.proof.checker.decision import EPS
-from neuronfair.proof.checker.ground import Floats, Ground, Ints
+from neuronfair.proof.checker.ground import EPS, Bools, Floats, Ground, Ints
 
 WAVES = 256  # M
 NUMBERS = 1 << 19  # that are handled together

@@ -7,21 +7,160 @@ line is bounded by the sizes of the numbers that were added, and taken off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.limits import check_size
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.conditions import Bools
-from neuronfair.proof.checker.curves import Between, CheckedCurve, between, extent, inexact, largest, steepest, value
-from neuronfair.proof.checker.decision import EPS, Signed
-from neuronfair.proof.checker.ground import Floats, Ground, Ints
+from neuronfair.proof.checker.ground import EPS, Bools, Floats, Ground, Ints, Signed
 from neuronfair.proof.checker.lines import Frame
-from neuronfair.proof.checker.reader import CheckedLayer, ReadNetwork
+from neuronfair.proof.checker.reader import CheckedCurve, CheckedLayer, ReadNetwork
+
+POINTS = 33  # of the grid
+_TINY = 1e-9  # an interval narrower than this has no slope of its own
+
+
+@dataclass(frozen=True)
+class _Smooth:
+    """A function, the largest second derivative, whether it never falls, and how far others may compute it off."""
+
+    value: Callable[[Floats], Floats]
+    bend: float
+    rises: bool
+    off: float = 0.0
+
+
+_SMOOTH = {
+    "sigmoid": _Smooth(special.expit, 0.0963, True),
+    "tanh": _Smooth(np.tanh, 0.7699, True),
+    "gelu": _Smooth(lambda x: x * special.ndtr(x), 0.7979, False),
+    "silu": _Smooth(lambda x: x * special.expit(x), 0.5, False),
+    "elu": _Smooth(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), 1.0, True),
+    # torch takes the number itself above 20
+    "softplus": _Smooth(lambda x: np.logaddexp(0.0, x), 0.25, True, 2.1e-9),
+}
+DEEPEST = -0.2785  # the least value of those that fall before they rise
+STEEPEST = 1.2  # no curve but a leaky ReLU rises or falls faster
+
+
+def value(curve: CheckedCurve, x: Floats) -> Floats:
+    """Return an activation function of numbers."""
+    if curve.name in ("relu", "leaky_relu"):
+        return np.where(x > 0, x, curve.leak * x)
+    return _smooth(curve).value(x)
+
+
+def inexact(curve: CheckedCurve) -> float:
+    """Return how far a function may be off wherever it is computed, beyond rounding."""
+    return 0.0 if curve.name in ("relu", "leaky_relu") else _smooth(curve).off
+
+
+def steepest(curve: CheckedCurve) -> float:
+    """Return how fast a function rises or falls at most."""
+    return max(1.0, abs(curve.leak)) if curve.name in ("relu", "leaky_relu") else STEEPEST
+
+
+def extent(curve: CheckedCurve, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return the range of a function's values between two numbers."""
+    ends = value(curve, low), value(curve, high)
+    first, last = np.minimum(*ends), np.maximum(*ends)
+    if curve.name not in ("relu", "leaky_relu"):
+        smooth = _smooth(curve)
+        slack = smooth.off + 16 * EPS * (np.abs(first) + np.abs(last))
+        first, last = first - slack, last + slack
+        if not smooth.rises:  # below 0 it falls a little before it rises
+            first = np.where(low < 0, np.minimum(first, DEEPEST), first)
+    elif curve.leak < 0:
+        first = np.where((low < 0) & (high > 0), np.minimum(first, 0), first)
+    return first, last
+
+
+def largest(curve: CheckedCurve, low: Floats, high: Floats) -> Floats:
+    """Return at least the size of a function's values between two numbers."""
+    return np.maximum(np.abs(low), np.abs(high)) * steepest(curve) + 1.0
+
+
+@dataclass(frozen=True)
+class Between:
+    """A function lies above low · x + low_at and below high · x + high_at."""
+
+    low: Floats
+    low_at: Floats
+    high: Floats
+    high_at: Floats
+
+
+def between(curve: CheckedCurve, low: Floats, high: Floats, flat: bool) -> Between:
+    """Return lines for numbers between low and high; a flat ReLU is bounded by its smaller slope from below."""
+    if curve.name in ("relu", "leaky_relu"):
+        return _bent(curve.leak, low, high, flat)
+    return _grid(_smooth(curve), low, high)
+
+
+def _smooth(curve: CheckedCurve) -> _Smooth:
+    if curve.name not in _SMOOTH:
+        raise CertificateError(f"the activation function '{curve.name}' cannot be checked")
+    return _SMOOTH[curve.name]
+
+
+def _bent(leak: float, low: Floats, high: Floats, flat: bool) -> Between:
+    """Return lines for a function with the slope `leak` below 0 and 1 above."""
+    crossing = (low < 0) & (high > 0)
+    width = np.where(crossing, high - low, 1.0)
+    side = np.where(high <= 0, leak, 1.0)
+    chord = np.where(crossing, (high - leak * low) / width, side)
+    # The line with the computed slope through both ends: the higher one, so that rounding does not matter.
+    ends = np.maximum(high - chord * high, leak * low - chord * low)
+    lift = np.where(crossing, ends, 0.0)
+    steep = np.where(crossing, leak if flat else np.where(high > -low, 1.0, leak), side)
+    nothing = np.zeros_like(low)
+    size = 4 * EPS * np.where(crossing, np.abs(low) + np.abs(high), 0.0) * (1 + abs(leak))
+    if leak <= 1:
+        return Between(steep, nothing, chord, lift + size)
+    ends = np.minimum(high - chord * high, leak * low - chord * low)
+    return Between(chord, np.where(crossing, ends, 0.0) - size, steep, nothing)  # such a one bends the other way
+
+
+def _grid(smooth: _Smooth, low: Floats, high: Floats) -> Between:
+    width = np.maximum(high - low, 0.0)
+    x = low + np.linspace(0.0, 1.0, POINTS).reshape(-1, *[1] * low.ndim) * width
+    y = smooth.value(x)
+    middle = POINTS // 2
+    narrow = width < _TINY
+    safe = np.where(narrow, 1.0, width)
+    slopes = [
+        np.where(narrow, 0.0, (y[-1] - y[0]) / safe),
+        np.where(narrow, 0.0, (y[middle + 1] - y[middle - 1]) / (2 * safe / (POINTS - 1))),
+        np.zeros_like(low),
+    ]
+    best = Between(*(np.full_like(low, fill) for fill in (0.0, -np.inf, 0.0, np.inf)))
+    sag = smooth.bend * (width / (POINTS - 1)) ** 2 / 8
+    gap_low, gap_high = np.full_like(low, np.inf), np.full_like(low, np.inf)
+    for slope in slopes:
+        line = slope * x
+        rest = y - line
+        slack = 16 * EPS * (np.abs(y).max(0) + np.abs(line).max(0)) + smooth.off
+        least, most = rest.min(0) - sag, rest.max(0) + sag
+        if smooth.rises:  # between two points it also lies between its values there, which is better where they are far
+            least = np.maximum(least, (y[:-1] - np.maximum(line[:-1], line[1:])).min(0))
+            most = np.minimum(most, (y[1:] - np.minimum(line[:-1], line[1:])).max(0))
+        least, most, centre = least - slack, most + slack, rest.mean(0)
+        better = centre - least < gap_low
+        higher = most - centre < gap_high
+        gap_low, gap_high = np.where(better, centre - least, gap_low), np.where(higher, most - centre, gap_high)
+        best = Between(
+            np.where(better, slope, best.low),
+            np.where(better, least, best.low_at),
+            np.where(higher, slope, best.high),
+            np.where(higher, most, best.high_at),
+        )
+    return best
+
 
 MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
 NUMBERS = 1 << 20  # of the largest array of a pass
@@ -131,17 +270,17 @@ class Layers:
             weight, bias, weight_size, bias_size = self.after[number]
             sizes.append(largest(curve, lowest, highest) @ weight_size.T + bias_size)
             last = number == len(self.curves) - 1
-            asked, added, size = weight, bias, sizes[-1]
+            weights, biases, size = weight, bias, sizes[-1]
             if not last:
-                asked, added = np.concatenate([weight, -weight]), np.append(bias, -bias)
+                weights, biases = np.concatenate([weight, -weight]), np.append(bias, -bias)
                 size = np.concatenate([size, size], 1)
             found = []
             for flat, relaxed in enumerate(ways):
                 relaxed.append(between(curve, lowest, highest, bool(flat)))
-                found.append(self._carried(relaxed, asked, added, size, sizes, copies == 1))
+                found.append(self._carried(relaxed, weights, biases, size, sizes, copies == 1))
             # The better of both ways, and of what the activations themselves allow.
             least = np.max([self.frame.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
-            least = np.maximum(least, self._plain(curve, lowest, highest, asked, added, size)[..., None])
+            least = np.maximum(least, self._plain(curve, lowest, highest, weights, biases, size)[..., None])
             if not last:
                 bounds, half = least.min(-1), len(weight)
                 lowest, highest = bounds[:, :half], np.maximum(-bounds[:, half:], bounds[:, :half])
@@ -154,30 +293,30 @@ class Layers:
         return CheckedLines(slopes.reshape(n, copies, *slopes.shape[1:]), at, least)
 
     def _plain(
-        self, curve: CheckedCurve, low: Floats, high: Floats, asked: Floats, added: Floats, size: Floats
+        self, curve: CheckedCurve, low: Floats, high: Floats, weights: Floats, biases: Floats, size: Floats
     ) -> Floats:
         """Return the least that combinations of activations of such a size can be, by the range of each: (n, lines)."""
         first, last = extent(curve, low, high)
-        up, down = np.maximum(asked, 0).T, np.minimum(asked, 0).T
-        return np.asarray(first @ up + last @ down + added - self.rounding * size)
+        up, down = np.maximum(weights, 0).T, np.minimum(weights, 0).T
+        return np.asarray(first @ up + last @ down + biases - self.rounding * size)
 
     def _carried(
         self,
         relaxed: Sequence[Between],
-        asked: Floats,
-        added: Floats,
+        weights: Floats,
+        biases: Floats,
         size: Floats,
         sizes: Sequence[Floats],
         joint: bool,
     ) -> tuple[Floats, Floats]:
-        """Return lines below combinations of the last layer's activations (lines, neurons), plus what is added.
+        """Return lines below combinations of the last layer's activations (lines, neurons), plus biases.
 
         There is a constant for every value, or for the one of each copy. `size` says how large the numbers are that
         the lines add up, and `sizes` for each layer those that its neurons do.
         """
         n, error = len(size), size
-        at = np.broadcast_to(added, (n, len(asked)))
-        slopes = np.broadcast_to(asked, (n, *asked.shape))
+        at = np.broadcast_to(biases, (n, len(weights)))
+        slopes = np.broadcast_to(weights, (n, *weights.shape))
         for number in reversed(range(len(relaxed))):
             r = relaxed[number]
             up, down = np.maximum(slopes, 0), np.minimum(slopes, 0)

@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 from neuronfair.errors import one_line
 from neuronfair.limits import check_size
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.curves import CheckedCurve
 from neuronfair.proof.checker.ground import Floats
 
 BATCHES = (3, 1021)  # rows that it seems to be given: what it computes must not depend on their number
@@ -30,6 +29,14 @@ WIDEST = 10_000  # numbers of a layer
 MOST = 1 << 24  # numbers of all matrices
 
 End = Literal["none", "softmax", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class CheckedCurve:
+    """An activation function by its name; a leaky ReLU by its slope below 0."""
+
+    name: str
+    leak: float = 0.0
 
 
 class CheckedLayer(NamedTuple):

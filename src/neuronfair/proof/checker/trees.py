@@ -16,9 +16,7 @@ from torch import Tensor
 from neuronfair.limits import check_size
 from neuronfair.model.forest import Forest
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.conditions import Bools
-from neuronfair.proof.checker.decision import EPS, Signed
-from neuronfair.proof.checker.ground import Floats, Ground, Ints
+from neuronfair.proof.checker.ground import EPS, Bools, Floats, Ground, Ints, Signed
 from neuronfair.proof.checker.lines import Frame
 from neuronfair.proof.checker.network import CheckedLines
 

@@ -1,8 +1,8 @@
-"""A proof against the model itself: people of its boxes are evaluated, and whoever contradicts it voids it.
+"""A proof against the model itself: people of its boxes are evaluated, and one contradiction voids the proof.
 
 A proof rests on how the model was read. So before it is used, the model as its users run it decides about random people
-of the boxes, about the table's rows and about everybody that a search has found. Where a box is proved to hold no flip
-and one is found in it, or the other way round, that is an error that names the person, the box and both statements.
+of the boxes, about the rows of the table and about all findings of searches. Where a box is proved to hold no flip and
+one is found in it, or the other way round, that is an error that names the person, the box and both statements.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neuronfair.domain.schema.conditions import written
 from neuronfair.errors import Contradiction
 from neuronfair.model.blackbox import BlackBox, Model
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import Opened
+from neuronfair.proof.bounds.margins import box_signs
 from neuronfair.proof.boxes.space import Boxes
-from neuronfair.proof.decide.half_spaces import HalfSpaces
-from neuronfair.proof.decide.strata import Drawing, valid_values
-from neuronfair.proof.problem import Problem
-from neuronfair.proof.result import Leaves, Proof
-from neuronfair.proof.where import condition
+from neuronfair.proof.certificate import CertifiedBoxes, Proof
+from neuronfair.proof.problem import Problem, rows_at
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
 EVALUATED = 20_000  # people of boxes, and as many rows, with all their twins; fewer where there are many twins
 MEMBERS = 200_000  # people and twins together
-ASKED = 2_000  # people about whom the source of a rebuilt model is asked
+ORIGINAL = 2_000  # people about whom the source of a rebuilt model decides
 ROUNDED = 1e-4  # of the scores: so near to the boundary a model in float32 may decide otherwise than in float64
 EXACT = 1e-9  # the same for float64
-LINES = 4_096  # boxes of which a part is proved whose lines are computed again
+WITH_LINES = 4_096  # boxes of which a part is proved whose lines are computed again
+LINE_ROUNDING = 1e-12  # of the sum of a line's terms: by so much it must be above 0
 FEW = 64  # boxes that are compared with each person
 Numbers = npt.NDArray[np.int64]
 
@@ -46,168 +47,209 @@ class EvaluatedPeople:
 
 
 def check_against_model(
-    subject: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedPeople] = ()
+    problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedPeople] = ()
 ) -> None:
     """Refuse a proof that the model contradicts: on people drawn from its boxes, or on those seen elsewhere."""
     model = opened.model if isinstance(opened, Opened) else opened
-    values = len(subject.domain.sensitive_values)
-    most = max(1, min(EVALUATED, MEMBERS // values))
-    claims = _Claims.of(subject, proof.leaves)
+    most = max(1, min(EVALUATED, MEMBERS // len(problem.domain.sensitive_values)))
     models: list[tuple[Model, float, int]] = [(model, ROUNDED, most)]
     if not isinstance(model, BlackBox):
         models.append((model.double(), EXACT, most))
     if isinstance(opened, Opened) and opened.original is not None:
-        models.append((BlackBox(opened.original, model.encoding), ROUNDED, max(1, min(ASKED, most))))
-    for found in (*seen, EvaluatedPeople("drawn at random", claims.drawn(most))):
-        rows = found.rows.cpu().long()
+        models.append((BlackBox(opened.original, model.encoding), ROUNDED, min(ORIGINAL, most)))
+    claims = _Claims(problem, proof.certified)
+    for people in (*seen, EvaluatedPeople("drawn at random", claims.people(most))):
+        rows = people.rows.cpu().long()
         rows = rows[torch.from_numpy(np.random.default_rng(0).permutation(len(rows))[:most])]
-        box = claims.located(rows)
-        claimed = claims.of_people(rows[box >= 0], box[box >= 0])
-        for asked, near, count in models:
-            claims.compare(asked, claimed.first(count), near, found.what)
+        claimed = claims.of_people(rows)
+        for each, near, count in models:
+            claims.compare(each, claimed.first(count), near, people.what)
 
 
 @dataclass(frozen=True)
-class _Claimed:
-    """People of whom something is claimed: their boxes, and whether it is that their decision does not flip."""
+class _ClaimedPeople:
+    """People about whom something is proved: their boxes, and whether it is that their decision does not flip."""
 
     rows: Tensor
     box: Tensor
     fair: Tensor  # bool; the others' flips
 
-    def first(self, count: int) -> _Claimed:
-        return _Claimed(self.rows[:count], self.box[:count], self.fair[:count])
+    def first(self, count: int) -> _ClaimedPeople:
+        return _ClaimedPeople(self.rows[:count], self.box[:count], self.fair[:count])
 
 
 @dataclass(frozen=True)
 class _Claims:
-    """What is claimed of each box: how many of its people flip, at least and at most."""
+    """What is claimed of each box."""
 
-    subject: Problem
-    boxes: Boxes
-    inside: Tensor  # (n, values) the sensitive values of the people of the region in each box
-    people: list[int]
-    leaves: Leaves
-
-    @staticmethod
-    def of(subject: Problem, leaves: Leaves) -> _Claims:
-        boxes = Boxes(torch.from_numpy(leaves.low).long(), torch.from_numpy(leaves.high).long())
-        inside = valid_values(subject, boxes) & subject.people.inside.any(0).cpu()
-        sizes = subject.space.sizes(boxes.to(subject.device)).cpu().numpy().astype(object)
-        people = (sizes.prod(1) * inside.sum(1).numpy().astype(object)).tolist() if len(boxes) else []
-        return _Claims(subject, boxes, inside, people, leaves)
+    problem: Problem
+    certified: CertifiedBoxes
 
     @cached_property
-    def fair(self) -> Tensor:
-        """Which boxes are proved fair as a whole."""
-        return torch.tensor([a == b > 0 for a, b in zip(self.leaves.fair, self.people, strict=True)])
+    def boxes(self) -> Boxes:
+        """The boxes, on the CPU."""
+        return Boxes(torch.from_numpy(self.certified.low).long(), torch.from_numpy(self.certified.high).long())
 
     @cached_property
-    def flips(self) -> Tensor:
-        """Which boxes are proved discriminatory as a whole."""
-        return torch.tensor([a == b > 0 for a, b in zip(self.leaves.discriminatory, self.people, strict=True)])
+    def valid(self) -> Tensor:
+        """Which sensitive values there are in each box, (n, values): those of one person, since all are alike."""
+        domain, values = self.problem.domain, len(self.problem.domain.sensitive_values)
+        if not domain.rules:
+            return torch.ones(len(self.boxes), values, dtype=torch.bool)
+        parts = torch.split(self.boxes.low, max(1, ROWS_PER_PASS // values))
+        rows = (rows_at(domain, self.problem.space, low) for low in parts)
+        return torch.cat([domain.valid(some.flatten(0, 1)).view(len(some), -1) for some in rows])
 
-    def drawn(self, most: int) -> Tensor:
-        """Return people of boxes of which something is proved, of every one if there are not too many."""
-        claims = zip(self.leaves.fair, self.leaves.discriminatory, self.people, strict=True)
-        proved = torch.tensor([people > 0 and fair + flips > 0 for fair, flips, people in claims]).nonzero()[:, 0]
+    @cached_property
+    def inside(self) -> Tensor:
+        """Which of these belong to the region: (n, values)."""
+        return self.valid & self.problem.people.inside.any(0).cpu()
+
+    @cached_property
+    def count(self) -> npt.NDArray[np.object_]:
+        """How many people each box has, exactly."""
+        sizes = self.problem.space.sizes(self.boxes.to(self.problem.device)).cpu().numpy().astype(object)
+        return np.asarray(sizes.prod(1) * self.inside.sum(1).numpy().astype(object), dtype=object)
+
+    @cached_property
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """Which boxes are proved fair, and which discriminatory, as a whole."""
+        fair, flips = (
+            torch.tensor([claim == people > 0 for claim, people in zip(proved, self.count, strict=True)])
+            for proved in (self.certified.fair, self.certified.discriminatory)
+        )
+        return fair, flips
+
+    def people(self, most: int) -> Tensor:
+        """Return random people of boxes of which something is proved, of each box if there are not too many."""
+        fair, flips = self.certified.fair, self.certified.discriminatory
+        claims = zip(fair, flips, self.count, strict=True)
+        proved = np.flatnonzero([people > 0 and one + other > 0 for one, other, people in claims])
+        columns = len(self.problem.domain.attributes)
         if not len(proved):
-            return torch.empty(0, len(self.subject.domain.attributes), dtype=torch.int64)
+            return torch.empty(0, columns, dtype=torch.int64)
         draw = np.random.default_rng(0)
-        if len(proved) > most:
-            proved = proved[torch.from_numpy(draw.permutation(len(proved))[:most])]
-        chosen = proved.repeat_interleave(max(1, most // len(proved)))
-        return Drawing(self.subject).people(self.boxes[chosen], self.inside[chosen], draw)
+        box = np.repeat(draw.permutation(proved)[:most], max(1, most // len(proved)))
+        rows = torch.empty(len(box), columns, dtype=torch.int64)
+        for number, axis in enumerate(self.problem.space.axes):
+            order = axis.place.cpu().argsort(stable=True)
+            codes = order[len(order) - int((axis.place >= 0).sum()) :]  # by place; those outside stand first
+            before = np.concatenate([[0], torch.bincount(axis.place.cpu()[codes]).cumsum(0).numpy()])
+            first, last = before[self.certified.low[box, number]], before[self.certified.high[box, number] + 1]
+            rows[:, axis.column] = codes[torch.from_numpy(draw.integers(first, last))]
+        inside = self.inside[box]
+        which = torch.from_numpy(draw.integers(0, inside.sum(1).numpy()))
+        value = (inside.cumsum(1) > which[:, None]).int().argmax(1)  # the first that has so many before it
+        rows[:, list(self.problem.domain.sensitive_columns)] = self.problem.domain.sensitive_values.cpu()[value]
+        return rows
 
-    def of_people(self, rows: Tensor, box: Tensor) -> _Claimed:
-        """Return those of whom something is claimed: by their whole box, or by the lines that hold in it."""
-        fair, flips = self.fair[box], self.flips[box]
-        partly = torch.tensor([fair > 0 for fair in self.leaves.fair])[box] & ~fair & ~flips
-        if self.subject.bounder is not None and bool(partly.any()):
-            chosen = torch.unique(box[partly])[:LINES]
-            slabs = HalfSpaces.of(self.subject, self.boxes, valid_values(self.subject, self.boxes), chosen)
-            fair |= partly & slabs.decided(box, rows)
+    def of_people(self, rows: Tensor) -> _ClaimedPeople:
+        """Return those about whom something is proved: by their whole box, or by the lines that hold in it."""
+        box = self._located(rows)
+        rows, box = rows[box >= 0], box[box >= 0]
+        fair, flips = (whole[box] for whole in self.whole)
+        partly = torch.tensor([claim > 0 for claim in self.certified.fair])[box] & ~fair & ~flips
+        if self.problem.bounder is not None and bool(partly.any()):
+            fair |= partly & self._decided_by_lines(torch.unique(box[partly])[:WITH_LINES], box, rows)
         claimed = fair | flips
-        return _Claimed(rows[claimed], box[claimed], fair[claimed])
+        return _ClaimedPeople(rows[claimed], box[claimed], fair[claimed])
 
-    def located(self, rows: Tensor) -> Tensor:
+    def _decided_by_lines(self, chosen: Tensor, box: Tensor, rows: Tensor) -> Tensor:
+        """Return which people of chosen boxes do not flip because they lie above common lines of a class: (n,)."""
+        problem, space = self.problem, self.problem.space
+        assert problem.bounder is not None
+        boxes, valid = self.boxes[chosen].to(problem.device), self.valid[chosen].to(problem.device)
+        alike = box_signs(problem.margins, space, boxes, problem.bounder.lines(boxes), valid).alike
+        number = torch.full((len(self.boxes),), -1).index_copy(0, chosen, torch.arange(len(chosen)))[box]
+        here = (number >= 0).nonzero()[:, 0]
+        slopes, value = (part.cpu()[number[here]] for part in (alike.slopes, alike.at))
+        size, line = value.abs(), torch.arange(len(here))
+        for axis, first in zip(space.axes, space.first, strict=False):
+            place = axis.place.cpu()[rows[here, axis.column]]
+            term = slopes[..., first] * place[:, None] if axis.linear else slopes[line, :, first + place]
+            value, size = value + term, size + term.abs()
+        above, classes = value > LINE_ROUNDING * size, problem.margins.classes.cpu()
+        result = torch.zeros(len(rows), dtype=torch.bool)
+        result[here] = above[:, classes].all(-1).any(-1) if len(classes) else above[:, 0]
+        return result
+
+    def _located(self, rows: Tensor) -> Tensor:
         """Return the number of each person's box; -1 outside the region."""
-        domain, axes = self.subject.domain, self.subject.space.axes
+        domain, axes = self.problem.domain, self.problem.space.axes
         known = ((rows >= 0) & (rows < domain.sizes.cpu())).all(1)
         known &= domain.valid(torch.where(known[:, None], rows, 0))
         places = torch.stack([axis.place.cpu()[torch.where(known, rows[:, axis.column], 0)] for axis in axes], 1)
-        inside = (known & (places >= 0).all(1)).nonzero()[:, 0]
+        inside = (known & (places >= 0).all(1)).nonzero()[:, 0].numpy()
         result = np.full(len(rows), -1)
-        low, high = self.boxes.low.numpy(), self.boxes.high.numpy()
-        for some, boxes in _found(places[inside].numpy(), low, high):
-            result[inside.numpy()[some]] = boxes
+        for some, boxes in _containing(places.numpy()[inside], self.boxes.low.numpy(), self.boxes.high.numpy()):
+            result[inside[some]] = boxes
         return torch.from_numpy(result)
 
-    def compare(self, model: Model, claimed: _Claimed, near: float, what: str) -> None:
+    def compare(self, model: Model, claimed: _ClaimedPeople, near: float, what: str) -> None:
         """Refuse what is claimed of people where a model decides otherwise about them."""
         if not len(claimed.rows):
             return
-        domain = self.subject.domain.to(model.encoding.device)
-        found = evaluate(model, domain, claimed.rows.to(domain.device), self.subject.decision)
-        flip, alike = (part.cpu() for part in _surely(found, near))
+        domain = self.problem.domain.to(model.encoding.device)
+        found = evaluate(model, domain, claimed.rows.to(domain.device), self.problem.decision)
+        flip, alike = (part.cpu() for part in _certainly(found, near))
         wrong = torch.where(claimed.fair, flip, alike)
         if bool(wrong.any()):
             number = int(wrong.nonzero()[0, 0])
             raise self._error(found[number : number + 1], int(claimed.box[number]), bool(flip[number]), what)
 
     def _error(self, found: Evaluation, box: int, flips: bool, what: str) -> Contradiction:
-        domain = self.subject.domain
+        attributes = self.problem.domain.attributes
         pair = found.pairs()
-        person = ", ".join(f"{a.name} {a.value(int(c))}" for a, c in zip(domain.attributes, pair.rows[0], strict=True))
-        other = ", ".join(
-            f"{domain.attributes[column].name} {domain.attributes[column].value(int(pair.twins[0, column]))}"
-            for column in domain.sensitive_columns
+        person = ", ".join(f"{a.name} {a.value(int(code))}" for a, code in zip(attributes, pair.rows[0], strict=True))
+        twin = ", ".join(
+            f"{attributes[column].name} {attributes[column].value(int(pair.twins[0, column]))}"
+            for column in self.problem.domain.sensitive_columns
         )
-        numbers = [", ".join(f"{score:.6g}" for score in scores[0].tolist()) for scores in pair[2:]]
-        says = "gets another decision" if flips else "gets the same decision"
+        scores = [", ".join(f"{score:.6g}" for score in part[0].tolist()) for part in pair[2:]]
         proved = "nobody's decision flips" if flips else "everybody's decision flips"
         return Contradiction(
             f"the proof and the model contradict each other, so the proof is void. Proved: where {self.rule(box)}, "
-            f"{proved}. But the model says of a person there ({what}): {person}, scores {numbers[0]}; with {other} "
-            f"it {says}, scores {numbers[1]}. The model was misread, or answers differently from call to call: please "
-            "report this"
+            f"{proved}. But the model says of a person there ({what}): {person}, scores {scores[0]}; with {twin} "
+            f"it {'gets another decision' if flips else 'gets the same decision'}, scores {scores[1]}. The model was "
+            "misread, or answers differently from call to call: please report this"
         )
 
     def rule(self, box: int) -> str:
-        """Return a box as a condition."""
+        """Return a box as conditions that `--where` takes."""
         parts = []
-        for number, axis in enumerate(self.subject.space.axes):
+        for number, axis in enumerate(self.problem.space.axes):
             low, high = int(self.boxes.low[box, number]), int(self.boxes.high[box, number])
-            place = axis.place.cpu()
-            parts.append(condition(self.subject.domain.attributes[axis.column], (place >= low) & (place <= high)))
-        return " and ".join(filter(None, (self.subject.where, *parts))) or "anything"
+            place = axis.place.cpu().numpy()
+            if (low, high) != (0, len(axis) - 1) or not (place >= 0).all():
+                parts.append(written(self.problem.domain.attributes[axis.column], (place >= low) & (place <= high)))
+        return ", ".join(parts) or self.problem.where or "anything"
 
 
-def _surely(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:
-    """Return who is surely decided otherwise than a twin, and who surely alike, by scores that are right but for a bit.
+def _certainly(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:
+    """Return whose decision certainly flips, and whose certainly does not, by scores that are right but for rounding.
 
-    `near` is that bit, in parts of the largest score of a family, or of 1.
+    `near` is that rounding, in parts of the largest score of a family, or of 1.
     """
     decision, family = found.decision, found.family.double()
     exists = torch.cat([torch.ones_like(found.valid[:, :1]), found.valid], 1)
-    bit = near * family.abs().amax((1, 2)).clamp(min=1.0)
+    off = near * family.abs().amax((1, 2)).clamp(min=1.0)
     if decision.kind == "tolerance":
         score = family[..., -1]
-        wide = score.masked_fill(~exists, -torch.inf).amax(1) - score.masked_fill(~exists, torch.inf).amin(1)
-        return wide > decision.value + 2 * bit, wide < decision.value - 2 * bit
+        gap = score.masked_fill(~exists, -torch.inf).amax(1) - score.masked_fill(~exists, torch.inf).amin(1)
+        return gap > decision.value + 2 * off, gap < decision.value - 2 * off
     if decision.kind == "argmax":
         best = family.topk(2, -1).values
         margin = best[..., 0] - best[..., 1]
     else:
         margin = (family[..., -1] - decision.value).abs()
-    sure = (margin > 2 * bit[:, None]) & exists
+    sure = (margin > 2 * off[:, None]) & exists
     chosen = decision.chosen(family)
     highest = chosen.masked_fill(~sure, -1).amax(1)
     lowest = chosen.masked_fill(~sure, 1 << 30).amin(1)
     return highest > lowest, (sure | ~exists).all(1) & (highest == lowest)
 
 
-def _found(points: Numbers, low: Numbers, high: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+def _containing(points: Numbers, low: Numbers, high: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield the numbers of some points and of the boxes that hold them; boxes do not overlap."""
     waiting = [(np.arange(len(points)), np.arange(len(low)))]
     while waiting:

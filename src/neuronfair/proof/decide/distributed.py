@@ -1,4 +1,4 @@
-"""One proof by many workers: its open boxes are dealt to pieces of work, round after round.
+"""One proof by many workers: its undecided boxes are dealt to pieces of work, round after round.
 
 A piece is the ordinary branch-and-bound about its own boxes. What is dealt does not depend on who is fast, and what a
 piece proves is true however often it was killed: so a proof that comes to its end comes to the same counts.
@@ -6,31 +6,37 @@ piece proves is true however often it was killed: so a proof that comes to its e
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 import torch
+from torch import Tensor
 
+from neuronfair.atomic import replacing
+from neuronfair.errors import RunError
+from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
-from neuronfair.proof.boxes.leaves import Columns, shares
 from neuronfair.proof.boxes.space import Boxes
-from neuronfair.proof.decide.interrupt import Stop, stopping
-from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
-from neuronfair.proof.decide.queue import Kept, State
+from neuronfair.proof.certificate import Proof
+from neuronfair.proof.decide.counts import certified_shares
+from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, Stop, advance, proof_of, stopping
+from neuronfair.proof.decide.queue import Columns, State
 from neuronfair.proof.problem import Problem
-from neuronfair.proof.result import Proof
 from neuronfair.scale.pool import PieceProgress, Pool
-from neuronfair.store.files import writing
+from neuronfair.store.files import load_state, save_state, writing
 
 EACH = 2  # pieces for each worker in a round: who is done early takes another one
-ENOUGH = 16  # open boxes for each piece, before any are dealt
+ENOUGH = 16  # undecided boxes for each piece, before any are dealt
 SHORTEST, LONGEST = 8.0, 60.0  # seconds of a round: as long as the proof has taken so far
-UNIT = 10**12  # of which pieces say shares, in whole numbers
-Said = tuple[int, int, int]  # by a piece: boxes, and shares proved fair and discriminatory
+UNIT = 10**12  # by which pieces report shares as whole numbers
+PieceCounts = tuple[int, int, int]  # boxes, and shares proved fair and discriminatory
+_NAME = re.compile(r"\d{5,9}-of-(?!0+\.)(\d{5,9})\.state")  # at least one piece
 
 
 class Stopped(Exception):  # noqa: N818
@@ -42,18 +48,86 @@ class Late(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True)
+class PieceFolder:
+    """A folder of the pieces of one state, and of no other: what each has done since.
+
+    A piece that is done again, after a kill, resumes from its file. On a machine without the folder nothing is kept,
+    and a piece begins again.
+    """
+
+    folder: Path
+    pieces: int
+
+    def save(self, piece: int, state: State) -> None:
+        """Keep how far a piece is."""
+        if not self.folder.is_dir():
+            return
+        with writing(self.folder), replacing(self._path(piece)) as temporary:
+            save_state(_tensors(state), temporary)
+
+    def load(self, piece: int, begins: State) -> State | None:
+        """Return how far a piece was that begins so; None if it has kept nothing, or that is damaged."""
+        path = self._path(piece)
+        if not path.is_file():
+            return None
+        try:
+            check_size(path.stat().st_size, path)
+            tensors = load_state(path, begins.undecided["low"].device)
+        except (RunError, OSError, KeyError, TypeError, ValueError, RuntimeError):
+            return None
+        if _form(tensors) != _form(_tensors(begins)) or int(tensors.pop("check")) != _check(tensors):
+            return None
+        state = State.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
+        return state if state.sound else None
+
+    def _path(self, piece: int) -> Path:
+        return self.folder / f"{piece:05d}-of-{self.pieces:05d}.state"
+
+
+def _tensors(state: State) -> dict[str, Tensor]:
+    """Return what the file of a piece holds."""
+    seconds = torch.tensor(state.seconds, dtype=torch.float64)
+    tensors = state.tensors | {"boxes": torch.tensor(state.boxes), "seconds": seconds}
+    return tensors | {"check": torch.tensor(_check(tensors))}
+
+
+def _form(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, ...]]:
+    """Return of what kind the numbers are, and all sizes but how many boxes there are."""
+    return {name: (tensor.dtype, tensor.dim(), tensor.shape[1:]) for name, tensor in tensors.items()}
+
+
+def _check(tensors: Mapping[str, Tensor]) -> int:
+    """Return a checksum of all numbers."""
+    check = 0
+    for _, tensor in sorted(tensors.items()):
+        check = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), check)
+    return check
+
+
+def recovered(state: State, folder: Path) -> State:
+    """Return a state with what its pieces have done since, by what they have kept in their folder."""
+    named = [match for path in sorted(folder.glob("*.state")) if (match := _NAME.fullmatch(path.name))]
+    if not named:
+        return state
+    kept = PieceFolder(folder, int(named[0][1]))
+    begin = [state.part(piece, kept.pieces) for piece in range(min(kept.pieces, state.left))]
+    parts = [kept.load(piece, begins) or begins for piece, begins in enumerate(begin)]
+    return state.joined(parts, state.seconds + max((part.seconds for part in parts), default=0.0))
+
+
+@dataclass(frozen=True)
 class Piece:
-    """Some open boxes of a proof, and how long a worker is to go on with them."""
+    """Some undecided boxes of a proof, and for how long a worker continues with them."""
 
     number: int
-    boxes: State
-    kept: Kept
+    state: State
+    kept: PieceFolder
     seconds: float  # not until when: the clock of another machine may be wrong
 
 
 @torch.no_grad()
 def prove_together(
-    subject: Problem,
+    problem: Problem,
     *,
     pool: Pool,
     seconds: float = 60.0,
@@ -65,25 +139,25 @@ def prove_together(
 
     The time begins when the workers are there.
     """
-    for _ in pool.map(_arrive, subject, range(pool.size), gpus=_gpus(subject)):
+    for _ in pool.map(_arrive, problem, range(pool.size), gpus=_gpus(problem)):
         pass
     begun = time.perf_counter() - (0.0 if state is None else state.seconds)
     with TemporaryDirectory(ignore_cleanup_errors=True) as spare, stopping() as stop:
-        team = _Team(subject, pool, seconds, begun, stop, progress)
+        team = _Team(problem, pool, seconds, begun, stop, progress)
         while True:
             state = team.enough(state)
             folder = keep(state) if keep else None
-            if state.left == 0 or state.seconds >= seconds or stop.asked:
+            if state.left == 0 or state.seconds >= seconds or stop.requested:
                 break
-            state = team.round(state, Kept(folder or Path(mkdtemp(dir=spare)), team.pieces))
-    return proof_of(subject, state, interrupted=stop.asked)
+            state = team.round(state, PieceFolder(folder or Path(mkdtemp(dir=spare)), team.pieces))
+    return proof_of(problem, state, interrupted=stop.requested)
 
 
 @dataclass(frozen=True)
 class _Team:
     """Workers, and what they prove together."""
 
-    subject: Problem
+    problem: Problem
     pool: Pool
     seconds: float
     begun: float
@@ -96,34 +170,34 @@ class _Team:
         return EACH * self.pool.size
 
     def enough(self, state: State | None) -> State:
-        """Go on here until there are enough open boxes to deal; return them in order, those with most people first."""
-        subject, most = self.subject, ENOUGH * self.pieces
+        """Continue here until there are enough undecided boxes to deal; return them, those with most people first."""
+        problem, most = self.problem, ENOUGH * self.pieces
         if state is None or state.left < most:
-            with threads(subject.device) as workers:
-                search = BranchAndBound(subject, state, workers)
+            with threads(problem.device) as workers:
+                search = BranchAndBound(problem, state, workers)
                 advance(search, self.seconds, stop=self.stop, progress=self._tell, most=most)
                 state = search.state()
-        columns = state.open
+        columns = state.undecided
         boxes = Boxes(columns["low"].long(), columns["high"].long())
-        share = subject.people.share(subject.space, boxes, columns["pattern"].long())
+        share = problem.people.share(problem.space, boxes, columns["pattern"].long())
         order = (share * (1 - columns["fair"] - columns["flips"])).argsort(descending=True, stable=True)
-        return replace(state, open={name: column[order] for name, column in columns.items()})
+        return replace(state, undecided={name: column[order] for name, column in columns.items()})
 
-    def round(self, state: State, kept: Kept) -> State:
-        """Deal the open boxes, let the workers go on with them, and return where the proof stands then."""
+    def round(self, state: State, kept: PieceFolder) -> State:
+        """Deal the undecided boxes, let the workers go on with them, and return where the proof stands then."""
         left = self.seconds - self._elapsed
         each = min(left, max(SHORTEST, min(LONGEST, state.seconds))) / EACH
         pieces = [Piece(i, state.part(i, kept.pieces), kept, each) for i in range(kept.pieces)]
         with writing(kept.folder):
             kept.folder.mkdir(parents=True, exist_ok=True)
         parts: list[State] = []
-        tell, gpus = self._teller(state, pieces), _gpus(self.subject)
+        tell, gpus = self._teller(state, pieces), _gpus(self.problem)
         try:
-            for part in self.pool.map(work, self.subject, pieces, progress=tell, gpus=gpus):
+            for part in self.pool.map(work, self.problem, pieces, progress=tell, gpus=gpus):
                 parts.append(part)
         except (KeyboardInterrupt, Stopped, Late) as ended:  # what the others had is in their files
-            self.stop.asked |= not isinstance(ended, Late)
-            parts += [kept.load(piece.number, piece.boxes) or piece.boxes for piece in pieces[len(parts) :]]
+            self.stop.requested |= not isinstance(ended, Late)
+            parts += [kept.load(piece.number, piece.state) or piece.state for piece in pieces[len(parts) :]]
         return state.joined(parts, self._elapsed)
 
     @property
@@ -135,18 +209,18 @@ class _Team:
             if self.progress:
                 self.progress(now)
         except KeyboardInterrupt:
-            self.stop.asked = True
+            self.stop.requested = True
 
-    def _teller(self, state: State, pieces: Sequence[Piece]) -> Callable[[Sequence[Said]], None]:
-        """Return what adds up what all pieces say; those that have said nothing yet are where they begin."""
-        fair, flips = _told(self.subject, state.done)
-        first = [(0, *_told(self.subject, piece.boxes.open)) for piece in pieces]
+    def _teller(self, state: State, pieces: Sequence[Piece]) -> Callable[[Sequence[PieceCounts]], None]:
+        """Return what adds up the progress of all pieces; those without any are where they begin."""
+        fair, flips = _shares(self.problem, state.done)
+        first = [(0, *_shares(self.problem, piece.state.undecided)) for piece in pieces]
 
-        def tell(lines: Sequence[Said]) -> None:
-            said = [line if any(line) else before for line, before in zip(lines, first, strict=True)]
-            more = [sum(figures) for figures in zip((state.boxes, fair, flips), *said, strict=True)]
-            self._tell(ProofProgress(more[1] / UNIT, more[2] / UNIT, more[0], self._elapsed))
-            if self.stop.asked:
+        def tell(lines: Sequence[PieceCounts]) -> None:
+            now = [line if any(line) else before for line, before in zip(lines, first, strict=True)]
+            boxes, *shares = (sum(column) for column in zip((state.boxes, fair, flips), *now, strict=True))
+            self._tell(ProofProgress(shares[0] / UNIT, shares[1] / UNIT, boxes, self._elapsed))
+            if self.stop.requested:
                 raise KeyboardInterrupt
             if self._elapsed > self.seconds + pieces[0].seconds:
                 raise Late
@@ -154,34 +228,34 @@ class _Team:
         return tell
 
 
-def _arrive(subject: Problem, number: int, note: PieceProgress) -> None:
+def _arrive(problem: Problem, number: int, note: PieceProgress) -> None:
     """Do nothing: who is asked to has started, and has the model."""
 
 
-def _gpus(subject: Problem) -> float:
-    return 1.0 if subject.device.type == "cuda" else 0.0
+def _gpus(problem: Problem) -> float:
+    return 1.0 if problem.device.type == "cuda" else 0.0
 
 
-def _told(subject: Problem, columns: Columns) -> tuple[int, int]:
+def _shares(problem: Problem, columns: Columns) -> tuple[int, int]:
     """Return the shares of all people that boxes prove fair and discriminatory, in whole numbers."""
-    fair, flips = (shares(subject, columns) / subject.whole).tolist()
+    fair, flips = (certified_shares(problem, columns) / problem.whole).tolist()
     return round(fair * UNIT), round(flips * UNIT)
 
 
-def work(subject: Problem, piece: Piece, note: PieceProgress) -> State:
+def work(problem: Problem, piece: Piece, note: PieceProgress) -> State:
     """Go on with a piece, from what it has kept before it was killed, and return where it stands."""
-    state = piece.kept.load(piece.number, piece.boxes) or piece.boxes
+    state = piece.kept.load(piece.number, piece.state) or piece.state
     keep = partial(piece.kept.save, piece.number)
 
     def tell(now: ProofProgress) -> None:
         note(now.boxes, round(now.fair * UNIT), round(now.discriminatory * UNIT))
 
-    with torch.no_grad(), threads(subject.device) as workers:
-        search = BranchAndBound(subject, state, workers)
+    with torch.no_grad(), threads(problem.device) as workers:
+        search = BranchAndBound(problem, state, workers)
         with stopping() as stop:  # a pool presses Ctrl-C where a piece is to end
             advance(search, piece.seconds, stop=stop, progress=tell, keep=keep, longest=piece.seconds / 4)
     state = search.state()
     keep(state)
-    if stop.asked:
+    if stop.requested:
         raise Stopped
     return state

@@ -15,20 +15,19 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
-from neuronfair.proof.decide import prove, rows
-from neuronfair.proof.decide.interrupt import Stop
+from neuronfair.proof.decide import prove
+from neuronfair.proof.decide.prove import Stop
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.report import ProofReport
-from neuronfair.proof.run import ProofRequest, ProofRun
-from neuronfair.proof.session import Effort, answer, finished
+from neuronfair.proof.session import ProofRequest, ProofRun, certify
 from neuronfair.store.journal import JOURNAL
 from tests.proof.planted import DOMAIN, FLIPS, PEOPLE, make
 from tests.store.runs import Killed, Killer, contents, forged, listing
 
 DATA = drawn_from(parse_domain(DOMAIN))
 OPENED = open_model(make(), DATA.domain, DATA.rows, decision=Decision("threshold", 0.0))
-SUBJECT = problem_of(OPENED, DATA.domain)
-EFFORT = Effort(seconds=600.0, rows=0)
+PROBLEM = problem_of(OPENED, DATA.domain)
+SECONDS = 600.0
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +46,10 @@ def begin(folder: Path, where: str = "") -> ProofRun:
 
 def proved(folder: Path) -> ProofReport:
     run = begin(folder)
-    before = finished(run, EFFORT)
+    before = run.finished(SECONDS)
     if before is not None:
         return before
-    return answer(SUBJECT, OPENED, DATA, EFFORT, show=lambda *_: None, run=run)
+    return certify(PROBLEM, OPENED, DATA, SECONDS, show=lambda *_: None, run=run)
 
 
 def killed_at(call: int, folder: Path) -> bool:
@@ -133,7 +132,7 @@ def test_another_question(tmp_path):
         ("done", "pattern", lambda column: column + 99, "do not lie within the region"),
         ("done", None, lambda columns: {name: column[:-1] for name, column in columns.items()}, "of the whole region"),
         ("done", None, lambda columns: {n: torch.cat([c, c]) for n, c in columns.items()}, "of the whole region"),
-        ("open", None, lambda columns: {n: c for n, c in columns.items() if n != "axis"}, "no state of such a proof"),
+        ("undecided", None, lambda columns: {"low": columns["low"]}, "no state of such a proof"),
         ("done", "fair", lambda column: column[:-1], "no state of such a proof"),
     ],
 )
@@ -146,7 +145,7 @@ def test_a_state_made_by_hand_is_refused_in_one_line(tmp_path, kind, name, chang
     run.keep(replace(state, **{kind: columns}))
     (tmp_path / "certificate.parquet").unlink()
     with pytest.raises(RunError, match=why) as refused:
-        answer(SUBJECT, OPENED, DATA, EFFORT, show=lambda *_: None, run=begin(tmp_path))
+        certify(PROBLEM, OPENED, DATA, SECONDS, show=lambda *_: None, run=begin(tmp_path))
     assert "\n" not in str(refused.value)
 
 
@@ -156,26 +155,6 @@ def test_a_state_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatc
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100")
     with pytest.raises(NeuronFairError, match="GB of memory"):
         run.state(torch.device("cpu"))
-
-
-def test_ctrl_c_while_rows_are_looked_at_leaves_a_run_that_goes_on(tmp_path, monkeypatch):
-    """The proof is done, the rows are not: the run is not finished, and the same command finishes it."""
-    effort = Effort(seconds=600.0, rows=8)
-    looked = rows._People.safe
-
-    def pressed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(rows._People, "safe", pressed)
-    ask = partial(answer, SUBJECT, OPENED, DATA, effort, show=lambda *_: None)
-    report = ask(run=begin(tmp_path))
-    assert (report.interrupted, report.complete, report.rows) == (True, True, None)
-    assert (tmp_path / "certificate.parquet").is_file()
-    assert finished(begin(tmp_path), effort) is None
-    monkeypatch.setattr(rows._People, "safe", looked)
-    again = ask(run=begin(tmp_path))
-    assert (again.interrupted, again.rows.of) == (False, 8)
-    assert finished(begin(tmp_path), effort) == again
 
 
 def test_states_are_kept_more_seldom_the_longer_that_takes(monkeypatch):

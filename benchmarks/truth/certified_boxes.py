@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from neuronfair.proof.boxes.space import Space
-from neuronfair.proof.result import Leaves
+from neuronfair.proof.certificate import CertifiedBoxes
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class LeafTruth:
+class BoxTruth:
     """Of each box: how many people it holds who are fair and discriminatory as the model computes in float64.
 
     Of those near a boundary, other orders of the same sums may say otherwise: `near_fair` and `near_discriminatory`.
@@ -32,26 +32,26 @@ class LeafTruth:
     near_discriminatory: Counts
     covered: bool  # whether the boxes hold every place exactly once
 
-    def wrong(self, leaves: Leaves) -> Counts:
+    def wrong(self, boxes: CertifiedBoxes) -> Counts:
         """Return the boxes that claim more than there is, even if rounding decided all near people in their favour."""
-        return self._beyond(leaves, self.fair + self.near_discriminatory, self.discriminatory + self.near_fair)
+        return self._beyond(boxes, self.fair + self.near_discriminatory, self.discriminatory + self.near_fair)
 
-    def rounded(self, leaves: Leaves) -> Counts:
+    def rounded(self, boxes: CertifiedBoxes) -> Counts:
         """Return the boxes that claim more than the model's own float64 answers say."""
-        return self._beyond(leaves, self.fair, self.discriminatory)
+        return self._beyond(boxes, self.fair, self.discriminatory)
 
-    def _beyond(self, leaves: Leaves, fair: Counts, flips: Counts) -> Counts:
-        said_fair, said_flips = (np.array(part, dtype=np.int64) for part in (leaves.fair, leaves.discriminatory))
+    def _beyond(self, boxes: CertifiedBoxes, fair: Counts, flips: Counts) -> Counts:
+        said_fair, said_flips = (np.array(part, dtype=np.int64) for part in (boxes.fair, boxes.discriminatory))
         too_many = said_fair + said_flips > self.fair + self.discriminatory
         return np.flatnonzero((said_fair > fair) | (said_flips > flips) | too_many)
 
 
-def truth_of(leaves: Leaves, space: Space, truth: Truth) -> LeafTruth:
+def truth_of(boxes: CertifiedBoxes, space: Space, truth: Truth) -> BoxTruth:
     """Return the truth about every box of a proof about a whole domain."""
-    low, high = (torch.from_numpy(np.asarray(end)).long() for end in (leaves.low, leaves.high))
+    low, high = (torch.from_numpy(np.asarray(end)).long() for end in (boxes.low, boxes.high))
     kinds = (~truth.flips, truth.flips, truth.close & ~truth.flips, truth.close & truth.flips)
     sums = [_in_boxes(_by_place(truth, space, truth.members * kind), low, high) for kind in kinds]
-    return LeafTruth(*sums, _covers_once([len(axis) for axis in space.axes], low, high))
+    return BoxTruth(*sums, _covers_once([len(axis) for axis in space.axes], low, high))
 
 
 def _by_place(truth: Truth, space: Space, people: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from neuronfair.domain.rules import Rule, RuleBook, Span
+from neuronfair.domain.schema.conditions import allowed_codes
 from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.conditions import region, rule_tables
-from neuronfair.proof.where import allowed_codes
-from tests.proof.test_where import DOMAIN
+from neuronfair.proof.checker.ground import region, rule_tables
+from tests.domain.schema.test_conditions import DOMAIN
 
 TEXTS = [
     "",
@@ -38,6 +38,8 @@ TEXTS = [
     r'"job type" = "a \"b\""',
     "born > 03.01.1970 and born <= 05.01.1970",
     "weight >= 0,5 and weight < 1,5",
+    'age = { min = 22, max = 24 }, school = ["Masters", "Doctorate"]',
+    '"job type" = ["rock and roll", "unheard of"], rate = ["missing", 0.5]',
 ]
 
 

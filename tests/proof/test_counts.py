@@ -9,16 +9,24 @@ import pytest
 import torch
 
 from neuronfair.model.decision import Decision
-from neuronfair.proof.bounds.margins import question_of
-from neuronfair.proof.boxes import enumerate as asking
-from neuronfair.proof.boxes.enumerate import ask_everybody, can_ask, combinations
-from neuronfair.proof.boxes.leaves import BITS, asked, decided, leaves_of, shares, undecided
-from neuronfair.proof.boxes.people import People
-from neuronfair.proof.boxes.space import Boxes
+from neuronfair.proof.bounds.margins import margins_of
+from neuronfair.proof.boxes.space import Boxes, People
+from neuronfair.proof.decide import counts
+from neuronfair.proof.decide.counts import (
+    BITS,
+    can_enumerate,
+    certified,
+    certified_boxes,
+    certified_shares,
+    combinations,
+    enumerated,
+    enumerated_people,
+    undecided,
+)
 from tests.proof import worlds
 
 
-def _subject(space, inside=((True, True),), **others):
+def _problem(space, inside=((True, True),), **others):
     """People of a space of which `inside` says who belongs to the region, by pattern."""
     inside = torch.tensor(inside)
     whole = space.everything()
@@ -39,9 +47,9 @@ def _numbers(*values):
 
 
 def test_shares_are_rounded_down():
-    subject = _subject(worlds.space_of(10, [1, 2]))  # 5 · 3 · 2 = 30 people in each half
-    boxes, pattern = _two(subject.space)
-    leaves = leaves_of(subject, [undecided(boxes, pattern, _numbers(0.5, 0.1), _numbers(0.49, 1 / 30))])
+    problem = _problem(worlds.space_of(10, [1, 2]))  # 5 · 3 · 2 = 30 people in each half
+    boxes, pattern = _two(problem.space)
+    leaves = certified_boxes(problem, [undecided(boxes, pattern, _numbers(0.5, 0.1), _numbers(0.49, 1 / 30))])
     assert leaves.low.tolist() == [[0, 0], [5, 0]]
     assert leaves.high.tolist() == [[4, 1], [9, 1]]
     assert leaves.fair == [15, 2]  # 0.1 is cut to 30 bits, so that it is a little less than 3
@@ -51,10 +59,10 @@ def test_shares_are_rounded_down():
 @pytest.mark.parametrize("size", [7, 10**6, 2**31 - 1, 10**9])
 def test_no_more_is_claimed_than_the_share_and_little_less(size):
     """By fractions, on both sides of what int64 holds."""
-    subject = _subject(worlds.space_of([size, size], [size], 4))
-    boxes, pattern = _two(subject.space)
+    problem = _problem(worlds.space_of([size, size], [size], 4))
+    boxes, pattern = _two(problem.space)
     share = _numbers(0.123456789, 1 - 1e-10)
-    leaves = leaves_of(subject, [undecided(boxes, pattern, share, 1 - share)])
+    leaves = certified_boxes(problem, [undecided(boxes, pattern, share, 1 - share)])
     whole = size * size * 4 * 2
     parts = [*share.tolist(), *(1 - share).tolist()]
     for claimed, part in zip([*leaves.fair, *leaves.discriminatory], parts, strict=True):
@@ -66,34 +74,34 @@ def test_no_more_is_claimed_than_the_share_and_little_less(size):
 
 @pytest.mark.parametrize("size", [5, 10**10])
 def test_what_is_decided_as_a_whole_is_exact(size):
-    subject = _subject(worlds.space_of([size, size], [size]), inside=((True, False, True),))
-    boxes, pattern = _two(subject.space)
-    leaves = leaves_of(subject, [decided(boxes, pattern, torch.tensor([True, False]))])
+    problem = _problem(worlds.space_of([size, size], [size]), inside=((True, False, True),))
+    boxes, pattern = _two(problem.space)
+    leaves = certified_boxes(problem, [certified(boxes, pattern, torch.tensor([True, False]))])
     assert leaves.fair == [2 * size**2, 0]
     assert leaves.discriminatory == [0, 2 * size**2]
 
 
 @pytest.mark.parametrize("size", [3, 10**10])
 def test_counts_are_exact_and_multiply_by_axes_of_one_place(size):
-    subject = _subject(worlds.space_of([1, 3], [size], [size]), inside=((True, True, False),))
-    boxes, pattern = subject.space.everything(), torch.tensor([0])
-    columns = asked(subject, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
+    problem = _problem(worlds.space_of([1, 3], [size], [size]), inside=((True, True, False),))
+    boxes, pattern = problem.space.everything(), torch.tensor([0])
+    columns = enumerated(problem, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
     assert columns["fair"].tolist() == [0.75]
     assert columns["flips"].tolist() == [0.25]
-    leaves = leaves_of(subject, [columns])
+    leaves = certified_boxes(problem, [columns])
     assert leaves.fair == [3 * size**2 * 2]
     assert leaves.discriminatory == [size**2 * 2]
-    assert shares(subject, columns).tolist() == pytest.approx([0.75 * 2 / 3, 0.25 * 2 / 3])
+    assert certified_shares(problem, columns).tolist() == pytest.approx([0.75 * 2 / 3, 0.25 * 2 / 3])
 
 
 def test_several_lists_of_boxes_become_one():
-    subject = _subject(worlds.space_of(4))
-    boxes, pattern = _two(subject.space)
+    problem = _problem(worlds.space_of(4))
+    boxes, pattern = _two(problem.space)
     parts = [
-        decided(boxes[:1], pattern[:1], torch.tensor([True])),
+        certified(boxes[:1], pattern[:1], torch.tensor([True])),
         undecided(boxes[1:], pattern[1:], _numbers(0.0), _numbers(0.5)),
     ]
-    leaves = leaves_of(subject, parts)
+    leaves = certified_boxes(problem, parts)
     assert (leaves.fair, leaves.discriminatory, len(leaves)) == ([4, 0], [0, 2], 2)
 
 
@@ -106,20 +114,20 @@ def _margins(space, generator_seed=0):
 
 @pytest.mark.parametrize("rows", [1, 30, 1 << 18])
 def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
-    monkeypatch.setattr(asking, "ROWS", rows)  # in groups of any size
+    monkeypatch.setattr(counts, "ROWS", rows)  # in groups of any size
     space = worlds.space_of([1, 4, 2], 5, [3, 1], [6])
-    question = question_of(Decision(), 2, "none")
+    question = margins_of(Decision(), 2, "none")
     margins = _margins(space)
     slack = torch.tensor([0.2], dtype=torch.float64)
-    subject = _subject(space, ((True,) * 3, (True,) * 3), question=question, margins=margins, slack=slack)
-    subject.people.valid[1, 0] = False
+    problem = _problem(space, ((True,) * 3, (True,) * 3), margins=question, margins_at=margins, slack=slack)
+    problem.people.valid[1, 0] = False
     boxes = worlds.random_boxes(space, 25)
     pattern = torch.arange(25) % 2
-    fair, flips = ask_everybody(subject, boxes, pattern)
+    fair, flips = enumerated_people(problem, boxes, pattern)
     for n in range(25):
         places = worlds.places_of(boxes, n)
-        valid = subject.people.valid[pattern[n]].expand(len(places), -1)
-        alike, split = question.asked(margins(places), slack, valid)
+        valid = problem.people.valid[pattern[n]].expand(len(places), -1)
+        alike, split = question.decided(margins(places), slack, valid)
         weight = worlds.weights_of(space, places)
         once = boxes.low[n] == boxes.high[n]
         one = torch.stack([axis.count[boxes.low[n, i]] for i, axis in enumerate(space.axes)])[once].prod()
@@ -131,9 +139,9 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
 
 
 def test_nobody_is_asked_of_no_box():
-    subject = _subject(worlds.space_of(3))
-    none = space = subject.space.everything()[:0]
-    assert [len(part) for part in ask_everybody(subject, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
+    problem = _problem(worlds.space_of(3))
+    none = space = problem.space.everything()[:0]
+    assert [len(part) for part in enumerated_people(problem, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
     assert len(space) == 0
 
 
@@ -143,5 +151,5 @@ def test_boxes_of_more_codes_than_int64_counts_are_not_asked():
     whole = space.everything()
     assert combinations(whole).tolist() == [16]
     part = Boxes(whole.low, torch.tensor([[1, 1, 1, 0]]))
-    assert can_ask(space, Boxes.joined([whole, part]), 512).tolist() == [False, True]
-    assert can_ask(space, Boxes.joined([whole, part]), 7).tolist() == [False, False]
+    assert can_enumerate(space, Boxes.joined([whole, part]), 512).tolist() == [False, True]
+    assert can_enumerate(space, Boxes.joined([whole, part]), 7).tolist() == [False, False]

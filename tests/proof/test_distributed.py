@@ -23,12 +23,11 @@ from neuronfair.model.open import open_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.distributed import prove_together
+from neuronfair.proof.decide.distributed import PieceFolder, _check, prove_together, recovered
 from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import Kept, State, _check, recovered
+from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import problem_of
-from neuronfair.proof.run import CERTIFICATE, SHARDS, ProofRequest, ProofRun
-from neuronfair.proof.session import Effort, answer
+from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
 from neuronfair.scale.pool import Serial
 from neuronfair.store.files import load_state, save_state
 from tests.proof.enumerable import RULES, domain_of, figures, network_of, tiles, truth
@@ -36,7 +35,7 @@ from tests.proof.enumerable import RULES, domain_of, figures, network_of, tiles,
 DOMAIN = domain_of(*RULES)
 DECISION = Decision("tolerance", 0.6)
 NETWORK = network_of(DOMAIN, 1)
-SUBJECT = problem_of(NETWORK, DOMAIN, decision=DECISION)
+PROBLEM = problem_of(NETWORK, DOMAIN, decision=DECISION)
 TRUTH = truth(NETWORK, DOMAIN, DECISION)
 CPU = torch.device("cpu")
 
@@ -80,7 +79,7 @@ class Killed(BaseException):
     """A worker is gone."""
 
 
-def killed_once(subject, piece, note, *, after: int = 2, gone: bool = False) -> State:
+def killed_once(problem, piece, note, *, after: int = 2, gone: bool = False) -> State:
     """Kill a piece after so many steps, and do it again, with what it has kept or as if that were gone with it."""
     steps = 0
 
@@ -91,20 +90,20 @@ def killed_once(subject, piece, note, *, after: int = 2, gone: bool = False) -> 
             raise Killed
 
     try:
-        distributed.work(subject, piece, dying)
+        distributed.work(problem, piece, dying)
     except Killed:
         if gone:
             for path in piece.kept.folder.iterdir():
                 path.unlink()
-    return distributed.work(subject, piece, note)
+    return distributed.work(problem, piece, note)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_any_number_of_workers_come_to_the_truth(size):
     shown, pool = list[ProofProgress](), Watched(size)
-    proof = prove_together(SUBJECT, pool=pool, seconds=600, progress=shown.append)
-    assert figures(proof) == TRUTH == figures(prove(SUBJECT, seconds=600))
-    assert tiles(SUBJECT, proof)
+    proof = prove_together(PROBLEM, pool=pool, seconds=600, progress=shown.append)
+    assert figures(proof) == TRUTH == figures(prove(PROBLEM, seconds=600))
+    assert tiles(PROBLEM, proof)
     assert len(pool.dealt) > 1  # boxes are dealt anew
     assert all(len(pieces) == size for pieces in pool.dealt)
     assert (shown[-1].fair, shown[-1].discriminatory) == pytest.approx((TRUTH[1] / TRUTH[0], TRUTH[2] / TRUTH[0]))
@@ -117,8 +116,8 @@ def test_any_number_of_workers_come_to_the_truth(size):
 
 def test_boxes_are_dealt_round_robin_the_most_open_first():
     pool = Watched(3)
-    prove_together(SUBJECT, pool=pool, seconds=600)
-    pieces = [piece.boxes.open for piece in pool.dealt[0]]
+    prove_together(PROBLEM, pool=pool, seconds=600)
+    pieces = [piece.state.undecided for piece in pool.dealt[0]]
     sizes = [len(piece["low"]) for piece in pieces]
     assert max(sizes) - min(sizes) <= 1
     extents = [(piece["high"] - piece["low"] + 1).prod(1) for piece in pieces]
@@ -131,9 +130,9 @@ def test_boxes_are_dealt_round_robin_the_most_open_first():
 def test_a_piece_that_is_killed_and_done_again_changes_nothing(monkeypatch, gone):
     monkeypatch.setattr(proving, "KEEP", -1.0)
     monkeypatch.setattr(proving, "SELDOM", 0)
-    proof = prove_together(SUBJECT, pool=Watched(2, partial(killed_once, gone=gone)), seconds=600)
+    proof = prove_together(PROBLEM, pool=Watched(2, partial(killed_once, gone=gone)), seconds=600)
     assert figures(proof) == TRUTH
-    assert tiles(SUBJECT, proof)
+    assert tiles(PROBLEM, proof)
 
 
 def test_a_piece_goes_on_from_what_it_has_kept(monkeypatch):
@@ -141,28 +140,28 @@ def test_a_piece_goes_on_from_what_it_has_kept(monkeypatch):
     monkeypatch.setattr(proving, "SELDOM", 0)
     said, calm = list[int](), list[int]()
 
-    def work(subject, piece, note):
-        state = killed_once(subject, piece, lambda *line: said.append(line[0]), after=3)
-        assert distributed.work(subject, piece, None) is not state  # done: it says nothing and is the same
+    def work(problem, piece, note):
+        state = killed_once(problem, piece, lambda *line: said.append(line[0]), after=3)
+        assert distributed.work(problem, piece, None) is not state  # done: it says nothing and is the same
         piece.kept.folder.joinpath(next(piece.kept.folder.iterdir())).unlink()
-        distributed.work(subject, piece, lambda *line: calm.append(line[0]))
+        distributed.work(problem, piece, lambda *line: calm.append(line[0]))
         raise Killed
 
     with pytest.raises(Killed):
-        prove_together(SUBJECT, pool=Watched(1, work), seconds=600)
+        prove_together(PROBLEM, pool=Watched(1, work), seconds=600)
     assert said[0] == calm[2]  # the third step was done, but not kept any more
     assert said == calm[2:][: len(said)]
 
 
 def test_without_a_folder_that_all_share_nothing_is_kept():
-    def elsewhere(subject, piece, note):
+    def elsewhere(problem, piece, note):
         piece.kept.folder.rmdir()
-        state = killed_once(subject, piece, note)
+        state = killed_once(problem, piece, note)
         assert not piece.kept.folder.exists()
         piece.kept.folder.mkdir()
         return state
 
-    assert figures(prove_together(SUBJECT, pool=Watched(2, elsewhere), seconds=600)) == TRUTH
+    assert figures(prove_together(PROBLEM, pool=Watched(2, elsewhere), seconds=600)) == TRUTH
 
 
 @pytest.mark.parametrize(("calls", "then"), [(2, 1), (9, None), (14, 4)])
@@ -174,29 +173,29 @@ def test_ctrl_c_keeps_what_the_workers_had_kept(calls, then):
         if len(shown) == calls:
             raise KeyboardInterrupt
 
-    part = prove_together(SUBJECT, pool=Serial(3), seconds=600, progress=press, keep=kept.append)
+    part = prove_together(PROBLEM, pool=Serial(3), seconds=600, progress=press, keep=kept.append)
     assert part.interrupted
     assert len(shown) == calls
-    assert tiles(SUBJECT, part)
+    assert tiles(PROBLEM, part)
     assert part.boxes == shown[-1].boxes == kept[-1].boxes
-    assert 0 < part.open < TRUTH[0]
+    assert 0 < part.undecided < TRUTH[0]
     assert part.fair <= TRUTH[1]
     assert part.discriminatory <= TRUTH[2]
     go_on = prove if then is None else partial(prove_together, pool=Serial(then))
-    whole = go_on(SUBJECT, seconds=600, state=kept[-1])
+    whole = go_on(PROBLEM, seconds=600, state=kept[-1])
     assert figures(whole) == TRUTH
     assert whole.boxes > part.boxes
 
 
 def test_the_time_is_that_of_all():
-    proofs = [prove_together(SUBJECT, pool=Serial(2), seconds=seconds) for seconds in (0, 4, 8)]
+    proofs = [prove_together(PROBLEM, pool=Serial(2), seconds=seconds) for seconds in (0, 4, 8)]
     for seconds, proof in zip((0, 4, 8), proofs, strict=True):
         assert proof.seconds < seconds + 3  # a few looks at the clock
-        assert tiles(SUBJECT, proof)
+        assert tiles(PROBLEM, proof)
         assert proof.fair <= TRUTH[1]
         assert proof.discriminatory <= TRUTH[2]
     assert proofs[0].boxes == 0
-    assert proofs[0].open > proofs[1].open > proofs[2].open > 0
+    assert proofs[0].undecided > proofs[1].undecided > proofs[2].undecided > 0
 
 
 def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monkeypatch):
@@ -204,23 +203,23 @@ def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monke
     monkeypatch.setattr(proving, "SELDOM", 0)
     begun = []
 
-    def late(subject, piece, note):
+    def late(problem, piece, note):
         begun.append(piece.number)
         clock.seconds += 10 * (piece.number == 1)
-        return distributed.work(subject, piece, note)
+        return distributed.work(problem, piece, note)
 
-    proof = prove_together(SUBJECT, pool=Watched(3, late), seconds=5)
+    proof = prove_together(PROBLEM, pool=Watched(3, late), seconds=5)
     assert begun == [0, 1]
     assert not proof.interrupted
-    assert tiles(SUBJECT, proof)
-    assert proof.open > 0
+    assert tiles(PROBLEM, proof)
+    assert proof.undecided > 0
 
 
 def test_a_black_box_is_asked_by_all():
     box = BlackBox(lambda rows: (rows[:, 0] + 2 * rows[:, 1] - rows[:, 3] > 2).double(), DOMAIN)
     decision = Decision("threshold", 0.5)
-    subject = problem_of(box, DOMAIN, decision=decision)
-    assert figures(prove_together(subject, pool=Serial(2), seconds=600)) == truth(box, DOMAIN, decision)
+    problem = problem_of(box, DOMAIN, decision=decision)
+    assert figures(prove_together(problem, pool=Serial(2), seconds=600)) == truth(box, DOMAIN, decision)
 
 
 # In a folder
@@ -233,7 +232,7 @@ def proved(folder: Path, pool: Any, show: Callable[..., None] = lambda *_: None)
     run = ProofRun.create_or_open(
         folder, data, ProofRequest(OPENED.decision), model="m.safetensors", weights=OPENED.fingerprint, outputs=1
     )
-    return answer(SUBJECT, OPENED, data, Effort(600.0, 0), show=show, run=run, pool=pool)
+    return certify(PROBLEM, OPENED, data, 600.0, show=show, run=run, pool=pool)
 
 
 def reopened(folder: Path) -> ProofRun:
@@ -255,12 +254,12 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
     monkeypatch.setattr(proving, "SELDOM", 0)
     calls = Counter[int]()
 
-    def dying(subject, piece, note):
+    def dying(problem, piece, note):
         calls[piece.number] += 1
         if calls[1] == 2:  # of the second round piece 0 is done, piece 1 in the middle, and piece 2 has not begun
             steps = iter(range(2))
-            distributed.work(subject, piece, lambda *_: next(steps))
-        return distributed.work(subject, piece, note)
+            distributed.work(problem, piece, lambda *_: next(steps))
+        return distributed.work(problem, piece, note)
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         proved(tmp_path, Watched(3, dying))
@@ -276,10 +275,10 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
         for path in files:
             path.unlink()
     state = reopened(tmp_path).state(CPU)
-    assert Kept(files[0].parent, 3).load(0, state.part(0, 3)) is None
+    assert PieceFolder(files[0].parent, 3).load(0, state.part(0, 3)) is None
     assert (state.boxes > last["boxes"]) == (damage != "gone")
     assert (state.seconds > last["seconds"]) == (damage != "gone")
-    assert tiles(SUBJECT, proving.proof_of(SUBJECT, state, interrupted=True))
+    assert tiles(PROBLEM, proving.proof_of(PROBLEM, state, interrupted=True))
     assert proved(tmp_path, None if damage == "cut" else Serial(2)).complete
     assert check(tmp_path / CERTIFICATE, OPENED).discriminatory == TRUTH[2]
     assert not (tmp_path / SHARDS).exists()
@@ -291,7 +290,7 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
 def some_state(**figures: float) -> State:
     made = {"open": {"low": torch.arange(8).reshape(4, 2).int(), "fair": torch.rand(4).double()}}
     made["done"] = {name: column[:0] for name, column in made["open"].items()}
-    return State(**{**made, "boxes": 7, "seconds": 2.5, **figures})
+    return State(made["open"], made["done"], **{"boxes": 7, "seconds": 2.5, **figures})
 
 
 WRONG = {
@@ -312,7 +311,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_piece_whose_file_is_another_begins_again(tmp_path, wrong):
-    state, kept = some_state(), Kept(tmp_path, 1)
+    state, kept = some_state(), PieceFolder(tmp_path, 1)
     kept.save(0, state)
     (path,) = tmp_path.iterdir()
     loaded = kept.load(0, state.part(0, 1))
@@ -336,7 +335,7 @@ def test_a_piece_of_no_pieces_or_no_file_is_passed_over(tmp_path):
 
 
 def test_a_piece_that_is_too_large_is_not_read(tmp_path, monkeypatch):
-    state, kept = some_state(), Kept(tmp_path, 1)
+    state, kept = some_state(), PieceFolder(tmp_path, 1)
     kept.save(0, state)
     monkeypatch.setenv(VARIABLE, "100")
     with pytest.raises(TooLarge):

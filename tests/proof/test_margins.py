@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.proof.bounds.lines import Lines, Unprovable
-from neuronfair.proof.bounds.margins import look, question_of
+from neuronfair.proof.bounds.margins import Lines, box_signs, margins_of
 from tests.proof import worlds
 
 ENDS = {"none": lambda z: z, "sigmoid": torch.sigmoid, "softmax": lambda z: z.softmax(-1)}
@@ -52,10 +52,10 @@ def _truth(decision: Decision, end: str, sums: torch.Tensor, valid: torch.Tensor
 
 @pytest.mark.parametrize(("decision", "outputs", "end"), DECISIONS)
 def test_margins_decide_as_the_decision_does(decision, outputs, end):
-    question = question_of(decision, outputs, end)
+    question = margins_of(decision, outputs, end)
     sums, valid = _families(outputs)
-    margins = question.margins(sums)
-    fair, unfair = question.asked(margins, NO[: margins.shape[-1]], valid)
+    margins = question.of(sums)
+    fair, unfair = question.decided(margins, NO[: margins.shape[-1]], valid)
     split = _truth(decision, end, sums, valid)
     assert torch.equal(unfair, split)
     assert torch.equal(fair, ~split)
@@ -68,36 +68,36 @@ def test_margins_decide_as_the_decision_does(decision, outputs, end):
 
 @pytest.mark.parametrize(("decision", "outputs", "end"), DECISIONS)
 def test_what_is_within_the_slack_is_neither(decision, outputs, end):
-    question = question_of(decision, outputs, end)
+    question = margins_of(decision, outputs, end)
     sums, valid = _families(outputs)
-    margins = question.margins(sums)
+    margins = question.of(sums)
     slack = torch.full((margins.shape[-1],), 0.05, dtype=torch.float64)
-    fair, unfair = question.asked(margins, slack, valid)
+    fair, unfair = question.decided(margins, slack, valid)
     for seed in range(4):  # whatever the margins really are
         noise = torch.rand(margins.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 0.5
-        really = question.asked(margins + 0.0999 * noise, 0 * slack, valid)
+        really = question.decided(margins + 0.0999 * noise, 0 * slack, valid)
         assert not (fair & ~really[0]).any()
         assert not (unfair & ~really[1]).any()
     assert not (fair & unfair).any()
 
 
 def test_a_limit_before_a_sigmoid_is_its_logit():
-    question = question_of(Decision("threshold", 0.3), 1, "sigmoid")
+    question = margins_of(Decision("threshold", 0.3), 1, "sigmoid")
     assert float(question.offset) == pytest.approx(-math.log(0.3 / 0.7))
-    assert question_of(Decision("threshold", 0.3), 1, "none").offset.tolist() == [-0.3]
-    assert question_of(Decision("threshold", 0.5), 2, "softmax").matrix.tolist() == [[-1.0, 1.0]]
-    assert question_of(Decision("threshold", 0.5), 2, "none").matrix.tolist() == [[0.0, 1.0]]
+    assert margins_of(Decision("threshold", 0.3), 1, "none").offset.tolist() == [-0.3]
+    assert margins_of(Decision("threshold", 0.5), 2, "softmax").matrix.tolist() == [[-1.0, 1.0]]
+    assert margins_of(Decision("threshold", 0.5), 2, "none").matrix.tolist() == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize(("limit", "sign"), [(0.0, 1.0), (-2.0, 1.0), (1.5, -1.0)])
 def test_a_limit_that_no_probability_reaches_puts_everybody_on_one_side(limit, sign):
-    question = question_of(Decision("threshold", limit), 1, "sigmoid")
-    assert question.margins(torch.tensor([[5.0], [-5.0]]).double()).tolist() == [[sign], [sign]]
+    question = margins_of(Decision("threshold", limit), 1, "sigmoid")
+    assert question.of(torch.tensor([[5.0], [-5.0]]).double()).tolist() == [[sign], [sign]]
 
 
 def test_a_tolerance_of_probabilities_squashes():
-    assert question_of(Decision("tolerance", 0.1), 1, "sigmoid").squash
-    softmax = question_of(Decision("tolerance", 0.1), 2, "softmax")
+    assert margins_of(Decision("tolerance", 0.1), 1, "sigmoid").squash
+    softmax = margins_of(Decision("tolerance", 0.1), 2, "softmax")
     assert softmax.squash
     assert softmax.matrix.tolist() == [[-1.0, 1.0]]
     assert len(softmax.classes) == 0
@@ -106,22 +106,22 @@ def test_a_tolerance_of_probabilities_squashes():
 @pytest.mark.parametrize("kind", ["threshold", "tolerance"])
 def test_one_of_several_probabilities_is_refused(kind):
     with pytest.raises(Unprovable, match="several probabilities"):
-        question_of(Decision(kind, 0.3), 3, "softmax")
+        margins_of(Decision(kind, 0.3), 3, "softmax")
 
 
 @pytest.mark.parametrize("limit", [1.0, 1 - 2**-53])
 def test_a_threshold_that_only_rounding_reaches_is_refused(limit):
     """The sigmoid of 40 is 1 in float64."""
     with pytest.raises(Unprovable, match="rounding decides who reaches it"):
-        question_of(Decision("threshold", limit), 1, "sigmoid")
-    assert question_of(Decision("threshold", limit), 1, "none").offset.tolist() == [-limit]
+        margins_of(Decision("threshold", limit), 1, "sigmoid")
+    assert margins_of(Decision("threshold", limit), 1, "none").offset.tolist() == [-limit]
 
 
 @pytest.mark.parametrize("outputs", [2, 3])
 def test_a_choice_among_sigmoids_is_refused(outputs):
     """Those of 40 and 50 are the same in float64, and the first is chosen."""
     with pytest.raises(Unprovable, match="chooses among sigmoids"):
-        question_of(Decision(), outputs, "sigmoid")
+        margins_of(Decision(), outputs, "sigmoid")
 
 
 # Lines over one axis of places 0 … 3. Values and margins in the order (value, margin).
@@ -134,14 +134,14 @@ def _look(question, low, high, valid=None, slope=0.0, shared=False):
     shape = (1, 1 if shared else low.shape[1], low.shape[2], 1)
     slopes = torch.full(shape, slope, dtype=torch.float64)
     valid = torch.ones(1, low.shape[1], dtype=torch.bool) if valid is None else torch.tensor([valid])
-    return look(question, space, space.everything(), Lines(slopes, low, slopes, high), valid)
+    return box_signs(question, space, space.everything(), Lines(slopes, low, slopes, high), valid)
 
 
 def _says(seen):
     return bool(seen.fair), bool(seen.unfair)
 
 
-TWO = question_of(Decision(), 2, "none")
+TWO = margins_of(Decision(), 2, "none")
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -171,7 +171,7 @@ def test_the_slope_counts_to_both_ends():
 
 
 def test_three_classes():
-    question = question_of(Decision(), 3, "none")  # margins 0-1, 0-2, 1-2
+    question = margins_of(Decision(), 3, "none")  # margins 0-1, 0-2, 1-2
     zero, one = [1.0, 1.0, -5.0], [-2.0, -5.0, 1.0]  # class 0 and class 1, by the least values of margins
     high = {0: [2.0, 2.0, 5.0], 1: [-1.0, 5.0, 2.0]}
     assert _says(_look(question, [zero, zero], [high[0], high[0]])) == (True, False)
@@ -182,7 +182,7 @@ def test_three_classes():
 
 
 def test_tolerance():
-    question = question_of(Decision("tolerance", 1.0), 1, "none")
+    question = margins_of(Decision("tolerance", 1.0), 1, "none")
     assert _says(_look(question, [[0.0], [0.5]], [[0.4], [0.9]])) == (True, False)  # 0.9 apart at most
     assert _says(_look(question, [[0.0], [0.5]], [[0.4], [1.1]])) == (False, False)  # 0.1 to 1.1 apart
     assert _says(_look(question, [[0.0], [1.5]], [[0.4], [1.9]])) == (False, True)  # 1.1 apart at least
@@ -194,13 +194,13 @@ def test_tolerance():
 @pytest.mark.parametrize("shared", [False, True])
 def test_half_spaces_hold_what_they_say(outputs, shared):
     """Above common lines everybody is of one class; above the lines of a flip two values differ: person by person."""
-    question = question_of(Decision(), outputs, "none")
+    question = margins_of(Decision(), outputs, "none")
     _half_spaces(question, shared)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_half_spaces_of_a_tolerance(shared):
-    _half_spaces(question_of(Decision("tolerance", 1.0), 1, "none"), shared)
+    _half_spaces(margins_of(Decision("tolerance", 1.0), 1, "none"), shared)
 
 
 def _half_spaces(question, shared):
@@ -215,13 +215,13 @@ def _half_spaces(question, shared):
     width = 0.2 * torch.rand(40, k, q, dtype=torch.float64, generator=generator)
     valid = torch.rand(40, k, generator=generator) < 0.8
     valid[:, 1] = True
-    seen = look(question, space, boxes, Lines(slopes, at - width, slopes, at + width), valid)
+    seen = box_signs(question, space, boxes, Lines(slopes, at - width, slopes, at + width), valid)
     alike_seen = flips_seen = 0
     for n in range(40):
         features = worlds.features_of(space, worlds.places_of(boxes, n))
         for sign in (-1, 1):  # the margins may lie anywhere between the lines
             margins = torch.einsum("pf,vqf->pvq", features, slopes[n].expand(k, -1, -1)) + at[n] + sign * width[n]
-            fair, unfair = question.asked(margins, NO[:q], valid[n].expand(len(features), -1))
+            fair, unfair = question.decided(margins, NO[:q], valid[n].expand(len(features), -1))
             alike = features @ seen.alike.slopes[n].T + seen.alike.at[n] > 1e-12
             known = alike[:, question.classes].all(-1).any(-1) if len(question.classes) else alike[:, 0]
             flips = (features @ seen.flips.slopes[n].T + seen.flips.at[n] > 1e-12).all(-1)

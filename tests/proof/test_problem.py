@@ -8,15 +8,13 @@ from torch import nn
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import DomainError
+from neuronfair.errors import DomainError, Unprovable
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
 from neuronfair.proof import problem as module
-from neuronfair.proof.bounds.lines import Unprovable
 from neuronfair.proof.decide.prove import prove
-from neuronfair.proof.decide.rows import certified
 from neuronfair.proof.problem import problem_of, rows_at
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
@@ -36,11 +34,11 @@ class _Product(nn.Module):
 
 def test_a_network_is_bounded():
     domain = networks.domain()
-    subject = problem_of(Network(networks.one_biased_neuron(), domain), domain)
-    assert subject.method == "bounds of a network"
-    assert subject.count == domain.count
-    assert subject.decision == Decision()
-    assert subject.device.type == "cpu"
+    problem = problem_of(Network(networks.one_biased_neuron(), domain), domain)
+    assert problem.method == "bounds of a network"
+    assert problem.count == domain.count
+    assert problem.decision == Decision()
+    assert problem.device.type == "cpu"
 
 
 def test_a_model_that_was_opened_brings_its_decision():
@@ -51,28 +49,28 @@ def test_a_model_that_was_opened_brings_its_decision():
     assert problem_of(opened, domain, decision=Decision("threshold", 1.0)).decision == Decision("threshold", 1.0)
 
 
-def test_a_black_box_is_asked_or_too_large(monkeypatch):
+def test_a_black_box_is_enumerated_or_too_large(monkeypatch):
     domain = networks.domain(attributes=2, high=9)
     box = BlackBox(lambda rows: rows[:, 0].double(), domain)
     decision = Decision("threshold", 4.5)
-    assert problem_of(box, domain, decision=decision).method == "asking everybody"
-    monkeypatch.setattr(module, "MOST_ASKED", 199)
+    assert problem_of(box, domain, decision=decision).method == "enumeration"
+    monkeypatch.setattr(module, "MOST_ENUMERATED", 199)
     with pytest.raises(Unprovable) as caught:
         problem_of(box, domain, decision=decision)
     assert str(caught.value) == (
-        "nothing can be proved about this model: it shows nothing of itself; and its 200 people are more than can be "
-        "asked (199). Ask about a region with --where"
+        "nothing can be proved about this model: its inside is not known; and its 200 people are more than can be "
+        "enumerated (199). Name a region with --where"
     )
     assert problem_of(box, domain, decision=decision, where="a0 < 9").count == 180
 
 
-def test_a_network_that_is_no_chain_is_asked_and_the_reason_is_said(monkeypatch):
+def test_a_network_that_is_no_chain_is_enumerated_and_the_reason_is_said(monkeypatch):
     domain = networks.domain(attributes=2, high=9)
     network = Network(_Product(), domain)
     decision = Decision("threshold", 1.0)
-    subject = problem_of(network, domain, decision=decision)
-    assert subject.method == "asking everybody"
-    monkeypatch.setattr(module, "MOST_ASKED", 5)
+    problem = problem_of(network, domain, decision=decision)
+    assert problem.method == "enumeration"
+    monkeypatch.setattr(module, "MOST_ENUMERATED", 5)
     with pytest.raises(
         Unprovable, match=r"nothing can be proved about this model: .*multiplies numbers of a row.*; and its 200"
     ):
@@ -84,11 +82,11 @@ def test_a_probability_among_several_is_asked():
     last = networks.linear([[0.0], [0.5], [1.0]], [0.0, 0.0, -3.0])
     layers = nn.Sequential(networks.linear([[1.0, 1.0, 2.0]], [0.0]), nn.ReLU(), last, nn.Softmax(-1))
     network, decision = Network(layers, domain), Decision("threshold", 0.4)
-    subject = problem_of(network, domain, decision=decision)
-    assert subject.method == "asking everybody"
+    problem = problem_of(network, domain, decision=decision)
+    assert problem.method == "enumeration"
     everybody = torch.cartesian_prod(torch.arange(5), torch.arange(5), torch.arange(2))
     flips = int(evaluate(network.double(), domain, everybody, decision).discriminates.sum())
-    proof = prove(subject)
+    proof = prove(problem)
     assert (proof.fair, proof.discriminatory) == (50 - flips, flips)
     assert 0 < flips < 50
 
@@ -138,11 +136,9 @@ def test_what_a_model_is_not_given_is_proved_at_once(kind):
         model = tree.DecisionTreeClassifier(max_depth=4).fit(rows[:, :6].numpy(), (rows[:, 0] > rows[:, 1]).numpy())
     else:
         model = lambda table: (table.x0 * table.x1 > table.x2).to_numpy(dtype=float)  # noqa: E731
-    subject = problem_of(open_model(model, domain, rows), domain)
-    proof = prove(subject, seconds=60)
+    problem = problem_of(open_model(model, domain, rows), domain)
+    proof = prove(problem, seconds=60)
     assert (proof.people, proof.fair, proof.boxes) == (2 * 10**12, 2 * 10**12, 0)
-    found = certified(open_model(model, domain, rows), domain, rows, subject=subject)
-    assert (found.certified_1, found.certified_2, found.complete) == (50, 50, True)
 
 
 def test_what_a_network_has_no_weight_for_is_proved_at_once():
