@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,7 +80,7 @@ def right(people) -> EncodingCheckReport:
 def test_the_right_model_is_fed_rightly_and_its_figures_are_right(people, right):
     found = right
     lean = people.rows.numpy() @ WEIGHTS + BIAS
-    assert (found.level, found.better, found.constant, found.rows) == ("ok", None, False, N)
+    assert (found.level, found.constant, found.rows) == ("ok", False, N)
     assert found.accuracy == pytest.approx(((lean > 0) == people.labels.numpy()).mean(), abs=5e-3)
     assert found.low < found.accuracy < found.high
     assert found.majority == pytest.approx(
@@ -105,41 +104,13 @@ def test_the_check_leaves_no_trace(people):
 def test_classes_the_other_way_round(people, right):
     found = check(planted(sign=-1.0), people)
     assert found.level == "wrong"
-    assert found.better.text == "the classes in another order"
     assert found.accuracy == pytest.approx(1 - right.accuracy, abs=1e-3)
-    assert found.better.accuracy == pytest.approx(right.accuracy, abs=0.02)
-    assert "With the classes in another order it is" in found.text
 
 
-def test_a_domain_that_standardises_a_model_of_raw_numbers(people, right):
-    rows = people.rows.double()
-    attributes = tuple(
-        replace(one, encode="scaled", center=rows[:, i].mean().item(), scale=rows[:, i].std().item())
-        for i, one in enumerate(people.domain.attributes)
-    )
-    found = check(planted(), replace(people, domain=replace(people.domain, attributes=attributes)))
-    assert (found.level, found.better.text) == ("wrong", "raw values")
-    assert found.better.accuracy == pytest.approx(right.accuracy, abs=0.02)
-
-
-def test_a_named_order_is_found(people):
-    order = [1, 3, 2, 0, 4]  # by name, which the model was trained on: a, b, c, d, s
-    found = check(planted(WEIGHTS[order]), people)
-    assert (found.level, found.better.text) == ("wrong", "columns sorted by name")
-
-
-def test_two_exchanged_columns_are_found(people, right):
+def test_two_exchanged_columns_are_noticed(people, right):
     found = check(planted(WEIGHTS[[3, 1, 2, 0, 4]]), people)
-    assert (found.level, found.better.text) == ("wrong", "the columns in another order")
-    assert found.better.auc == pytest.approx(right.auc, abs=0.02)
-
-
-def test_codes_that_begin_with_1_tell_people_apart_as_well_but_promise_too_much(people, right):
-    """The model adds its weights once too often: the same order of people, other probabilities."""
-    found = check(planted(bias=BIAS - WEIGHTS.sum()), people)
-    assert found.auc == pytest.approx(right.auc, abs=1e-3)
-    assert (found.level, found.better.text) == ("suspicious", "codes from 1")
-    assert "the encoding may be wrong" in found.text
+    assert found.level == "wrong"
+    assert found.auc < right.auc
 
 
 def by_last_column(data: Dataset) -> nn.Module:
@@ -162,27 +133,8 @@ def test_nothing_that_was_tried_fits(people):
         return 4 * torch.sin(37.0 * rows.double() @ torch.arange(1.0, 6.0, dtype=torch.float64))
 
     found = check_encoding(open_model(BlackBox(ask, people.domain), people.domain, people.rows), people)
-    assert (found.level, found.better) == ("wrong", None)
+    assert found.level == "wrong"
     assert f"Its AUC is {found.auc:.2f}" in found.text
-
-
-def test_a_model_that_refuses_other_numbers_is_judged_as_it_is(people):
-    def ask(x):
-        if (x.min(0) != 0).any() or (x.max(0) != HIGHS).any():
-            raise ValueError("out of range")
-        return 1 / (1 + np.exp(-(x @ WEIGHTS + BIAS - WEIGHTS.sum())))  # trained on codes from 1
-
-    report = check_encoding(
-        replace(open_model(planted(bias=BIAS - WEIGHTS.sum()), people.domain, people.rows), inputs=ask), people
-    )
-    assert (report.level, report.better) == ("ok", None)
-
-
-def test_a_function_of_numbers_is_tried_with_others(people):
-    shifted = BlackBox.of_inputs(lambda x: 1 / (1 + np.exp(-((x @ WEIGHTS[::-1]) + BIAS))), people.domain)
-    assert check(shifted, people).better.text == "columns in reverse order"
-    rows = BlackBox(lambda rows: 1 / (1 + np.exp(-((rows.numpy() @ WEIGHTS[::-1]) + BIAS))), people.domain)
-    assert check(rows, people).better is None  # nothing else can be tried with a function of rows
 
 
 def test_without_labels_only_the_scores_are_looked_at(people, right):
@@ -230,15 +182,6 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     assert concluded(trusted, thresholds_set=True).verdict.level == "dependence found"
 
 
-def test_a_better_feed_is_judged_by_the_threshold(people):
-    chance = 1 / (1 + np.exp(-(people.rows.numpy() @ WEIGHTS + BIAS)))
-    opened, turned = SimpleNamespace(decision=Decision("threshold", 0.8), inputs=None), 1 - chance[:, None]
-    found = encoding_check.better_feed(encoding_check.LabelledScores(opened, people, turned), 0.5)
-    rest = slice(encoding_check.TRIED, None)
-    right = (turned[rest, 0] < 0.8) == (people.labels.numpy()[rest] == 1)
-    assert (found.text, found.accuracy) == ("the classes in another order", right.mean())
-
-
 def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):
     Fairness(tmp_path).check(planted(), people, max_rate=0.9)
     with pytest.raises(AssertionError, match="the encoding is probably wrong"):
@@ -253,8 +196,3 @@ def test_the_fixture_prepares_tables_as_it_is_told(people, tmp_path):
 
     weights = CheckSettings(preprocess=negative)
     Fairness(tmp_path).check(planted(-WEIGHTS), people, max_rate=0.9, settings=weights)  # else wrongly fed
-
-
-def test_columns_are_not_exchanged_where_there_are_many(people, monkeypatch):
-    monkeypatch.setattr(encoding_check, "COLUMNS", 4)
-    assert check(planted(WEIGHTS[[3, 1, 2, 0, 4]]), people).better.text != "the columns in another order"

@@ -190,15 +190,6 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
-class BetterFeed:
-    """Another way to make numbers of the rows that fits the labels clearly better, on rows it was not chosen on."""
-
-    text: str  # what is otherwise than declared
-    accuracy: float
-    auc: float
-
-
-@dataclass(frozen=True)
 class EncodingCheckReport:
     """Whether the model seems to be fed what it was trained on; null where it could not be measured."""
 
@@ -220,7 +211,6 @@ class EncodingCheckReport:
     auc_low: float | None = None  # its interval, 95%
     auc_high: float | None = None
     attainable: float | None = None  # AUC of a quick forest on the same rows, out of bag
-    better: BetterFeed | None = None
 
     @property
     def refused(self) -> bool:

@@ -2,168 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import combinations
 from math import sqrt
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from neuronfair.audits.report.report import BetterFeed, EncodingCheckReport, EncodingLevel
+from neuronfair.audits.report.report import EncodingCheckReport, EncodingLevel
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.skill import Fit, logits_of
+from neuronfair.measure.skill import Fit
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
-from neuronfair.model.other_encodings import CODES, ORDERS, SCALES, Feeder, OtherEncoding
 from neuronfair.model.records import records_of
 
-TRIED = 1_000  # rows that another feed is chosen on, at most half of them; the others confirm the choice
-SWAPPED, COLUMNS = 400, 24  # rows and columns, at most, with which columns are exchanged in pairs
 CERTAIN = 3.3  # standard errors that are evidence: one time in 2,000 by chance
-GAIN, PART = 0.03, 1 / 3  # by which another feed must raise the AUC, also as a part of what is missing to a forest's
-CLOSER = 0.95  # of the own error that another feed may have at most
-BETTER = 0.98  # of the error, that makes a step of the search worth taking
-_MOST = 1e6  # that a score may be
-
-
-@dataclass(frozen=True)
-class LabelledScores:
-    """A model as it is fed: rows with labels, and its scores for them."""
-
-    opened: Opened
-    data: Dataset
-    scores: np.ndarray  # (n, outputs)
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The classes of the rows."""
-        return self.data.labels.cpu().numpy()
-
-    @cached_property
-    def fit(self) -> Fit:
-        """How well the scores fit the labels."""
-        return Fit.of(self.scores, self.labels, self.opened.decision)
-
-
-def better_feed(fed: LabelledScores, missing: float) -> BetterFeed | None:
-    """Return another feed that fits the labels clearly better, chosen on some rows and confirmed on the others."""
-    if _comes_true(fed.fit) and not _certain(fed.fit.error - fed.fit.promised):
-        return None  # it keeps its promises: a weak model might suit other columns better, but was not trained on them
-    search = _Search(fed, min(TRIED, len(fed.labels) // 2))
-    own, found = search.own(search.rest), [search.turned()]
-    if fed.opened.inputs is not None:
-        found.append(search.of(search.named()))
-        left = missing - found[-1][1].auc(own)[0]
-        if left > GAIN:
-            found.append(search.of(search.swapped()))
-    found.sort(key=lambda one: float(one[1].error.mean()))
-    for text, fit in found:
-        gain, deviation = fit.auc(own)
-        closer = fit.error.mean() <= CLOSER * own.error.mean() and _certain(own.error - fit.error)
-        clear = gain >= max(GAIN, PART * missing) and gain > CERTAIN * deviation
-        same = gain > -GAIN / 3 and _comes_true(fit) and not _comes_true(own)
-        if text and closer and (clear or same):
-            return BetterFeed(text, float((fit.decided == fit.labels).mean()), fit.auc()[0])
-    return None
-
-
-def _certain(values: np.ndarray) -> bool:
-    return bool(values.mean() > CERTAIN * values.std() / sqrt(len(values)))
-
-
-def _comes_true(fit: Fit) -> bool:
-    """Return whether the mean probability of each class is about its share."""
-    off = fit.probability - np.eye(fit.probability.shape[1])[fit.labels]
-    return bool((abs(off.mean(0)) <= 0.01 + CERTAIN * off.std(0) / sqrt(len(off))).all())
-
-
-class _Search:
-    """Tries feeds on the first rows of a table."""
-
-    def __init__(self, fed: LabelledScores, tried: int) -> None:
-        self.fed, self.labels = fed, fed.labels
-        self.feeder = Feeder(fed.data.domain.attributes, fed.data.rows)
-        self.tried, self.rest = slice(0, tried), slice(tried, None)
-
-    def own(self, chosen: slice) -> Fit:
-        """Return the fit of the model as it is fed, on some rows only."""
-        return Fit.of(self.fed.scores[chosen], self.labels[chosen], self.fed.opened.decision)
-
-    def of(self, feed: OtherEncoding) -> tuple[str, Fit]:
-        """Return a feed in words and its fit on the rows that it was not chosen on."""
-        return feed.text, self.fit(self.feeder.numbers(feed, self.rest), self.labels[self.rest])
-
-    def fit(self, numbers: np.ndarray, labels: np.ndarray) -> Fit:
-        """Return how the model fits labels when it is given these numbers; one that refuses them says nothing."""
-        ask, outputs = self.fed.opened.inputs, self.fed.scores.shape[1]
-        assert ask is not None
-        try:
-            scores = torch.as_tensor(ask(numbers)).cpu().double().numpy().reshape(len(labels), outputs)
-        except Exception:  # the model's own code
-            scores = np.zeros((len(labels), outputs))
-        scores = np.nan_to_num(scores, posinf=_MOST, neginf=-_MOST).clip(-_MOST, _MOST)
-        return Fit.of(scores, labels, self.fed.opened.decision)
-
-    def error(self, feed: OtherEncoding) -> float:
-        """Return the mean error of a feed on the rows that one is chosen on."""
-        return float(self.fit(self.feeder.numbers(feed, self.tried), self.labels[self.tried]).error.mean())
-
-    def turned(self) -> tuple[str, Fit]:
-        """Return the classes in the order that fits best."""
-        own, logits = self.own(self.tried), logits_of(self.fed.scores[self.rest], self.fed.opened.decision)
-        classes = np.arange(logits.shape[1])
-        order = linear_sum_assignment([-own.probability[own.labels == k].sum(0) for k in classes])[1]
-        text = "" if (order == classes).all() else "the classes in another order"
-        fit = Fit.of(logits[:, order], self.labels[self.rest], Decision())
-        return text, replace(fit, decided=np.argsort(order)[self.own(self.rest).decided])
-
-    def named(self) -> OtherEncoding:
-        """Return the best of the feeds that have a name: scale, codes and order, one after the other."""
-        best, least = OtherEncoding(), self.error(OtherEncoding())
-        for kind in ("scale", "codes", "order", "scale"):
-            options = {
-                "scale": [replace(best, scale=name) for name in ("", *SCALES)],
-                "codes": [replace(best, codes=name) for name in CODES],
-                "order": [replace(best, order=self.feeder.order(name), moved=name) for name in ORDERS],
-            }[kind]
-            for feed in options:
-                error = self.error(feed)
-                if error < BETTER * least:
-                    best, least = feed, error
-        return best
-
-    def swapped(self) -> OtherEncoding:
-        """Return the columns in another order, found by exchanging two of them as long as it helps."""
-        chosen = slice(0, min(SWAPPED, self.tried.stop))
-        labels, count = self.labels[chosen], len(self.feeder.attributes)
-        order = begun = tuple(range(count))
-        least = float(self.own(chosen).error.mean())
-        for _ in range(count if count <= COLUMNS else 0):
-            errors: dict[tuple[int, ...], float] = {}
-            for first in range(count - 1):
-                orders = [_exchanged(order, first, second) for second in range(first + 1, count)]
-                made = [self.feeder.numbers(OtherEncoding(order=one), chosen) for one in orders]
-                fit = self.fit(np.concatenate(made), np.tile(labels, len(orders)))
-                errors |= zip(orders, fit.error.reshape(len(orders), -1).mean(1).tolist(), strict=True)
-            best = min(errors, key=lambda one: errors[one])
-            if errors[best] > BETTER * least:
-                break
-            order, least = best, errors[best]
-        return OtherEncoding() if order == begun else OtherEncoding(order=order, moved="the columns in another order")
-
-
-def _exchanged(order: tuple[int, ...], first: int, second: int) -> tuple[int, ...]:
-    changed = list(order)
-    changed[first], changed[second] = changed[second], changed[first]
-    return tuple(changed)
-
-
 ROWS = 10_000  # of the table that are looked at, at most
 FEWEST = 10  # rows of each class without which nothing is concluded
 LEARNED, TREES = 3_000, 60  # rows that a forest learns from, to see what can be known, and its trees
@@ -195,9 +52,8 @@ def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
     elif target is not None and len(target.classes) == classes > 1 and data.labelled:
         decided = decision.chosen(scores)
         if int(torch.bincount(data.labels, minlength=classes).min()) >= FEWEST:
-            report = _of_labels(
-                report, LabelledScores(opened, data, scores.cpu().numpy()), int((decided == data.labels).sum())
-            )
+            fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
+            report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
     report = _of_order(report, opened, data)
     opened.model.rows_forward = forward
     return report
@@ -225,14 +81,13 @@ def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
     )
 
 
-def _of_labels(report: EncodingCheckReport, fed: LabelledScores, right: int) -> EncodingCheckReport:
+def _of_labels(report: EncodingCheckReport, data: Dataset, fit: Fit, right: int) -> EncodingCheckReport:
     """Return what the labels say, and the verdict."""
-    fit, labels = fed.fit, fed.labels
+    labels = data.labels.cpu().numpy()
     shares = np.bincount(labels) / len(labels)
     low, high = Rate(right, len(labels), "table").interval
     area, deviation = fit.auc()
-    forest = _forest(fed.data.rows.cpu().numpy()[:LEARNED], labels[:LEARNED])
-    better = better_feed(fed, max(0.0, forest[0] - area))
+    forest = _forest(data.rows.cpu().numpy()[:LEARNED], labels[:LEARNED])
     report = replace(
         report,
         level="ok",
@@ -245,21 +100,14 @@ def _of_labels(report: EncodingCheckReport, fed: LabelledScores, right: int) -> 
         auc_low=max(0.0, area - NORMAL * deviation),
         auc_high=min(1.0, area + NORMAL * deviation),
         attainable=forest[0],
-        better=better,
     )
     broken = bool(fit.error.mean() > 1 - (shares**2).sum())  # it says less than the shares of the classes would
     low_accuracy = high < shares.max()
     level: EncodingLevel = "suspicious" if low_accuracy else "ok"
-    if (
-        (low_accuracy and not _tells_apart(report))
-        or (better is not None and better.auc >= area + GAIN / 2)
-        or (broken and _below(fit, forest, LOST) > CERTAIN)
-    ):
+    if (low_accuracy and not _tells_apart(report)) or (broken and _below(fit, forest, LOST) > CERTAIN):
         level = "wrong"
-    elif (
-        better is not None  # its probabilities come true, which the model's own do not
-        or (broken and _below(fit, forest, WEAK) > LIKELY and (report.saturated or 0.0) < HARD)
-        or (report.constant and _below(fit, forest, WEAK) > 0)
+    elif (broken and _below(fit, forest, WEAK) > LIKELY and (report.saturated or 0.0) < HARD) or (
+        report.constant and _below(fit, forest, WEAK) > 0
     ):
         level = "suspicious"
     return replace(report, level=level, text=_text(replace(report, level=level)))
@@ -354,15 +202,12 @@ def _text(report: EncodingCheckReport) -> str:
     if report.level == "ok":
         return f"This model is {shares}, and nothing suggests that it is fed otherwise than it was trained."
     doubt = "is probably" if report.level == "wrong" else "may be"
-    area, forest, better = report.auc or 0.0, report.attainable or 0.0, report.better
+    area, forest = report.auc or 0.0, report.attainable or 0.0
     if (report.high or 0.0) < (report.majority or 0.0) and report.level == "suspicious":
         return (
             f"This model is {shares}, which is less, though it tells the classes apart (ROC AUC {area:.2f}, a forest "
             f"{forest:.2f}): it weighs the classes, or they are in another order, or the encoding may be wrong. {_TURN}"
         )
-    if better is not None and better.auc > forest - GAIN:
-        why = f"With {better.text} it is {percent(better.accuracy)} right."
-    else:
-        why = f"Its AUC is {area:.2f}, that of a forest that learns from the same rows {forest:.2f}."
-        why += " It decides alike for all." if report.constant else ""
+    why = f"Its AUC is {area:.2f}, that of a forest that learns from the same rows {forest:.2f}."
+    why += " It decides alike for all." if report.constant else ""
     return f"This model is {shares}: the encoding {doubt} wrong. {why} {_TURN}"
