@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.adam import adam
+from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from neuronfair.errors import ModelError
@@ -63,37 +63,6 @@ def threads(device: torch.device) -> Iterator[Threads]:
         return
     with one_thread(True), ThreadPoolExecutor(count) as pool:
         yield Threads(count, pool)
-
-
-class Adam:
-    """What torch's fused Adam does, number for number; but that one looks everything up anew in every step."""
-
-    def __init__(self, weights: list[nn.Parameter], lr: float, decay: float) -> None:
-        self.weights, self.lr, self.decay = weights, lr, decay
-        self.means, self.squares = ([torch.zeros_like(w, requires_grad=False) for w in weights] for _ in range(2))
-        self.steps = [torch.zeros((), device=weight.device) for weight in weights]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Follow the gradients, where there are any."""
-        lines = zip(self.weights, self.means, self.squares, self.steps, strict=True)
-        weights, means, squares, steps = zip(*(line for line in lines if line[0].grad is not None), strict=True)
-        adam(
-            list(weights),
-            [weight.grad for weight in weights],
-            list(means),
-            list(squares),
-            [],
-            list(steps),
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=self.lr,
-            weight_decay=self.decay,
-            eps=1e-8,
-            maximize=False,
-        )
 
 
 class WeightMean:
@@ -288,7 +257,7 @@ def descend(
     check_classes(scores_of(module, held_x[:1]).flatten(0, -2), torch.cat([y, held_y]))
     n = len(x) if chosen is None else chosen.shape[1]
     decay = min(MAX_DECAY, PRIOR / n) if settings.weight_decay is None else settings.weight_decay
-    optimiser = Adam(weights, settings.lr, decay)
+    optimiser = Adam(weights, lr=settings.lr, weight_decay=decay, fused=True)
     learn = learn or (lambda x, y: _learn(module, x, y))
     memory = AVERAGED_EPOCHS * math.ceil(n / settings.batch)
     mean = WeightMean(module, memory)
@@ -330,8 +299,8 @@ def _leave(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) 
     """Take the networks that are done out of a stack, and what the mean and Adam know of them."""
     for weight in (*module.parameters(), *mean.module.parameters()):
         weight.data, weight.grad = weight.data[stays], None
-    for known in (optimiser.means, optimiser.squares):
-        known[:] = [tensor[stays] for tensor in known]
+    for state in optimiser.state.values():
+        state |= {name: state[name][stays] for name in ("exp_avg", "exp_avg_sq")}
     mean.list_tensors()
 
 
@@ -341,7 +310,7 @@ def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: S
     total = torch.zeros((), device=x.device)
     for part in parts:  # (b,), or (k, b) for k networks
         losses = learn(_lines(x, part), _lines(y, part))
-        optimiser.step()
+        optimiser.step()  # type: ignore[no-untyped-call]
         mean.follow()
         total = total + losses * part.shape[-1]
     return total
