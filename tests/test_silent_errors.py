@@ -39,7 +39,7 @@ SHOWN_ONLY = {
     "domain/schema/column_types.py": "twelve digits of the bounds that are proposed, and what a cell is read as",
     "domain/schema/rule_mining.py": "twelve digits of the ends of a range: undoes the rounding of low + step * code",
     "model/open/frames.py": "twelve digits, only where no category is the number itself and just one rounds to it",
-    "model/open/request.py": "a tolerance that is chosen, to two digits, and then used as it is said",
+    "model/open/opened.py": "a tolerance that is chosen, to two digits, and then used as it is said",
 }
 
 # Handlers of any error that do not raise another, and why what follows is right.
@@ -48,17 +48,15 @@ GOES_ON = {
     "cli/app.py main": "ends with exit status 3",
     "cli/audit_batch.py audit_one": "the error is the line of that audit",
     "cli/audit_file.py _code": "only looks for the file to take its digest; the audit itself says what is wrong",
-    "model/open/functions.py _accepted": "the first error is raised if no way works",
-    "model/open/functions.py reads_places": "a model that fails on columns in other places does not read by place",
+    "model/open/estimators.py reads_places": "a model that fails on columns in other places does not read by place",
+    "model/open/estimators.py open_estimator": "the model is a black box, whose note says why",
     "model/open/columns.py _said": "an attribute that an unfitted model does not have is not said",
-    "model/open/input_layers.py learned": "a network whose forward() cannot be followed is differentiated as a whole",
+    "model/open/torch_modules.py learned": "a network whose forward() cannot be followed is differentiated as a whole",
     "model/open/graphs/graph.py check_full_pass": "measures memory only; the rows fail next, with the reason",
-    "model/open/input_layers.py open_module": "other inputs are tried, and if none fits the error is raised",
-    "model/open/input_layers.py _fitting": "a way to feed it that fails is not among those that fit",
-    "model/open/estimator_inputs.py first_that_works": "the last error is raised if no way works",
-    "model/open/sklearn/estimators.py _decides_otherwise": "predict fails, so only the scores decide",
+    "model/open/torch_modules.py open_module": "it is opened as it is, and what fails then is raised",
+    "model/open/inputs.py first_accepted": "the first error is raised if none is accepted",
+    "model/open/estimators.py _decides_otherwise": "predict fails, so only the scores decide",
     "searches/plugins.py loaded": "a warning names the method; the others can be used",
-    "audits/stages/encoding_check.py fit": "a feed that the model refuses is rated as one that tells nothing",
     "images/archive.py _picture": "the image is counted as damaged",
 }
 

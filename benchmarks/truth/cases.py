@@ -14,7 +14,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import open_model
-from neuronfair.model.open.request import Opened
+from neuronfair.model.open.opened import Opened
 from neuronfair.model.train import fit
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.testing.cases import PEOPLE, random_module, uniform_rows

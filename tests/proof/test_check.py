@@ -11,7 +11,7 @@ from torch import nn
 
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.model.forest import Tree, forest
+from neuronfair.model.forest import FittedTrees, Tree, forest
 from neuronfair.model.network import Network
 from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import claims as check_claims
@@ -49,7 +49,8 @@ def stumps(domain, seed=0, link="sigmoid", outputs=1):
         left, right = (np.array([2 * i + side if i < 7 else i for i in range(15)]) for side in (1, 2))
         value = np.where(feature[:, None] < 0, draw.normal(size=(15, outputs)), 0.0)
         trees.append(Tree(feature, left, right, value, lambda node, x, at=at: x <= at[node]))
-    return forest(trees, lambda rows: rows.double().numpy(), domain, torch.zeros(4).long(), [0.1] * outputs, link)
+    fitted = FittedTrees(trees, [0.1] * outputs, link)
+    return forest(fitted, lambda rows: rows.double().numpy(), domain, torch.zeros(4).long())
 
 
 def test_a_right_certificate_passes(ruled, tmp_path):

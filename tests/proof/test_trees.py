@@ -13,7 +13,7 @@ from torch import Tensor
 from neuronfair import parse_domain
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.model.forest import Forest, Link, Tree, forest
+from neuronfair.model.forest import FittedTrees, Forest, Link, Tree, forest
 from neuronfair.proof.bounds import tree_layout
 from neuronfair.proof.bounds.margins import margins_of
 from neuronfair.proof.bounds.trees import TreeBounds, trees_of
@@ -47,7 +47,7 @@ def planted(trees: list[Tree], outputs: int, link: Link = "none") -> Forest:
     def codes(rows: Tensor) -> np.ndarray:
         return rows.numpy().astype(np.float64)
 
-    return forest(trees, codes, DOMAIN, torch.zeros(6, dtype=torch.int64), [0.1] * outputs, link)
+    return forest(FittedTrees(trees, [0.1] * outputs, link), codes, DOMAIN, torch.zeros(6, dtype=torch.int64))
 
 
 def random_forest(seed: int, count: int, depth: int, outputs: int, link: Link) -> Forest:

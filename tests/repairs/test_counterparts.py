@@ -12,7 +12,7 @@ from neuronfair.domain.population.counterfactuals import fit_counterparts
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open.request import Opened
+from neuronfair.model.open.opened import Opened
 from neuronfair.repairs.counterfactual_pairs import (
     counterpart_lessons,
     counterpart_pairs,

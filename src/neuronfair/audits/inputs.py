@@ -25,7 +25,7 @@ from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, open_model
 from neuronfair.model.open.columns import feature_names, matched, source_of
-from neuronfair.model.open.functions import by_groups
+from neuronfair.model.open.estimators import by_groups
 
 DRAWN = 1000  # people, where no table is given
 _RAW = 'encode = "raw"  # the model has no names for its inputs: it is given the numbers of the table'

@@ -261,12 +261,13 @@ class ModelOptions:
         self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[Opened, Card]:
         """Train a classifier and open it."""
+        from neuronfair.model.open.opened import white_box
         from neuronfair.model.open.request import Request
 
         decision = read_decision(self.decision)
         module, card = fit_classifier(data, console, seed, settings=settings)
         request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
-        return request.white_box("neuronfair", module), card
+        return white_box(request, "neuronfair", module), card
 
     def open_or_train(self, data: Dataset, console: Console, seed: int) -> tuple[Opened, Dataset, Card | None]:
         """Return the model, the table on its device, and the card of one trained just now."""

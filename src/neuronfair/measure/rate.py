@@ -21,7 +21,7 @@ from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
-from neuronfair.model.open.request import Opened
+from neuronfair.model.open.opened import Opened
 from neuronfair.model.records import Records, records_of
 from neuronfair.searches.evaluate import evaluate
 

@@ -6,9 +6,9 @@ many codes, so a threshold on the feature is a set of codes. Codes that no node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,29 @@ class Tree:
     right: npt.NDArray[np.int64]
     value: npt.NDArray[np.float64]  # (nodes, outputs): what a leaf adds
     goes_left: Callable[[int, npt.NDArray[np.float64]], npt.NDArray[np.bool_]]  # of a node: which numbers go left
+
+
+class FittedTrees(NamedTuple):
+    """The trees of a fitted model, what is added to their sum, and what makes scores of it."""
+
+    trees: list[Tree]
+    base: list[float]
+    link: Link
+
+
+def below_limit(
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    limit: npt.NDArray[np.float64],
+    missing: npt.NDArray[np.bool_],
+    strict: bool = False,
+    single: bool = False,
+) -> npt.NDArray[np.bool_]:
+    """Return which numbers go left at a node: those up to, or below, its limit, and empty ones where it says so."""
+    numbers = numbers.astype(np.float32).astype(np.float64) if single else numbers
+    below = numbers < limit[node] if strict else numbers <= limit[node]
+    return np.asarray(np.where(np.isnan(numbers), missing[node], below), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -61,13 +84,12 @@ class Forest:
         return {"none": total, "sigmoid": total.sigmoid(), "softmax": total.softmax(-1)}[self.link]
 
 
-def forest(
-    trees: Sequence[Tree], features: Features, domain: TableDomain, row: Tensor, base: Sequence[float], link: Link
-) -> Forest:
+def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Tensor) -> Forest:
     """Return trees over features as trees over codes; features that mix attributes are refused.
 
     `row` is a row of the table, from which one attribute at a time is varied.
     """
+    trees, base, link = fitted
     if sum(len(tree.feature) for tree in trees) > MOST_NODES:
         raise ModelError(f"its trees have more than {MOST_NODES:,} nodes")
     domain = domain.to("cpu")

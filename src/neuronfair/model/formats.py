@@ -7,23 +7,24 @@ from pathlib import Path
 
 from neuronfair.errors import ModelError, did_you_mean
 
-# Which module of `model/open/` reads which files.
+OWN_WEIGHTS = "torch_modules:open_weights"
+# Which function of a module in `model/open/` opens which files.
 READERS = {
-    ".safetensors": "weights_file",
-    ".npz": "weights_file",
-    ".pt2": "graphs.exported",
-    ".onnx": "graphs.onnx_file",
-    ".keras": "graphs.keras_file",
-    ".h5": "graphs.keras_file",
-    ".hdf5": "graphs.keras_file",
-    ".skops": "sklearn.estimators",
-    ".joblib": "sklearn.estimators",
-    ".pkl": "sklearn.estimators",
-    ".pickle": "sklearn.estimators",
-    ".ubj": "trees.xgboost_file",
-    ".json": "trees.xgboost_file",
-    ".txt": "trees.lightgbm_file",
-    ".cbm": "trees.catboost_file",
+    ".safetensors": OWN_WEIGHTS,
+    ".npz": OWN_WEIGHTS,
+    ".pt2": "torch_modules:open_exported",
+    ".onnx": "graphs.onnx_file:open",
+    ".keras": "graphs.keras_file:open",
+    ".h5": "graphs.keras_file:open",
+    ".hdf5": "graphs.keras_file:open",
+    ".skops": "estimators:open",
+    ".joblib": "estimators:open",
+    ".pkl": "estimators:open",
+    ".pickle": "estimators:open",
+    ".ubj": "estimators:open",
+    ".json": "estimators:open",
+    ".txt": "estimators:open",
+    ".cbm": "estimators:open",
 }
 PICKLES = {".joblib", ".pkl", ".pickle"}
 # What a repaired model is written as; those of other kinds cannot be trained again here.
@@ -34,16 +35,16 @@ _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 
 
 def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
-    """Return the name of the module that opens a model; refuse what cannot be opened, by its name alone.
+    """Return `module:function` of what opens a model; refuse what cannot be opened, by its name alone.
 
     >>> reader_of("package.module:make")
-    'user_code'
+    'user_code:open'
     """
     path = Path(source)
     if _IMPORTABLE.fullmatch(source) and not path.exists():
         if weights is not None:
             _check_weights(source, Path(weights))
-        return "user_code"
+        return "user_code:open"
     if weights is not None:
         raise ModelError(f"{source}: --weights belongs to a torch module given as package.module:name")
     if path.is_dir():

@@ -25,8 +25,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.frames import as_text
-from neuronfair.model.open.request import Opened
-from neuronfair.model.open.sklearn.preprocessing import FeatureCurve
+from neuronfair.model.open.opened import Opened
+from neuronfair.model.open.preprocessing import FeatureCurve
 
 RECORD = "number of the record"
 REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"

@@ -310,7 +310,7 @@ def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: S
     total = torch.zeros((), device=x.device)
     for part in parts:  # (b,), or (k, b) for k networks
         losses = learn(_lines(x, part), _lines(y, part))
-        optimiser.step()  # type: ignore[no-untyped-call]
+        optimiser.step()
         mean.follow()
         total = total + losses * part.shape[-1]
     return total

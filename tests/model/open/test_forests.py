@@ -23,9 +23,9 @@ from sklearn.tree import DecisionTreeClassifier
 from neuronfair import TableEncoding, parse_domain, prove
 from neuronfair.errors import ModelError
 from neuronfair.model import forest as forests
-from neuronfair.model.forest import Tree, forest
+from neuronfair.model.forest import FittedTrees, Tree, forest
 from neuronfair.model.open import open_model
-from neuronfair.model.open.trees import catboost_trees
+from neuronfair.model.open.trees import catboost as catboost_trees
 from neuronfair.model.open.trees.forests import forest_of
 from neuronfair.searches.evaluate import evaluate
 
@@ -154,10 +154,10 @@ def test_trees_that_would_take_too_long_are_refused(table, monkeypatch):
     right = np.concatenate([np.append(inner[1:], 2 * deep), np.full(deep + 1, -1)])
     chain = Tree(feature, left, right, np.zeros((2 * deep + 1, 1)), lambda node, numbers: numbers < 18 + node % 60)
     with pytest.raises(ModelError, match="deeper than 500"):
-        forest([chain], numbers(domain, full=True), domain, rows[0], [0.0], "none")
+        forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
     monkeypatch.setattr(forests, "MOST_NODES", 1000)
     with pytest.raises(ModelError, match="more than 1,000 nodes"):
-        forest([chain], numbers(domain, full=True), domain, rows[0], [0.0], "none")
+        forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
 
 
 @pytest.mark.parametrize("kind", ["two classes", "three classes", "number", "lopsided", "statistics"])
@@ -256,7 +256,7 @@ def test_trees_that_are_wrong_about_empty_cells_are_not_accepted(monkeypatch):
     model = catboost.CatBoostClassifier(**options, thread_count=1).fit(
         table, table.income.isna() & (table.sex == 1) & (table.debt > 6)
     )
-    told = catboost_trees._told
+    told = catboost_trees._written
 
     def wrong(model):
         said = told(model)
@@ -264,7 +264,7 @@ def test_trees_that_are_wrong_about_empty_cells_are_not_accepted(monkeypatch):
             one["nan_value_treatment"] = "AsFalse"
         return said
 
-    monkeypatch.setattr(catboost_trees, "_told", wrong)
+    monkeypatch.setattr(catboost_trees, "_written", wrong)
     filled = rows[(rows[:, 0] < 16) & (rows[:, 2] < 12)]
     with pytest.raises(ModelError, match="could not be reproduced"):
         forest_of(model, given, lambda r: model.predict_proba(given(r)), domain, filled)

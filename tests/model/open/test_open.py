@@ -13,7 +13,9 @@ from torch import nn
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import open_model, request
+from neuronfair.model.open import open_model
+from neuronfair.model.open.opened import white_box
+from neuronfair.model.open.request import Request
 from neuronfair.model.weights import fingerprint, fully_connected
 from tests.model.open.conftest import check_white_box
 
@@ -106,7 +108,7 @@ def test_nan_weights_are_refused(own, crowd):
 
 def ask(module: nn.Module, crowd, **options):
     """Open a torch module as its own bridge would."""
-    return request.Request("net", crowd.domain, crowd.rows, **options).white_box("torch", module)
+    return white_box(Request("net", crowd.domain, crowd.rows, **options), "torch", module)
 
 
 @pytest.mark.parametrize(

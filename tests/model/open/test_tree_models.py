@@ -19,9 +19,8 @@ from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
-from neuronfair.model.open.estimator_inputs import readings
+from neuronfair.model.open.inputs import TreeColumns, estimator_inputs
 from neuronfair.model.open.request import Request
-from neuronfair.model.open.trees.columns import TreeColumns
 from tests.model.open.conftest import check_black_box
 
 joblib = pytest.importorskip("joblib")
@@ -262,9 +261,10 @@ def test_empty_cells_reach_the_trees(case):
 
 def test_trees_without_names_are_given_what_the_domain_declares(crowd):
     names = tuple(f"Column_{place}" for place in range(crowd.x.shape[1]))
-    (reading,) = readings(Request("trees", crowd.domain, crowd.rows), TreeColumns(names, {}, named=False), bare=True)
-    assert reading.declared
-    np.testing.assert_array_equal(reading.given(crowd.rows), crowd.x)
+    columns = TreeColumns(names, {}, named=False)
+    (inputs,) = estimator_inputs(Request("trees", crowd.domain, crowd.rows), None, bare=True, trees=columns)
+    assert inputs.declared
+    np.testing.assert_array_equal(inputs.of_rows(crowd.rows), crowd.x)
 
 
 def test_a_damaged_catboost_file_ends_in_one_clear_line(case, tmp_path):

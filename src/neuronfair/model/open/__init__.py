@@ -16,14 +16,12 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.model.formats import reader_of
+from neuronfair.model.formats import OWN_WEIGHTS, reader_of
 from neuronfair.model.network import Network
-from neuronfair.model.open.export import returnable
-from neuronfair.model.open.request import ModelFile, Opened, Request, of_inputs, with_outside
+from neuronfair.model.open.opened import Opened, with_outside
+from neuronfair.model.open.request import ModelFile, Request, of_inputs
 
 __all__ = ["Opened", "open_model"]
-
-_WITHOUT_PREPROCESS = {"weights_file", "trees.xgboost_file"}
 
 
 def open_model(
@@ -69,17 +67,17 @@ def open_model(
         opened: Opened = import_module(f"{__name__}.user_code").open_object(request, model)
         return _known_by(with_outside(whole, opened), preprocess)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
-    if preprocess is not None and name in _WITHOUT_PREPROCESS:
-        raise request.error(
-            "preprocess is not for XGBoost's own files and weights of this package, whose inputs the domain declares"
-        )
-    opened = import_module(f"{__name__}.{name}").open(request)
-    return _known_by(with_outside(whole, returnable(request, name, opened)), preprocess)
+    if preprocess is not None and name == OWN_WEIGHTS:
+        raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
+    module, _, function = name.partition(":")
+    opened = getattr(import_module(f"{__name__}.{module}"), function)(request)
+    return _known_by(with_outside(whole, opened), preprocess)
 
 
 def names_in(file: ModelFile) -> Sequence[str] | None:
     """Return the names that a model gives to its inputs; None if it gives them none, or is not made yet."""
-    reader = import_module(f"neuronfair.model.open.{reader_of(file.source, trust_pickle=file.trust_pickle)}")
+    module = reader_of(file.source, trust_pickle=file.trust_pickle).partition(":")[0]
+    reader = import_module(f"{__name__}.{module}")
     names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
     return names
 
@@ -88,12 +86,12 @@ def _known_by(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened
     """Return a model that is known by the code of what prepares its inputs as well."""
     if preprocess is None:
         return opened
-    code = import_module("neuronfair.model.open.functions").source_code(preprocess)
+    code = import_module(f"{__name__}.estimators").source_code(preprocess)
     return replace(opened, fingerprint=hashlib.sha256(f"{opened.fingerprint}{code}".encode()).hexdigest())
 
 
 def _imported(request: Request, name: str) -> Callable[[Any], Any]:
-    found = import_module("neuronfair.model.open.user_code").imported(request, name) if ":" in name else None
+    found = import_module(f"{__name__}.user_code").imported(request, name) if ":" in name else None
     if not callable(found):
         raise request.error(f"--preprocess {name}: expected package.module:name of a function of a DataFrame")
     function: Callable[[Any], Any] = found

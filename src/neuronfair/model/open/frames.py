@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -17,10 +17,11 @@ from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
 
 _TRUTH = {"True": True, "False": False}
+EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # how a flag of empty cells may end
 
 
-class FrameColumn:
-    """The cells of one attribute: what stood in the table for each code, also for one outside the bounds."""
+class CellColumn:
+    """The cells of one attribute: what the table holds for each code, also for one outside the bounds."""
 
     def __init__(self, attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> None:
         self._attribute, self._lookup = attribute, lookup  # the cells of `content`, in its order
@@ -28,24 +29,7 @@ class FrameColumn:
         self._codes = np.array(list(content))
         self._order = np.argsort(self._codes)
 
-    def of_cells(self, cells: Any) -> Any:
-        """Return original cells, a Series, as the model is given them: labels spelled as it knows them."""
-        attribute, empty = self._attribute, cells.isna()
-        if not attribute.values:
-            return cells.array
-        labels = {label: code for code, label in enumerate(attribute.values)} | dict(attribute.extra)
-        spelled = {label: self._content[code] for label, code in labels.items() if code in self._content}
-        distinct = cells.astype(object).unique()
-        made = {cell: spelled.get(as_text(cell), cell) for cell in distinct if cell == cell and cell is not None}
-        code = int(attribute.codes([None])[0]) if attribute.missing is not None and empty.any() else None
-        filled = np.nan if code is None else self._content.get(code, np.nan)
-        same = all(spelled is cell for cell, spelled in made.items()) and filled != filled
-        if same and not hasattr(self._lookup, "categories"):
-            return cells.array
-        given = cells.astype(object).map(made).where(~empty, filled)
-        return given.astype(self._lookup.dtype).array if _holds(self._lookup, given) else given.infer_objects().array
-
-    def of(self, codes: np.ndarray) -> Any:
+    def of_codes(self, codes: np.ndarray) -> Any:
         """Return the cells of codes; one that stands for nothing is an empty cell."""
         place = np.searchsorted(self._codes, codes, sorter=self._order).clip(max=len(self._codes) - 1)
         place = self._order[place]
@@ -61,54 +45,150 @@ class FrameColumn:
         cells[beyond] = numbers
         return cells
 
+    def of_cells(self, cells: Any) -> Any:
+        """Return original cells, a Series, as the model is given them: labels spelled as it knows them."""
+        attribute, empty = self._attribute, cells.isna()
+        if not attribute.values:
+            return cells.array
+        labels = {label: code for code, label in enumerate(attribute.values)} | dict(attribute.extra)
+        spelled = {label: self._content[code] for label, code in labels.items() if code in self._content}
+        distinct = cells.astype(object).unique()
+        made = {cell: spelled.get(as_text(cell), cell) for cell in distinct if cell == cell and cell is not None}
+        code = int(attribute.codes([None])[0]) if attribute.missing is not None and empty.any() else None
+        filled = np.nan if code is None else self._content.get(code, np.nan)
+        same = all(spelled is cell for cell, spelled in made.items()) and filled != filled
+        if same and not hasattr(self._lookup, "categories"):
+            return cells.array
+        found = cells.astype(object).map(made).where(~empty, filled)
+        return found.astype(self._lookup.dtype).array if _holds(self._lookup, found) else found.infer_objects().array
 
-class TypedColumn:
+
+class CategoryColumn:
     """The cells of one attribute as the categories that a model knows, or as texts if it keeps no list of them."""
 
     def __init__(self, attribute: Attribute, categories: Sequence[Any] | None) -> None:
         self._pandas, self._attribute = needs("pandas", "sklearn"), attribute
         texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
         self._content = cells(attribute, texts if categories is None else categories)
-        self._kind = None if categories is None else self._pandas.CategoricalDtype(list(categories))
+        self._dtype = None if categories is None else self._pandas.CategoricalDtype(list(categories))
         self._known = _Categories(categories or ())
-        if categories and not any(_is_known(self._known.of(cell)) for cell in self._content.values()):
+        if categories and all(self._known.of(cell) is np.nan for cell in self._content.values()):
             raise ModelError(
                 f"none of the values of '{attribute.name}' is a category that the model knows. "
                 f"{did_you_mean(str(next(iter(self._content.values()))), map(str, categories or ()))}"
             )
 
-    def of(self, codes: np.ndarray) -> Any:
+    def of_codes(self, codes: np.ndarray) -> Any:
         """Return the cells of codes: what the model has never seen is empty, and an empty text is 'nan'."""
         distinct, inverse = np.unique(codes, return_inverse=True)
-        values = [self._cell(code) for code in distinct.tolist()]
-        if self._kind is None:
-            return np.array([str(value) for value in values], dtype=object)[inverse]
-        known = [self._known.of(value) for value in values]
-        return self._pandas.Categorical(known, dtype=self._kind).take(inverse)
+        beyond = self._attribute.value if not self._attribute.values else lambda code: np.nan
+        values = [self._content[code] if code in self._content else beyond(code) for code in distinct.tolist()]
+        return self._made(values, inverse, str)
 
     def of_cells(self, cells: Any) -> Any:
         """Return original cells, a Series, in the same way."""
         numbers, distinct = self._pandas.factorize(cells.astype(object), use_na_sentinel=False)
-        if self._kind is None:
-            texts = [as_text(np.nan if self._pandas.isna(value) else value) for value in distinct]
-            return np.array(texts, dtype=object)[numbers]
-        known = [self._known.of(value) for value in distinct]
-        return self._pandas.Categorical(known, dtype=self._kind).take(numbers)
+        return self._made(list(distinct), numbers, lambda cell: as_text(np.nan if self._pandas.isna(cell) else cell))
 
-    def _cell(self, code: int) -> Any:
-        beyond = np.nan if self._attribute.values else self._attribute.value(code)
-        return self._content.get(code, beyond)
+    def _made(self, values: Sequence[Any], places: np.ndarray, text: Callable[[Any], str]) -> Any:
+        if self._dtype is None:
+            return np.array([text(value) for value in values], dtype=object)[places]
+        return self._pandas.Categorical([self._known.of(v) for v in values], dtype=self._dtype).take(places)
 
 
-class Frames:
+class NumberColumn:
+    """The cells of one attribute as numbers."""
+
+    def __init__(self, attribute: Attribute) -> None:
+        content = cells(attribute)
+        numbers = needs("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
+        self._attribute, self._cells = attribute, CellColumn(attribute, content, numbers)
+
+    def of_codes(self, codes: np.ndarray) -> Any:
+        """Return the numbers of codes."""
+        return np.asarray(self._cells.of_codes(codes), dtype=np.float64)
+
+    def of_cells(self, column: Any) -> Any:
+        """Return the numbers in original cells, a Series; an empty one is NaN."""
+        if column.dtype.kind == "m":  # durations are read as seconds
+            column = column.dt.total_seconds()
+        if column.dtype.kind in "iufb":
+            return column.to_numpy(dtype=np.float64, na_value=np.nan)
+        found = [None if cell is None or cell != cell else self._attribute.number(as_text(cell)) for cell in column]
+        return np.array([np.nan if number is None else number for number in found])
+
+
+class CodeColumn:
+    """The codes of one attribute, which are the places of its labels among the values of the domain."""
+
+    def __init__(self, attribute: Attribute) -> None:
+        self._attribute = attribute
+
+    def of_codes(self, codes: np.ndarray) -> Any:
+        """Return the codes as numbers."""
+        return codes.astype(np.float64)
+
+    def of_cells(self, column: Any) -> Any:
+        """Return the codes of original cells."""
+        return np.asarray(self._attribute.codes(column), dtype=np.float64)
+
+
+class FlagColumn:
+    """Whether an attribute has one value, as `pandas.get_dummies` makes it: 'sex_Male'."""
+
+    def __init__(self, attribute: Attribute, value: str, code: int) -> None:
+        self._value, self._code = value, code
+        self._empty = value in EMPTY_FLAGS and value not in attribute.values
+
+    def of_codes(self, codes: np.ndarray) -> Any:
+        """Return 1 for the codes of the value."""
+        return (codes == self._code).astype(np.float64)
+
+    def of_cells(self, column: Any) -> Any:
+        """Return 1 for original cells with the value."""
+        texts = column.map(as_text)
+        found = column.isna() | texts.isin(EMPTY_FLAGS) if self._empty else texts == self._value
+        return np.asarray(found, dtype=np.float64)
+
+
+class FrameColumn(NamedTuple):
+    """One column of a table: what it is called, the attribute that it is made of with its place, and its cells."""
+
+    label: Any
+    attribute: str
+    place: int
+    cells: CellColumn | CategoryColumn | NumberColumn | CodeColumn | FlagColumn
+
+
+class Table:
+    """Turns rows of codes, and DataFrames of original cells, into the DataFrame that a model is given."""
+
+    def __init__(self, columns: Sequence[FrameColumn]) -> None:
+        self._columns, self._pandas = tuple(columns), needs("pandas", "sklearn")
+
+    def of_rows(self, rows: Tensor | np.ndarray) -> Any:
+        """Return rows of codes as a table; a code that stands for nothing becomes an empty cell."""
+        codes = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        return self._table([column.cells.of_codes(codes[:, column.place]) for column in self._columns])
+
+    def of_frame(self, table: Any) -> Any:
+        """Return a table of original cells as the model is given it; its columns have the names of the attributes."""
+        return self._table([column.cells.of_cells(table[column.attribute]) for column in self._columns])
+
+    def _table(self, columns: Sequence[Any]) -> Any:
+        table = self._pandas.DataFrame(dict(enumerate(columns)))
+        table.columns = [column.label for column in self._columns]
+        return table
+
+
+class Frames(Table):
     """Turns rows of codes into DataFrames with the cells that the table itself held.
 
     Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell becomes empty again.
     `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column: they tell how the
     labels were spelled when they were fitted, if otherwise than in the domain. `categorical` gives text as categories.
-    `typed` are columns that are given as just these categories, or as texts where there is no list of them. `types` are
-    those of the table that the rows came from: what its columns were called, their dtypes, and the cells of labels.
-    `dates` gives dates as such that were texts in the table.
+    `types` are those of the table that the rows came from: what its columns were called, their dtypes, and the cells of
+    labels. `dates` gives dates as such that were texts in the table.
     """
 
     def __init__(
@@ -118,49 +198,30 @@ class Frames:
         known: Mapping[str, Collection[Any]] | None = None,
         *,
         categorical: bool = False,
-        typed: Mapping[str, Sequence[Any] | None] | None = None,
         types: Mapping[str, ColumnType] | None = None,
         dates: bool = False,
     ) -> None:
-        self._pandas = needs("pandas", "sklearn")
-        types = types or {}
-        self.columns = tuple(domain.names if columns is None else columns)
-        own = set(domain.names)
-        for name in self.columns:
+        pandas = needs("pandas", "sklearn")
+        made, own = [], set(domain.names)
+        for name in domain.names if columns is None else columns:
             if name not in own:
                 raise ModelError(
                     f"the model reads a column '{name}', which the domain does not have. Add it to the domain file. "
                     f"{did_you_mean(name, domain.names)}"
                 )
-        self._cells: list[tuple[int, FrameColumn | TypedColumn]] = []
-        for name in self.columns:
             place = domain.column(name)
-            if typed is not None and name in typed:
-                self._cells.append((place, TypedColumn(domain.attributes[place], typed[name])))
-                continue
-            attribute, own_type = domain.attributes[place], types.get(name, ColumnType(name))
+            attribute, kind = domain.attributes[place], (types or {}).get(name, ColumnType(name))
             content = cells(attribute, (known or {}).get(name, ()))
-            content = _as_they_came(attribute, content, own_type)
-            dtype = np.dtype("datetime64[ns]") if dates and attribute.date is not None else own_type.dtype
-            lookup = _with_dtype(self._pandas.Series(list(content.values())), dtype)
+            if attribute.values:  # as they stood in a table that has types: 1, "1" and True are not the same there
+                labels = {code: label for label, code in attribute.extra.items()} | dict(enumerate(attribute.values))
+                content = {code: kind.cells.get(labels.get(code, ""), cell) for code, cell in content.items()}
+            dtype = np.dtype("datetime64[ns]") if dates and attribute.date is not None else kind.dtype
+            lookup = _with_dtype(pandas.Series(list(content.values())), dtype)
             if categorical and lookup.dtype.kind not in "iufb":
                 lookup = lookup.astype("category")
-            self._cells.append((place, FrameColumn(attribute, content, lookup.array)))
-        self._labels = [types[name].label if name in types else name for name in self.columns]
-
-    def of_rows(self, rows: Tensor | np.ndarray) -> Any:
-        """Return rows of codes as a table; a code that stands for nothing becomes an empty cell."""
-        codes = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
-        return self._table([cells.of(codes[:, place]) for place, cells in self._cells])
-
-    def of_frame(self, table: Any) -> Any:
-        """Return a table of original cells as the model is given it; its columns have the names of the attributes."""
-        return self._table([made.of_cells(table[n]) for n, (_, made) in zip(self.columns, self._cells, strict=True)])
-
-    def _table(self, columns: Sequence[Any]) -> Any:
-        table = self._pandas.DataFrame(dict(enumerate(columns)))
-        table.columns = self._labels
-        return table
+            label = kind.label if types and name in types else name
+            made.append(FrameColumn(label, name, place, CellColumn(attribute, content, lookup.array)))
+        super().__init__(made)
 
 
 def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
@@ -197,14 +258,6 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     if isinstance(attribute.missing, (int, float)):  # the code of an empty cell, which may have no label
         found.setdefault(int(attribute.missing), mark)
     return found
-
-
-def _as_they_came(attribute: Attribute, content: dict[int, Any], own: ColumnType) -> dict[int, Any]:
-    """Return the cells of labels as they stood in a table that has types: 1, "1" and True are not the same there."""
-    if not attribute.values:
-        return content
-    labels = {code: label for label, code in attribute.extra.items()} | dict(enumerate(attribute.values))
-    return {code: own.cells.get(labels.get(code, ""), cell) for code, cell in content.items()}
 
 
 def _with_dtype(cells: Any, dtype: Any) -> Any:
@@ -287,7 +340,3 @@ def _whole(label: str) -> int:
         return int(label)
     except ValueError:  # "1e3"
         return int(float(label))
-
-
-def _is_known(category: Any) -> bool:
-    return category is not np.nan

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from safetensors.torch import save_file
 from torch import nn
 
 from neuronfair.errors import did_you_mean, needs, one_line
@@ -23,11 +25,12 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.columns import input_names
-from neuronfair.model.open.functions import known_by_answers, open_function, source_code
+from neuronfair.model.open.estimator_files import is_estimator
+from neuronfair.model.open.estimators import known_by_answers, open_estimator, open_function, source_code
 from neuronfair.model.open.graphs import keras_file
-from neuronfair.model.open.input_layers import open_module
-from neuronfair.model.open.request import ModelFile, Opened, Request
-from neuronfair.model.open.sklearn import estimators
+from neuronfair.model.open.opened import Opened, black_box, white_box
+from neuronfair.model.open.request import ModelFile, Request
+from neuronfair.model.open.torch_modules import InputLayer, open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 
@@ -47,7 +50,10 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         if not isinstance(found, nn.Module):
             raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
         _load_weights(request, found)
-    return open_object(request, found)
+    opened = open_object(request, found)
+    if request.weights is None or opened.module is None:
+        return opened
+    return replace(opened, save=partial(_save_weights, request))
 
 
 def open_object(request: Request, thing: Any) -> Opened:
@@ -58,13 +64,13 @@ def open_object(request: Request, thing: Any) -> Opened:
         return open_module(request, "torch", thing)
     if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
-        return replace(request.white_box("torch", thing.module, encoding=encoding), model=thing)
+        return replace(white_box(request, "torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
         why, code = "a function shows nothing of itself", source_code(thing.ask)
-        found = request.black_box("Python function", thing.ask, why, print_of=code)
+        found = black_box(request, "Python function", thing.ask, why, print_of=code)
         return replace(known_by_answers(request, found, thing.ask), inputs=thing.inputs)
-    if estimators.is_estimator(thing):
-        return estimators.open_estimator(request, thing, _print_of(thing))
+    if is_estimator(thing):
+        return open_estimator(request, thing, _print_of(thing))
     if not callable(thing):
         raise request.error(
             f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
@@ -193,6 +199,20 @@ def _load_weights(request: Request, module: nn.Module) -> None:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
         raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
+
+
+def _save_weights(request: Request, module: nn.Module | None, path: Path) -> None:
+    """Write the tensors that the file of weights held, under the names that they had there.
+
+    What the network never uses is written as it was: a network that was followed through its code does not have it.
+    """
+    state = {} if module is None else module.state_dict()
+    before = "inner." if isinstance(module, InputLayer) else ""
+    held = read_safetensors(Path(str(request.weights)))[0]
+    if not any(f"{before}{name}" in state for name in held):
+        raise request.error(f"none of the tensors in {request.weights} is found in the network again")
+    named = {name: state.get(f"{before}{name}", tensor) for name, tensor in held.items()}
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}, path)
 
 
 def _kind(thing: Any) -> str:

@@ -9,13 +9,15 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
@@ -23,9 +25,11 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
-from neuronfair.model.open.input_layers import graph_feed, open_fed, open_module
-from neuronfair.model.open.input_layouts import InputLayout, NetworkInput, by_domain, by_preprocess, labels_of
-from neuronfair.model.open.request import ModelFile, Opened, Request
+from neuronfair.model.open.inputs import ModelInputs, declared_numbers
+from neuronfair.model.open.network_inputs import NetworkInput, graph_inputs, labels_of, preprocessed_tensors
+from neuronfair.model.open.opened import Opened, black_box, reproduced
+from neuronfair.model.open.request import ModelFile, Request
+from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_apart
 
 DEPTH = 20  # of models in models
@@ -89,7 +93,41 @@ _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras a
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
-    return _open(request, _load(request), None)
+    opened = _open(request, _load(request), None)
+    if opened.module is None:
+        return opened
+    return replace(opened, save=partial(_save, request, opened.module), unlock=_unlock)
+
+
+def _unlock(module: nn.Module) -> None:
+    """Let dense layers be trained only: the numbers of other layers are not written back."""
+    module.requires_grad_(False)
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            part.requires_grad_(True)
+
+
+def _save(request: Request, before: nn.Module, module: nn.Module | None, path: Path) -> None:
+    """Write a Keras model with other numbers in its dense layers, which are found by those that they had before."""
+    assert module is not None
+    model = _load(request)
+    parts = [(old, new) for old, new in zip(before.modules(), module.modules(), strict=True) if type(old) is nn.Linear]
+    for layer in _dense_layers(model):
+        kernel = torch.from_numpy(layer.get_weights()[0].T.copy()).float()
+        place = next(i for i, (old, _) in enumerate(parts) if torch.equal(old.weight.detach().cpu().float(), kernel))
+        new = parts.pop(place)[1]
+        assert isinstance(new, nn.Linear)
+        numbers = [new.weight.T, new.bias] if layer.use_bias else [new.weight.T]
+        layer.set_weights([n.detach().cpu().numpy() for n in numbers])
+    model.save(path)
+
+
+def _dense_layers(model: Any) -> Iterator[Any]:
+    for layer in model.layers:
+        if type(layer).__name__ == "Dense":
+            yield layer
+        elif hasattr(layer, "layers"):
+            yield from _dense_layers(layer)
 
 
 def is_keras(thing: Any) -> bool:
@@ -109,32 +147,32 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
     try:
         inputs = _inputs(model)
         texts = _texts(request, inputs)
-        feed = graph_feed(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
+        found = graph_inputs(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
     except Unsupported as reason:  # a model that says nothing of its inputs
-        feed = by_preprocess(request) if request.preprocess is not None else None
-        return request.black_box("Keras", _predictor(request, model, feed, ()), str(reason), print_of=known)
+        found = preprocessed_tensors(request) if request.preprocess is not None else None
+        return black_box(request, "Keras", _predictor(request, model, found, ()), str(reason), print_of=known)
     width = inputs[0].shape
-    if feed is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
+    if found is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
-    ask = _predictor(request, model, feed, texts)
+    ask = _predictor(request, model, found, texts)
     try:
         graph = keras_graph(model, [i.name for i in inputs], texts)
-        check_full_pass(request, graph, None if feed is None else feed.given(request.drawn[:1]))
+        check_full_pass(request, graph, None if found is None else found.of_rows(request.drawn[:1]))
     except Unsupported as reason:
-        why = "; ".join(filter(None, (str(reason), "" if feed is None else feed.note)))
+        why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
         try:
-            return request.black_box("Keras", ask, why, print_of=known)
+            return black_box(request, "Keras", ask, why, print_of=known)
         except ModelError as error:
             raise ModelError(f"{error}; and {why}") from error
-    if feed is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
-        said = "not compared with Keras itself, which takes text with TensorFlow only"
-        opened = open_fed(request, "Keras", graph, replace(feed, note="; ".join(filter(None, (feed.note, said)))))
-    elif feed is not None:
-        opened = open_fed(request, "Keras", graph, feed, ask=ask)
+    if found is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
+        remark = "not compared with Keras itself, which takes text with TensorFlow only"
+        opened = open_with_inputs(request, "Keras", graph, found, remark=remark)
+    elif found is not None:
+        opened = open_with_inputs(request, "Keras", graph, found, ask=ask)
     else:
         opened = open_module(request, "Keras", graph)
-        if not request.reproduced(opened, ask):
-            return request.black_box("Keras", ask, "its scores could not be reproduced in torch", print_of=known)
+        if not reproduced(request, opened, ask):
+            return black_box(request, "Keras", ask, "its scores could not be reproduced in torch", print_of=known)
         opened = replace(opened, original=ask)
     return opened if known is None else replace(opened, fingerprint=known)
 
@@ -257,28 +295,30 @@ def _texts(request: Request, inputs: Sequence[NetworkInput]) -> list[str]:
     return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in labels_of(a)))
 
 
-def _predictor(request: Request, model: Any, feed: InputLayout | None, texts: Sequence[str]) -> Callable[[Tensor], Any]:
+def _predictor(
+    request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]
+) -> Callable[[Tensor], Any]:
     """Return how to ask Keras itself."""
-    feed, named = feed or by_domain(request), getattr(model, "_inputs_struct", None)
+    inputs, named = inputs or declared_numbers(request), getattr(model, "_inputs_struct", None)
     words = np.array(list(texts) or [""], dtype=object)
 
-    def given(rows: Tensor) -> Any:
+    def arrays_of(rows: Tensor) -> Any:
         if texts and needs("keras", "keras").config.backend() != "tensorflow":
             raise ModelError("Keras takes text with TensorFlow only")
         tensors = getattr(model, "inputs", None) or [None]
-        arrays = [x.numpy() for x in feed.given(rows)]
+        arrays = [x.numpy() for x in inputs.of_rows(rows)]
         arrays = [
             words[x] if t is not None and t.dtype == "string" else x for x, t in zip(arrays, tensors, strict=True)
         ]
-        if isinstance(named, dict) and feed.names:
-            return dict(zip(feed.names, arrays, strict=True))
+        if isinstance(named, dict) and inputs.names:
+            return dict(zip(inputs.names, arrays, strict=True))
         return arrays if len(arrays) > 1 else arrays[0]
 
     most = max(1, min(_ROWS, _NUMBERS // _widest(request, model)))
 
     def ask(rows: Tensor) -> Any:
         with without_numpy_warning():
-            return model.predict(given(rows), batch_size=most, verbose=0)
+            return model.predict(arrays_of(rows), batch_size=most, verbose=0)
 
     return ask
 

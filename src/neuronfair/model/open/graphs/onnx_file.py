@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import PurePosixPath
+from functools import lru_cache, partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
@@ -22,13 +22,16 @@ from neuronfair.model.open.columns import single_columns
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
-from neuronfair.model.open.input_layers import graph_feed, open_fed, open_module
-from neuronfair.model.open.input_layouts import InputLayout, NetworkInput, by_domain
-from neuronfair.model.open.request import ModelFile, Opened, Request
+from neuronfair.model.open.inputs import ModelInputs, declared_numbers
+from neuronfair.model.open.network_inputs import NetworkInput, graph_inputs
+from neuronfair.model.open.opened import Opened, black_box, reproduced
+from neuronfair.model.open.request import ModelFile, Request
+from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import Unreadable, read_apart
 
 PARTS = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
 NODES = 100_000  # when functions that call each other are written out
+_LEARNED = {"Gemm", "MatMul", "Conv", "Add"}  # operators whose stored numbers were learned, not measured
 _ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxruntime can be held to
 
 
@@ -133,7 +136,43 @@ _WHOLE = {2, 3, 4, 5, 6, 7, 9}  # and truth values
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read an ONNX graph; its scores are its tensor of floating-point numbers."""
-    model = read_model(request)
+    opened = _open(request, read_model(request))
+    if opened.module is None:
+        return opened
+    return replace(opened, save=partial(_save, request), unlock=partial(_unlock, request))
+
+
+def _learned(model: Any) -> set[str]:
+    """Return the names of the stored tensors that were learned, and not measured."""
+    read = {name for node in model.graph.node if node.op_type in _LEARNED for name in node.input}
+    return {tensor.name for tensor in model.graph.initializer} & read
+
+
+def _weights_of(module: nn.Module | None, names: set[str]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Return the parameters of a graph that go by these names in its file."""
+    for graph in (part for part in (module.modules() if module is not None else ()) if isinstance(part, Graph)):
+        for name, place in graph.places.items():
+            tensor = getattr(graph, place)
+            if name in names and isinstance(tensor, nn.Parameter):
+                yield name, tensor
+
+
+def _unlock(request: Request, module: nn.Module) -> None:
+    for _, tensor in _weights_of(module, _learned(read_model(request))):
+        tensor.requires_grad_(True)
+
+
+def _save(request: Request, module: nn.Module | None, path: Path) -> None:
+    helper, model = needs("onnx", "onnx").numpy_helper, read_model(request)
+    now = dict(_weights_of(module, _learned(model)))
+    for tensor in model.graph.initializer:
+        if tensor.name in now:
+            numbers = now[tensor.name].detach().cpu().numpy().astype(helper.to_array(tensor).dtype)
+            tensor.CopyFrom(helper.from_array(numbers, tensor.name))
+    path.write_bytes(model.SerializeToString())
+
+
+def _open(request: Request, model: Any) -> Opened:
     inputs = _inputs(model.graph)
     outputs = model.graph.output
     if len(outputs) == 1 and any(n.op_type == "ArgMax" and n.output[0] == outputs[0].name for n in model.graph.node):
@@ -141,16 +180,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     if not inputs:
         raise request.error("has no input")
     described = [given for given in map(_input, inputs) if given is not None]
-    feed = graph_feed(request, described, raw="named") if len(described) == len(inputs) else None
+    found = graph_inputs(request, described, raw="named") if len(described) == len(inputs) else None
     try:
         graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
-        if feed is None and len(inputs) > 1:
+        if found is None and len(inputs) > 1:
             raise Unsupported("an input of text or of no fixed width")
-        examples = (feed or by_domain(request)).given(request.tried[:2])
+        examples = (found or declared_numbers(request)).of_rows(request.tried[:2])
         check_full_pass(request, graph, examples)
         graph(*examples)
     except Unsupported as reason:
-        return _black_box(request, model, inputs, feed, f"{reason} has no counterpart in torch here")
+        return _black_box(request, model, inputs, found, f"{reason} has no counterpart in torch here")
     except ModelError:
         raise
     except Exception as error:  # another width or a fixed batch size, or a damaged graph
@@ -160,17 +199,17 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
             f"{request.widths()}, or export the model with a dynamic batch size"
         ) from error
     try:
-        ask, said = _predictor(request, model, inputs, feed)[0], ""
+        ask, remark = _predictor(request, model, inputs, found)[0], ""
     except ModelError as error:  # without onnxruntime there is nothing to compare with
-        ask, said = None, f"not compared with its source: {one_line(error)}"
-    if feed is not None:
-        return open_fed(request, "ONNX", graph, replace(feed, note="; ".join(filter(None, (feed.note, said)))), ask=ask)
+        ask, remark = None, f"not compared with its source: {one_line(error)}"
+    if found is not None:
+        return open_with_inputs(request, "ONNX", graph, found, ask=ask, remark=remark)
     opened = open_module(request, "ONNX", graph)
     if ask is None:
-        return replace(opened, note=f"{opened.note.removesuffix('.')}; {said}.")
-    if request.reproduced(opened, ask):
+        return replace(opened, note=f"{opened.note.removesuffix('.')}; {remark}.")
+    if reproduced(request, opened, ask):
         return replace(opened, original=ask)
-    return request.black_box("ONNX", ask, "its scores could not be reproduced in torch")
+    return black_box(request, "ONNX", ask, "its scores could not be reproduced in torch")
 
 
 def names(file: ModelFile) -> list[str] | None:
@@ -245,12 +284,12 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _black_box(request: Request, model: Any, inputs: list[Any], feed: InputLayout | None, why: str) -> Opened:
+def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None, why: str) -> Opened:
     """Return a graph that only onnxruntime can run: it is given the table itself, if it takes that, or numbers."""
     ask = None
-    for way in (feed,) if request.preprocess is not None else (None, feed):
+    for way in (found,) if request.preprocess is not None else (None, found):
         try:
-            ask, told = _predictor(request, model, inputs, way)
+            ask, remark = _predictor(request, model, inputs, way)
         except ModelError as error:
             last = error
             continue
@@ -259,37 +298,37 @@ def _black_box(request: Request, model: Any, inputs: list[Any], feed: InputLayou
             break
     if ask is None:
         raise request.error(f"{why}, and {last}") from last
-    return request.black_box("ONNX", ask, "; ".join(filter(None, (why, told))))
+    return black_box(request, "ONNX", ask, "; ".join(filter(None, (why, remark))))
 
 
 def _predictor(
-    request: Request, model: Any, inputs: list[Any], feed: InputLayout | None = None
+    request: Request, model: Any, inputs: list[Any], found: ModelInputs | None = None
 ) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
     session = _session(request, model.SerializeToString())
     names = [given.name for given in inputs]
     kinds = {given.name: given.type for given in session.get_inputs()}
-    told = []
-    if feed is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
-        feed = by_domain(request)
-    if feed is not None:
-        order_of, tensors = feed.names or names, feed.given
-        told.append(feed.note)
+    remarks = []
+    if found is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
+        found = declared_numbers(request)
+    if found is not None:
+        order_of, tensors = found.names or names, found.of_rows
+        remarks.append(found.note)
 
-        def given(rows: Tensor) -> dict[str, np.ndarray]:
+        def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
             made = zip(order_of, tensors(rows), strict=True)
             return {n: x.numpy().astype(_TYPES.get(kinds[n], np.float32)) for n, x in made}
     else:
         frames = Frames(request.domain, names)
-        told.append("it is given the table itself")
+        remarks.append("it is given the table itself")
 
-        def given(rows: Tensor) -> dict[str, np.ndarray]:
+        def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
             return {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}
 
     scores = _scores(model.graph)
     classes = None if scores else _classes(model.graph)
     order = class_order(request.domain, classes)
-    told.append(by_position(request.domain, classes))
+    remarks.append(by_position(request.domain, classes))
 
     fixed = next((given.shape[0] for given in session.get_inputs() if _is_count(given.shape)), None)
 
@@ -301,7 +340,7 @@ def _predictor(
 
     def answered(rows: Tensor) -> np.ndarray:
         try:
-            answers = session.run([scores] if scores else None, given(rows))
+            answers = session.run([scores] if scores else None, arrays_of(rows))
         except Exception as error:
             if "smaller than requested" not in str(error):
                 raise
@@ -315,7 +354,7 @@ def _predictor(
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
         return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
 
-    return ask, "; ".join(filter(None, told))
+    return ask, "; ".join(filter(None, remarks))
 
 
 def _is_count(shape: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The trees inside fitted models of CatBoost, as it writes them as JSON."""
+"""CatBoost: its files, the columns of its models, and their trees, which it writes as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.model.forest import Link, Tree
+from neuronfair.model.forest import FittedTrees, Link, Tree
+from neuronfair.model.open.inputs import TreeColumns
+from neuronfair.model.open.request import ModelFile
 from neuronfair.sandbox import Unreadable, read_apart
 
 LINKS: dict[str, Link] = {
@@ -24,33 +26,54 @@ LINKS: dict[str, Link] = {
 Json = dict[str, Any]
 
 
-def trees_of_catboost(model: Any) -> tuple[list[Tree], list[float], Link]:
-    """Return the trees of CatBoost. A category is the number that CatBoost makes of its text (`Hashed`)."""
-    told = _told(model)
+def read(file: ModelFile) -> Any:
+    """Return the classifier or regressor in a file, which CatBoost has written again in another process."""
+    catboost = needs("catboost", "catboost")
+    if not file.content.startswith(b"CBM1"):
+        raise file.error("not a CatBoost model: it does not begin with 'CBM1'")
     try:
-        return _read(told)
+        content = read_apart("read_catboost", file.content, file.source)
+        model = catboost.CatBoost().load_model(blob=content)
+    except (Unreadable, catboost.CatBoostError) as error:
+        raise file.error(f"not a readable CatBoost model ({one_line(error)})") from None
+    kind = catboost.CatBoostClassifier if len(model.classes_) else catboost.CatBoostRegressor
+    return kind().load_model(blob=content)
+
+
+def columns_of(model: Any) -> TreeColumns:
+    """Return the columns that a model was trained on."""
+    names = tuple(model.feature_names_)
+    categories = dict.fromkeys(names[place] for place in model.get_cat_feature_indices())
+    return TreeColumns(names, categories, named=names != tuple(map(str, range(len(names)))))
+
+
+def trees_of(model: Any) -> FittedTrees:
+    """Return the trees of CatBoost. A category is the number that CatBoost makes of its text (`Hashed`)."""
+    written = _written(model)
+    try:
+        return _trees(written)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise ModelError(
-            f"what CatBoost tells of its trees is not understood ({type(error).__name__}: {one_line(error)})"
+            f"what CatBoost writes of its trees is not understood ({type(error).__name__}: {one_line(error)})"
         ) from error
 
 
-def _read(told: Json) -> tuple[list[Tree], list[float], Link]:
+def _trees(written: Json) -> FittedTrees:
     columns = {
-        split: [one["flat_feature_index"] for one in told["features_info"].get(kind, [])]
+        split: [one["flat_feature_index"] for one in written["features_info"].get(kind, [])]
         for split, kind in (("FloatFeature", "float_features"), ("OneHotFeature", "categorical_features"))
     }
     empty = {  # the columns whose empty cells count as larger than every number
         one["flat_feature_index"]
-        for one in told["features_info"].get("float_features", [])
+        for one in written["features_info"].get("float_features", [])
         if one["nan_value_treatment"] == "AsTrue"
     }
-    scale, base = told["scale_and_bias"]
+    scale, base = written["scale_and_bias"]
     bases = np.atleast_1d(np.array(base, dtype=np.float64))
-    grown = [_oblivious(tree, len(bases)) for tree in told.get("oblivious_trees", [])] or told.get("trees", [])
+    grown = [_oblivious(tree, len(bases)) for tree in written.get("oblivious_trees", [])] or written.get("trees", [])
     trees = [_tree(tree, columns, empty, scale, len(bases)) for tree in grown]
-    loss = told["model_info"]["params"]["loss_function"]["type"]
-    return trees, bases.tolist(), LINKS.get(loss, "none")
+    loss = written["model_info"]["params"]["loss_function"]["type"]
+    return FittedTrees(trees, bases.tolist(), LINKS.get(loss, "none"))
 
 
 class Hashed:
@@ -74,13 +97,15 @@ class Hashed:
         return numbers
 
 
-def _told(model: Any) -> Json:
+def _written(model: Any) -> Json:
     """Return a model as JSON, which is written in another process: a damaged one can end it."""
     try:
-        told: Json = json.loads(read_apart("read_catboost_json", bytes(model._serialize_model()), "a CatBoost model"))
+        content: Json = json.loads(
+            read_apart("read_catboost_json", bytes(model._serialize_model()), "a CatBoost model")
+        )
     except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
         raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None
-    return told
+    return content
 
 
 def _hashes(model: Any, pool: Any) -> dict[str, float]:
@@ -88,8 +113,8 @@ def _hashes(model: Any, pool: Any) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json", pool=pool)
-        told = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
-    return {one["value"]: float(one["hash"]) for one in told}
+        written = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
+    return {one["value"]: float(one["hash"]) for one in written}
 
 
 def _oblivious(tree: Json, outputs: int) -> Json:

@@ -1,7 +1,8 @@
-"""Networks of several inputs, or of codes for embeddings: white boxes behind a layer that makes their inputs."""
+"""Networks of torch: modules, .pt2 files, and those of several inputs behind a layer that makes these of rows."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import InputKind, TensorArgument
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -18,20 +20,19 @@ from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.layers import ACTIVATIONS, evaluating, with_functions_as_modules
-from neuronfair.model.open.input_layouts import (
-    REMEDY,
-    InputLayout,
+from neuronfair.model.open.inputs import ModelInputs, declared_numbers
+from neuronfair.model.open.network_inputs import (
     NetworkInput,
-    Raw,
-    Unmatched,
     arguments,
-    by_domain,
-    by_preprocess,
-    guesses,
-    matched,
+    call,
+    column_inputs,
+    graph_inputs,
+    preprocessed_tensors,
 )
-from neuronfair.model.open.request import TOLERANCE, Opened, Request
-from neuronfair.model.open.sklearn.preprocessing import Columns, NotLinear, linear_layer
+from neuronfair.model.open.opened import Opened, black_box, reproduced, white_box
+from neuronfair.model.open.preprocessing import Columns, NotLinear, linear_layer
+from neuronfair.model.open.request import TOLERANCE, Request
+from neuronfair.model.train import read_model
 from neuronfair.model.weights import fingerprint
 
 PART = 4096  # rows that are asked about at once while the layer is found
@@ -89,13 +90,13 @@ class InputLayer(nn.Module):
     def __init__(
         self,
         inner: nn.Module,
-        feed: InputLayout,
+        names: Sequence[str],
         inputs: Sequence[Tensor],
         sites: Sequence[EmbeddingSite],
         made: Columns,
     ) -> None:
         super().__init__()
-        self._call, self._sites = feed.call, tuple(sites)
+        self._names, self._sites = tuple(names), tuple(sites)
         self._kinds = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
         self._widths = [math.prod(shape) for shape, _ in self._kinds]
         total = sum(self._widths)
@@ -112,7 +113,7 @@ class InputLayer(nn.Module):
             for part, (shape, dtype) in zip(parts, self._kinds, strict=True)
         ]
         if self.looked_up is None or not (torch.is_grad_enabled() and x.requires_grad):
-            return self._call(self.inner, inputs)
+            return call(self.inner, self._names, inputs)
         slopes = self.looked_up(x)
         slopes = slopes - slopes.detach()  # zero, with a gradient
         waiting = zip(self._sites, slopes.split([site.width for site in self._sites], 1), strict=True)
@@ -122,43 +123,33 @@ class InputLayer(nn.Module):
             return result + site.like(slope, result).to(result.dtype)
 
         with Crossings(inputs, see):
-            return self._call(self.inner, inputs)
+            return call(self.inner, self._names, inputs)
 
 
 class Direct:
     """A network that is given its inputs as they are."""
 
-    def __init__(self, inner: nn.Module, feed: InputLayout) -> None:
-        self.inner, self.feed = inner, feed
+    def __init__(self, inner: nn.Module, inputs: ModelInputs) -> None:
+        self.inner, self.inputs = inner, inputs
         tensors = [*inner.parameters(), *inner.buffers()]
         self.dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
         self.device = next((t.device for t in tensors), torch.device("cpu"))
 
-    def given(self, rows: Tensor) -> list[Tensor]:
+    def tensors(self, rows: Tensor) -> list[Tensor]:
         """Return the inputs of rows, where the network computes."""
-        return self._here(self.feed.given(rows))
+        return self._here(self.inputs.of_rows(rows))
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return what the network computes for rows."""
-        return torch.cat([self._run(self.given(part)).detach().cpu() for part in torch.split(rows, ROWS_PER_PASS)])
+        return torch.cat([self._run(self.tensors(part)).detach().cpu() for part in torch.split(rows, ROWS_PER_PASS)])
 
     def scores_of_frame(self, table: Any) -> np.ndarray:
         """Return what the network computes for a DataFrame of original cells."""
-        assert self.feed.of_frame is not None
-        return as_scores(self._run(self._here(self.feed.of_frame(table))).detach().cpu().numpy())
+        assert self.inputs.of_frame is not None
+        return as_scores(self._run(self._here(self.inputs.of_frame(table))).detach().cpu().numpy())
 
     def _here(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in inputs]
-
-    def reads_all(self, rows: Tensor) -> bool:
-        """Return whether each attribute makes a difference: a network that leaves one out was made for others."""
-        scores = self.scores(rows)
-        for place in range(rows.shape[1]):
-            other = rows.clone()
-            other[:, place] = rows[:, place].roll(1)
-            if not torch.equal(other, rows) and torch.equal(self.scores(other), scores):
-                return False
-        return True
 
     def sites(self, rows: Tensor) -> tuple[list[Tensor], list[EmbeddingSite]]:
         """Return inputs of two rows, and the places where whole numbers become others."""
@@ -179,7 +170,7 @@ class Direct:
         return torch.cat(lines).numpy()
 
     def _seen(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        inputs, results = self.given(rows), list[Tensor]()
+        inputs, results = self.tensors(rows), list[Tensor]()
 
         def see(result: Tensor) -> Tensor:
             results.append(result.detach().clone())
@@ -191,7 +182,7 @@ class Direct:
 
     def _run(self, inputs: Sequence[Tensor]) -> Tensor:
         with torch.no_grad(), evaluating(self.inner.modules()):
-            result = self.feed.call(self.inner, [x.clone() for x in inputs])
+            result = call(self.inner, self.inputs.names, [x.clone() for x in inputs])
         if not isinstance(result, Tensor):
             raise ModelError(f"the module must return one tensor of scores, got {type(result).__name__}")
         return result
@@ -234,97 +225,117 @@ def learned(request: Request, direct: Direct) -> tuple[TableEncoding, InputLayer
             inner = with_functions_as_modules(inner)
         except Exception:  # its forward() cannot be followed, so its layers stay unknown
             inner = direct.inner
-    fed = InputLayer(inner, direct.feed, inputs, sites, made)
-    fed.inputs.found_by_asking = direct.feed.asked
-    for part in filter(None, (fed.inputs, fed.looked_up)):  # which alone are ours to change
+    whole = InputLayer(inner, direct.inputs.names, inputs, sites, made)
+    whole.training = direct.inner.training
+    whole.inputs.found_by_asking = direct.inputs.program
+    for part in filter(None, (whole.inputs, whole.looked_up)):  # which alone are ours to change
         part.to(direct.device, direct.dtype)
-    return encoding, fed
+    return encoding, whole
 
 
-def open_fed(
-    request: Request, kind: str, inner: nn.Module, feed: InputLayout, *, ask: Callable[[Tensor], Any] | None = None
+def open_with_inputs(
+    request: Request,
+    kind: str,
+    inner: nn.Module,
+    inputs: ModelInputs,
+    *,
+    ask: Callable[[Tensor], Any] | None = None,
+    remark: str = "",
 ) -> Opened:
-    """Return a network whose inputs are made by a feed: a white box, or a black box with the reason.
+    """Return a network with other inputs than the domain declares: a white box, or a black box with the reason.
 
-    `ask` is the source itself, where there is one beside the torch module, to compare with.
+    `ask` is the source itself, where there is one besides the torch module, to compare with.
     """
-    direct = Direct(inner, feed)
-    known = fingerprint(inner)
-    of_frame = None if feed.of_frame is None else direct.scores_of_frame
+    direct, known = Direct(inner, inputs), fingerprint(inner)
+    note = "; ".join(filter(None, (inputs.note, remark)))
+    of_frame = None if inputs.of_frame is None else direct.scores_of_frame
     try:
         encoding, module = learned(request, direct)
-        module.training = inner.training
-        opened = request.white_box(kind, module, encoding=encoding, note=feed.note)
-        same = request.reproduced(opened, direct.scores) and (ask is None or request.reproduced(opened, ask))
-        if opened.white_box and same:
-            return replace(opened, fingerprint=known, original=ask or direct.scores, scores_of_frame=of_frame)
-        why = (
-            "its scores could not be reproduced in torch"
-            if opened.white_box
-            else "no hidden activation was found in it"
-        )
+        opened = white_box(request, kind, module, encoding=encoding, note=note)
+        if not opened.white_box:
+            raise NotLinear("no hidden activation was found in it")
+        if not all(reproduced(request, opened, source) for source in (direct.scores, ask) if source is not None):
+            raise NotLinear("its scores could not be reproduced in torch")
+        return replace(opened, fingerprint=known, original=ask or direct.scores, scores_of_frame=of_frame)
     except NotLinear as reason:
-        why = str(reason)
-    why = "; ".join(filter(None, (why, feed.note)))
-    opened = request.black_box(kind, ask or direct.scores, why, print_of=known)
+        why = "; ".join(filter(None, (str(reason), note)))
+    opened = black_box(request, kind, ask or direct.scores, why, print_of=known)
     return opened if ask is not None else replace(opened, scores_of_frame=of_frame)
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
-    """Return a torch module as it can be fed: by preprocess, with what the domain declares, or with what fits it."""
+    """Return a torch module: with what preprocess makes of a table, the columns of its arguments, or one tensor.
+
+    One tensor holds the numbers that the domain declares; a module that looks some of them up gets a layer before it.
+    """
     if request.preprocess is not None:
-        return open_fed(request, kind, module, by_preprocess(request))
+        return open_with_inputs(request, kind, module, preprocessed_tensors(request))
     names = arguments(module)
-    if len(names) <= 1:  # a graph names its input to itself
-        direct = Direct(module, by_domain(request))
-        try:
-            if not direct.sites(request.drawn)[1]:
-                return request.white_box(kind, module)
-            encoding, fed = learned(request, direct)
-            fed.training = module.training
-            return replace(request.white_box(kind, fed, encoding=encoding), fingerprint=fingerprint(module))
-        except NotLinear:  # it has gradients, though not by whole numbers that it makes itself
-            return request.white_box(kind, module)
-        except TooLarge:
-            raise
-        except Exception:  # the module's own code refuses these numbers; others may fit
-            pass
-    fits = _fitting(request, module, names)
-    if not fits and len(names) <= 1:
-        return request.white_box(kind, module)  # which says what is wrong
-    if not fits:
-        raise request.error(f"takes {', '.join(names)}, which cannot be told from the domain alone. {REMEDY}")
-    (feed, scores), *others = fits
-    if any(s.shape != scores.shape or not torch.allclose(s, scores, TOLERANCE, TOLERANCE) for _, s in others):
-        raise request.error(f"takes {', '.join(names)}, which fit the domain in several ways. {REMEDY}")
-    return open_fed(request, kind, module, feed)
-
-
-def graph_feed(
-    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
-) -> InputLayout | None:
-    """Return how the inputs that a file describes are made of rows; None for the numbers that the domain declares."""
-    if request.preprocess is not None:
-        return by_preprocess(request)
-    if len(inputs) == 1 and inputs[0].kind == "float" and inputs[0].name not in request.domain.names:
-        return None
+    if len(names) > 1:
+        return open_with_inputs(request, kind, module, column_inputs(request, names))
+    direct = Direct(module, declared_numbers(request))
     try:
-        return matched(request, inputs, raw=raw, texts=texts)
-    except Unmatched as reason:
-        raise request.error(str(reason)) from reason
+        if not direct.sites(request.drawn)[1]:
+            return white_box(request, kind, module)
+        encoding, whole = learned(request, direct)
+    except TooLarge:
+        raise
+    except Exception:  # it refuses these numbers, as will be said, or has gradients but by numbers that it looks up
+        return white_box(request, kind, module)
+    return replace(white_box(request, kind, whole, encoding=encoding), fingerprint=fingerprint(module))
 
 
-def _fitting(request: Request, module: nn.Module, names: Sequence[str]) -> list[tuple[InputLayout, Tensor]]:
-    """Return the ways to feed a module that it accepts and reads all columns of, with its scores."""
-    found = []
-    for inputs in guesses(request, names):
-        feed = matched(request, inputs, raw="none")
-        direct = Direct(module, feed)
-        try:
-            scores = direct.scores(request.tried)
-            by_name = set(names) <= set(request.domain.names)  # then it may leave columns out
-            if len(scores) == len(request.tried) and (by_name or direct.reads_all(request.tried)):
-                found.append((feed, scores))
-        except Exception:  # the module's own code
-            continue
-    return found
+def open_weights(request: Request) -> Opened:
+    """Read weights of our own, and make sure that they were made for rows of this domain in this encoding."""
+    fewer = request.fewer(lambda others: TableEncoding(others).width)
+    return white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
+
+
+def open_exported(request: Request) -> Opened:
+    """Load a torch.export archive that the user trusts, since torch's loader unpickles parts of it.
+
+    Its batch size must be free. Without trust it is refused by its name (`model/formats.py`).
+    """
+    try:
+        program = torch.export.load(io.BytesIO(request.content))
+    except Exception as error:  # a damaged file can fail anywhere in torch's loader
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise request.error(f"not a torch.export archive that this torch can load ({why})") from error
+    outputs = program.graph_signature.user_outputs
+    if len(outputs) != 1:
+        raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
+    inputs, module = graph_inputs(request, _inputs(request, program)), _plain(program)
+    if inputs is None:
+        return open_module(request, "torch.export", module)
+    return open_with_inputs(request, "torch.export", module, inputs)
+
+
+def _plain(program: torch.export.ExportedProgram) -> nn.Module:
+    """Return the program as a module of tensors: torch's own refuses eval(), and checks shapes by a part of its own."""
+    module = program.module()
+    graph = module.graph
+    graph.set_codegen(fx.graph.CodeGen())
+    for node in list(graph.nodes):
+        if node.op == "call_module" and node.target == "_guards_fn":
+            graph.erase_node(node)
+        elif node.op == "output":
+            node.args = (tree_leaves(node.args)[0],)
+    return fx.GraphModule(module, graph)
+
+
+def _inputs(request: Request, program: torch.export.ExportedProgram) -> list[NetworkInput]:
+    """Return what the program takes: tensors with a row each."""
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    if not specs or not all(isinstance(spec.arg, TensorArgument) for spec in specs):
+        raise request.error("expected tensors as its only inputs")
+    return [_input(request, spec.arg.name, values[spec.arg.name]) for spec in specs]
+
+
+def _input(request: Request, name: str, value: Any) -> NetworkInput:
+    if isinstance(value.shape[0], int):
+        raise request.error(
+            f"was exported for batches of {value.shape[0]} rows only. Export it with a dynamic batch size: "
+            "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+        )
+    return NetworkInput(name, "float" if value.is_floating_point() else "whole", tuple(int(n) for n in value.shape[1:]))

@@ -1,11 +1,10 @@
-"""Ways to give rows to a network of several inputs: by a function of the user's, by name, or by what fits."""
+"""The inputs of a network that has several: by a function of the user's, by the names of columns, or by their types."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,21 +14,19 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import ModelError, one_line
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import Frames, cells
+from neuronfair.model.open.frames import cells
+from neuronfair.model.open.inputs import PREPROCESSED, ModelInputs, table_inputs
 from neuronfair.model.open.request import Request
 
 SHOWN = 6  # columns that a note names
+MOST_TEXTS = 1 << 17  # values of an attribute that may be given as text
 REMEDY = (
     "Say how a table becomes its inputs: a function from a DataFrame to a tensor, a tuple or a dictionary of them, as "
     "preprocess=… or --preprocess package.module:name"
 )
 
 
-class Unmatched(Exception):  # noqa: N818 - whoever asks says it in the words of its format
-    """The inputs of a network cannot be told from the domain alone."""
-
-
-Raw = Literal["none", "named", "all"]
+Raw = Literal["none", "named", "all"]  # inputs that get numbers as in the table: none, those named as columns, or all
 
 
 @dataclass(frozen=True)
@@ -46,36 +43,19 @@ class NetworkInput:
         return int(np.prod(self.shape))
 
 
-@dataclass(frozen=True)
-class InputLayout:
-    """How rows of codes become the inputs of a network, on the CPU; the note is for the user.
-
-    The network is called with them by `names`, or in their order if there are none.
-    """
-
-    given: Callable[[Tensor], list[Tensor]]
-    names: tuple[str, ...] = ()
-    note: str = ""
-    asked: str | None = None  # what makes them, where that may be any program
-    of_frame: Callable[[Any], list[Tensor]] | None = None  # the same of a DataFrame of original cells
-
-    def call(self, module: nn.Module, inputs: Sequence[Tensor]) -> Any:
-        """Return what a module computes from inputs."""
-        if not self.names:
-            return module(*inputs)
-        named = dict(zip(self.names, inputs, strict=True))
-        return module(**named) if _takes(module, self.names) else module(named)
+def call(module: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
+    """Return what a module computes from tensors, by name or in their order; or from one dictionary of them."""
+    if not names:
+        return module(*tensors)
+    named = dict(zip(names, tensors, strict=True))
+    parameters = inspect.signature(module.forward).parameters
+    by_name = set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return module(**named) if by_name else module(named)
 
 
-def by_domain(request: Request) -> InputLayout:
-    """Return the numbers that the domain declares, in one tensor."""
-    encoding = TableEncoding.of(request.domain.to("cpu"))
-    return InputLayout(lambda rows: [encoding.encode(rows.cpu())])
-
-
-def by_preprocess(request: Request) -> InputLayout:
-    """Return what the user's own function makes of the table."""
-    function, frames = request.preprocess, Frames(request.domain, types=request.types)
+def preprocessed_tensors(request: Request) -> ModelInputs:
+    """Return what the user's own function makes of the table, as tensors."""
+    function = request.preprocess
     assert function is not None
 
     def made(table: Any) -> Any:
@@ -84,25 +64,20 @@ def by_preprocess(request: Request) -> InputLayout:
         except Exception as error:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
-    first = made(frames.of_rows(request.tried[:2]))
+    table = table_inputs(request)
+    first = made(table.of_rows(request.tried[:2]))
     names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 
-    def given(table: Any) -> list[Tensor]:
+    def tensors(table: Any) -> list[Tensor]:
         parts = made(table)
         if names:
             parts = [parts[name] for name in names]
-        tensors = [_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
-        if odd := [tuple(t.shape) for t in tensors if t.dim() == 0 or len(t) != len(table)]:
+        found = [_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
+        if odd := [tuple(t.shape) for t in found if t.dim() == 0 or len(t) != len(table)]:
             raise request.error(f"preprocess was given {len(table)} rows and made a tensor of shape {odd[0]} of them")
-        return tensors
+        return found
 
-    return InputLayout(
-        lambda rows: given(frames.of_rows(rows)),
-        names,
-        "rows go through preprocess",
-        "the function preprocess",
-        lambda table: given(frames.of_frame(table)),
-    )
+    return replace(table.then(tensors), names=names, note=PREPROCESSED, program="the function preprocess")
 
 
 def _tensor(request: Request, part: Any) -> Tensor:
@@ -111,12 +86,6 @@ def _tensor(request: Request, part: Any) -> Tensor:
     except (TypeError, ValueError) as error:
         raise request.error(f"preprocess must make tensors or arrays of numbers ({one_line(error)})") from error
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _takes(module: nn.Module, names: Sequence[str]) -> bool:
-    """Return whether a module's forward() has arguments of these names; else it is given one dictionary."""
-    parameters = inspect.signature(module.forward).parameters
-    return set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def arguments(module: nn.Module) -> list[str]:
@@ -129,7 +98,29 @@ def arguments(module: nn.Module) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind in plain]
 
 
-def matched(request: Request, inputs: Sequence[NetworkInput], *, raw: Raw, texts: Sequence[str] = ()) -> InputLayout:
+def graph_inputs(
+    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
+) -> ModelInputs | None:
+    """Return how the inputs that a file describes are made of rows; None for the numbers that the domain declares."""
+    if request.preprocess is not None:
+        return preprocessed_tensors(request)
+    if len(inputs) == 1 and inputs[0].kind == "float" and inputs[0].name not in request.domain.names:
+        return None
+    return matched(request, inputs, raw=raw, texts=texts)
+
+
+def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
+    """Return columns by the names of a module's arguments: labels as whole numbers (n,), other columns as (n, 1)."""
+    if not set(names) <= set(request.domain.names):
+        raise request.error(f"takes {', '.join(names)}, which cannot be told from the domain alone. {REMEDY}")
+    columns = [request.domain.attributes[request.domain.column(name)] for name in names]
+    whole, number = ("whole", ()), ("float", (1,))
+    return matched(request, [NetworkInput(a.name, *(whole if a.values else number)) for a in columns])
+
+
+def matched(
+    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
+) -> ModelInputs:
     """Return how rows become the inputs that a file describes: columns by their names, or by what fits.
 
     Whole numbers are the places of labels among the values of the domain, or numbers as they are in the table. `raw`
@@ -144,45 +135,21 @@ def matched(request: Request, inputs: Sequence[NetworkInput], *, raw: Raw, texts
             note += ", with labels as their places in the domain"
     else:
         taken = _by_kind(request, inputs)
-        raw = "all" if raw == "all" else "none"
+        raw = "none" if raw == "named" else raw
         note = "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True))
     as_is = raw != "none"
     makers = [[_column(request, a, i.kind, as_is, texts) for a in some] for i, some in zip(inputs, taken, strict=True)]
 
-    def given(rows: Tensor) -> list[Tensor]:
+    def tensors(rows: Tensor) -> list[Tensor]:
         rows = rows.cpu()
-        tensors = []
+        found = []
         for one, columns in zip(inputs, makers, strict=True):
             numbers = torch.stack([make(rows[:, place]) for place, make in columns], 1)
             numbers = numbers.float() if one.kind == "float" else numbers.round().long()
-            tensors.append(numbers.reshape(len(rows), *one.shape))
-        return tensors
+            found.append(numbers.reshape(len(rows), *one.shape))
+        return found
 
-    return InputLayout(given, tuple(i.name for i in inputs), note)
-
-
-def guesses(request: Request, names: Sequence[str]) -> Iterator[list[NetworkInput]]:
-    """Return what the arguments of a module may be: codes of labels and numbers, apart or each column for itself."""
-    domain, count = request.domain, len(names)
-    if names and set(names) <= set(domain.names):
-        columns = [domain.attributes[domain.column(name)] for name in names]
-        for whole, number in product(((), (1,)), repeat=2):
-            yield [_one(a.name, whole if a.values else number, bool(a.values)) for a in columns]
-        return
-    for labels in _label_sets(request):
-        k, m = len(labels), len(domain.attributes) - len(labels)
-        if count == bool(k) + bool(m):
-            orders = [[*[(k, True)] * bool(k), *[(m, False)] * bool(m)]]
-            orders += [orders[0][::-1]] if k and m else []
-            yield from ([_one(n, (w,), whole) for n, (w, whole) in zip(names, o, strict=True)] for o in orders)
-        if k and m and count == k + 1:
-            for shape in ((), (1,)):
-                yield [*(_one(n, shape, True) for n in names[:-1]), _one(names[-1], (m,), False)]
-                yield [_one(names[0], (m,), False), *(_one(n, shape, True) for n in names[1:])]
-
-
-def _one(name: str, shape: tuple[int, ...], whole: bool) -> NetworkInput:
-    return NetworkInput(name, "whole" if whole else "float", shape)
+    return ModelInputs(tensors, names=tuple(i.name for i in inputs), note=note)
 
 
 def _label_sets(request: Request) -> list[list[Attribute]]:
@@ -201,7 +168,7 @@ def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attr
             return [[rest[i.kind].pop(0) for _ in range(i.width)] for i in inputs]
     shown = ", ".join(f"'{i.name}' ({i.width} {'numbers' if i.kind == 'float' else 'whole numbers'})" for i in inputs)
     count = len(_label_sets(request)[0])
-    raise Unmatched(
+    raise request.error(
         f"its inputs {shown} do not fit the domain '{request.domain.name}', which has {count} columns of labels and "
         f"{len(request.domain.attributes) - count} of numbers. {REMEDY}"
     )
@@ -222,19 +189,16 @@ def _column(
         return place, lambda codes: numbers[codes.clamp(0, len(numbers) - 1)]
     if raw or kind == "whole":
         return place, lambda codes: codes.double() * attribute.step + attribute.low
-    encoding = TableEncoding([attribute if attribute.encode == "scaled" else _as_raw(attribute)])
+    number = attribute if attribute.encode == "scaled" else replace(attribute, encode="raw")
+    encoding = TableEncoding([number])
     return place, lambda codes: encoding.encode(codes[:, None], torch.float64)[:, 0]
-
-
-def _as_raw(attribute: Attribute) -> Attribute:
-    return Attribute(attribute.name, attribute.kind, attribute.low, attribute.high, attribute.step)
 
 
 def labels_of(attribute: Attribute) -> list[str]:
     """Return the words for all values of an attribute, as a text input is given them."""
-    if attribute.size > 1 << 17:
+    if attribute.size > MOST_TEXTS:
         raise ModelError(
-            f"'{attribute.name}' is given as text and has {attribute.size:,} values; at most 131,072 are made"
+            f"'{attribute.name}' is given as text and has {attribute.size:,} values; at most {MOST_TEXTS:,} are made"
         )
     return [str(attribute.value(code)) for code in range(attribute.size)]
 

@@ -1,1 +1,0 @@
-"""Fitted scikit-learn estimators and pipelines."""

@@ -1,0 +1,219 @@
+"""LightGBM: its files, checked number by number, the columns of its boosters, and their trees."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.limits import TEXT, check_size
+from neuronfair.model.forest import FittedTrees, Link, Tree
+from neuronfair.model.open.frames import cells, spelling
+from neuronfair.model.open.inputs import TreeColumns
+from neuronfair.model.open.request import TRIED, ModelFile
+from neuronfair.sandbox import Unreadable, read_apart
+
+_ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on
+_PLACE = re.compile(r"Column_\d+")  # how LightGBM calls a column without a name
+_KINDS = (str, int, float, bool)
+
+
+def read(file: ModelFile) -> Any:
+    """Return the booster that LightGBM has saved as text."""
+    lightgbm = needs("lightgbm", "lightgbm")
+    if not file.content.startswith((b"tree\n", b"tree\r\n")):
+        raise file.error("not a LightGBM model: it does not begin with the line 'tree'. Other text is no model")
+    check_size(len(file.content), file.source, times=TEXT)
+    try:
+        _checked(file.content.decode(), file.source)  # first: LightGBM would walk in circles
+        text = read_apart("read_lightgbm", file.content, file.source).decode()
+        trees, rest = _checked(text, file.source)
+        categories = _categories(rest)
+    except (Unreadable, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
+        raise file.error(f"not a readable LightGBM model ({one_line(error)})") from None
+    # Without the parameters of the training, which name files and machines, and the lengths of the trees.
+    booster = lightgbm.Booster(model_str=f"{trees}\nend of trees\n\npandas_categorical:{json.dumps(categories)}\n")
+    booster.categorical_places = categorical_places(rest)
+    return booster
+
+
+def columns_of(model: Any, domain: TableDomain) -> TreeColumns:
+    """Return the columns that a model was trained on."""
+    booster = getattr(model, "booster_", model)
+    names, known = tuple(booster.feature_name()), booster.pandas_categorical or []
+    places = getattr(booster, "categorical_places", None)
+    places = categorical_places(booster.model_to_string(num_iteration=1)) if places is None else places
+    if len(places) != len(known):  # some are numbers, or have an order, which LightGBM reads as numbers
+        places = _matching(names, known, domain)
+    typed = {names[place]: values for place, values in zip(places, known, strict=True) if place < len(names)}
+    return TreeColumns(names, typed, named=not all(map(_PLACE.fullmatch, names)))
+
+
+def entries(text: str) -> dict[str, str]:
+    """Return the lines of a part of a LightGBM model: names and values."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def categorical_places(text: str) -> list[int]:
+    """Return which columns were categories in the training of a LightGBM model, by the parameters in its text.
+
+    >>> categorical_places("parameters:\\n[categorical_feature: 1,3]\\n")
+    [1, 3]
+    """
+    found = re.search(r"^\[categorical_feature: ([\d,]*)\]", text, re.MULTILINE)
+    return [int(place) for place in found[1].split(",") if place] if found else []
+
+
+def _matching(names: Sequence[str], known: Sequence[Sequence[Any]], domain: TableDomain) -> list[int]:
+    """Return for each list of categories the next column that has values among them."""
+    own = {name.replace(" ", "_"): attribute for name, attribute in zip(domain.names, domain.attributes, strict=True)}
+    places, left = [], list(enumerate(names))
+    for values in known:
+        wanted = {spelling(value) for value in values}
+        while left:
+            place, name = left.pop(0)
+            attribute = own.get(name.replace(" ", "_"))
+            if attribute is not None and wanted & {spelling(cell) for cell in cells(attribute, values).values()}:
+                places.append(place)
+                break
+        else:
+            places.append(len(names))  # of a column that the domain does not have, as will be said
+    return places
+
+
+def _categories(text: str) -> list[list[Any]]:
+    """Return the lists of categories of a table of pandas."""
+    found = re.search(r"^pandas_categorical:(.*)$", text, re.MULTILINE)
+    known = (json.loads(found[1]) if found else None) or []
+    for values in known:
+        if not values or not all(isinstance(value, _KINDS) for value in values):
+            raise ValueError("its categories are no texts or numbers")
+        if len({spelling(value) for value in values}) < len(values):
+            raise ValueError("a category comes twice")
+    return list(known)
+
+
+# LightGBM believes its file: a node that does not exist is read in foreign memory, and a way back has no end.
+def _checked(text: str, source: str) -> tuple[str, str]:
+    """Return head and trees of a model without their lengths, and the rest, after a look at every number."""
+    model, _, rest = text.partition("\nend of trees\n")
+    head, *trees = re.split(r"^Tree=\d+$", model, flags=re.MULTILINE)
+    known = entries(head)
+    columns = int(known["max_feature_idx"]) + 1
+    names = known["feature_names"].split(" ")
+    if not 1 <= columns == len(names) == len(set(names)):
+        raise ValueError("its columns do not have one name each")
+    answers, rounds = int(known["num_class"]), int(known["num_tree_per_iteration"])
+    if answers < 1 or rounds < 1 or len(trees) % rounds or rounds not in (answers, 1):
+        raise ValueError("it does not have as many trees for each class")
+    check_size(answers * TRIED, f"{source}: its answers", times=_ANSWER)
+    for tree in trees:
+        _check_tree(entries(tree), columns)
+    return re.sub(r"^tree_sizes=.*\n", "", model, flags=re.MULTILINE), rest
+
+
+def _check_tree(tree: dict[str, str], columns: int) -> None:
+    """Refuse a tree whose branches lead nowhere or back, or that asks for what does not exist."""
+    leaves, kinds = int(tree["num_leaves"]), int(tree.get("num_cat", 0))
+    lengths = [len(tree["leaf_value"].split())]
+    if tree.get("is_linear", "0") != "0":
+        counts, used = _numbers(tree, "num_features"), _numbers(tree, "leaf_features")
+        lengths += [len(counts), len(tree["leaf_const"].split())]
+        if (counts < 0).any() or counts.sum() != len(used) or len(tree["leaf_coeff"].split()) != len(used):
+            raise ValueError("a leaf asks for columns that do not exist")
+        _check_places("a leaf asks for a column", used, columns)
+    if leaves < 1 or set(lengths) != {leaves}:
+        raise ValueError("a tree does not have the leaves it counts")
+    if leaves == 1:
+        return
+    left, right, asked, kind = (
+        _numbers(tree, n) for n in ("left_child", "right_child", "split_feature", "decision_type")
+    )
+    threshold = np.array(tree["threshold"].split(), dtype=np.float64)
+    if {len(part) for part in (left, right, asked, kind, threshold)} != {leaves - 1}:
+        raise ValueError("a tree does not have the branches it counts")
+    _check_places("a tree asks for a column", asked, columns)
+    place = np.arange(leaves - 1)
+    for branch in (left, right):  # a branch below 0 is the end in a leaf: -1 in the first
+        if ((branch >= 0) & ((branch <= place) | (branch >= leaves - 1))).any() or (branch < -leaves).any():
+            raise ValueError("a branch of a tree leads nowhere")
+    sets = threshold[kind % 2 == 1]
+    _check_places("a tree tells categories", sets, kinds)
+    if kinds:
+        bounds, bits = _numbers(tree, "cat_boundaries"), _numbers(tree, "cat_threshold")
+        if len(bounds) != kinds + 1 or bounds[0] != 0 or bounds[-1] != len(bits) or (np.diff(bounds) < 0).any():
+            raise ValueError("the categories of a tree are not cut where they end")
+
+
+def _numbers(tree: dict[str, str], name: str) -> np.ndarray:
+    return np.array(tree.get(name, "").split(), dtype=np.int64)
+
+
+def _check_places(what: str, places: np.ndarray, count: int) -> None:
+    if not ((places >= 0) & (places < count)).all():
+        raise ValueError(f"{what} that does not exist")
+
+
+def trees_of(model: Any) -> FittedTrees:
+    """Return the trees of LightGBM from what it writes as text; its JSON is as deep as its trees."""
+    head, *trees = re.split(r"^Tree=\d+$", getattr(model, "booster_", model).model_to_string(), flags=re.MULTILINE)
+    known = entries(head)
+    outputs = int(known["num_tree_per_iteration"])
+    links: dict[str, Link] = {"binary": "sigmoid", "multiclass": "softmax"}
+    link = links.get(known.get("objective", "").split(" ")[0], "none")
+    grown = [_tree(entries(text), number % outputs, outputs) for number, text in enumerate(trees)]
+    return FittedTrees(grown, [0.0] * outputs, link)
+
+
+def _tree(tree: dict[str, str], output: int, outputs: int) -> Tree:
+    """Return a tree: its branches, then its leaves, which its branches name by -1, -2, …."""
+    if tree.get("is_linear", "0") != "0":
+        raise ModelError("its leaves are linear models")
+    leaves = np.array(tree["leaf_value"].split(), dtype=np.float64)
+    inner = len(leaves) - 1
+
+    def numbers(name: str, kind: type = np.int64) -> npt.NDArray[Any]:
+        return np.array(tree.get(name, "").split() if inner else [], dtype=kind)
+
+    ends = np.full(len(leaves), -1)
+    ways = [np.where(way < 0, inner - way - 1, way) for way in (numbers("left_child"), numbers("right_child"))]
+    value = np.zeros((inner + len(leaves), outputs))
+    value[inner:, output] = leaves
+    goes = partial(
+        _goes_left,
+        kinds=numbers("decision_type"),
+        limits=numbers("threshold", np.float64),
+        bounds=numbers("cat_boundaries"),
+        bits=numbers("cat_threshold", np.uint32),
+    )
+    left, right = (np.concatenate([way, ends]) for way in ways)
+    return Tree(np.concatenate([numbers("split_feature"), ends]), left, right, value, goes)
+
+
+def _goes_left(
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    kinds: npt.NDArray[np.int64],
+    limits: npt.NDArray[np.float64],
+    bounds: npt.NDArray[np.int64],
+    bits: npt.NDArray[np.uint32],
+) -> npt.NDArray[np.bool_]:
+    kind, empty = int(kinds[node]), np.isnan(numbers)
+    if kind & 1:  # a set of categories goes left, as bits
+        words = bits[bounds[int(limits[node])] : bounds[int(limits[node]) + 1]]
+        place = np.where(empty | (numbers < 0), 32 * len(words), numbers).astype(np.int64)
+        known = place < 32 * len(words)
+        inside = words[np.where(known, place // 32, 0)] >> (place % 32).astype(np.uint32) & 1
+        return np.asarray(known & (inside == 1), dtype=bool)
+    plain = np.where(empty, 0.0, numbers) <= limits[node]
+    missing = kind >> 2 & 3  # none, zero, NaN
+    strays = {0: np.zeros_like(empty), 1: empty | (np.abs(numbers) <= 1e-35), 2: empty}[missing]
+    return np.asarray(np.where(strays, bool(kind & 2), plain), dtype=bool)

@@ -1,0 +1,228 @@
+"""XGBoost: its files, checked number by number, how its boosters are asked, and their trees."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.limits import check_size
+from neuronfair.model.forest import FittedTrees, Link, Tree, below_limit
+from neuronfair.model.open.request import TRIED, ModelFile
+from neuronfair.sandbox import Unreadable, read_apart
+
+Json = dict[str, Any]  # a part of what XGBoost writes
+_ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
+
+
+def read(file: ModelFile) -> tuple[Any, str]:
+    """Return the booster in a file, up to the best round where training was stopped early, and a remark on that."""
+    xgboost = needs("xgboost", "xgboost")
+    content, learner = _checked(file)
+    best, rounds, note = best_rounds(learner), _rounds(learner), ""
+    if best is not None and best < rounds:
+        note = f"its first {best} of {rounds} rounds count, as XGBClassifier does after early stopping"
+        _cut(learner, best)
+        content = json.dumps({**json.loads(content), "learner": learner}).encode()
+    return xgboost.Booster(model_file=bytearray(content)), note
+
+
+class Asked:
+    """How a booster is asked, and what it says of its inputs as estimators of scikit-learn do."""
+
+    def __init__(self, booster: Any) -> None:
+        self._booster, self._xgboost = booster, needs("xgboost", "xgboost")
+        learner = learner_of(booster)
+        objective, best = learner["objective"]["name"], best_rounds(learner)
+        self._margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
+        self.probability = objective != "binary:logitraw"
+        self.note = ""
+        if best is not None and best < _rounds(learner):
+            self.note = f"all {_rounds(learner)} rounds count, as Booster.predict does; booster[:{best}] are the best"
+        known, names = _model(learner).get("cats", {}).get("enc", []), learner.get("feature_names", [])
+        self._numbers = {name: entry["values"] for name, entry in zip(names, known, strict=False) if "type" in entry}
+        self.categories_ = [_texts(entry) for entry in known]
+        self.n_features_in_ = booster.num_features()
+        if booster.feature_names is not None:
+            self.feature_names_in_ = booster.feature_names
+
+    def __call__(self, table: Any) -> Any:
+        """Return the booster's answers."""
+        if self._numbers and hasattr(table, "assign"):  # else XGBoost would take a number for the place of a category
+            kind = needs("pandas", "xgboost").Categorical
+            table = table.assign(**{name: kind(table[name], values) for name, values in self._numbers.items()})
+        return self._booster.predict(self._xgboost.DMatrix(table, enable_categorical=True), output_margin=self._margin)
+
+
+def learner_of(model: Any) -> Json:
+    """Return what a booster, or an estimator around one, writes of itself."""
+    booster = model.get_booster() if hasattr(model, "get_booster") else model
+    learner: Json = json.loads(bytes(booster.save_raw("json")))["learner"]
+    return learner
+
+
+def _checked(file: ModelFile) -> tuple[bytes, Json]:
+    """Return the model as JSON, written by XGBoost in another process, and what it says, after a look at its trees."""
+    if b"learner" not in file.content[:64]:
+        raise file.error("not an XGBoost model: it does not begin with the entry 'learner'")
+    try:
+        content = read_apart("read_xgboost", file.content, file.source)
+        learner = json.loads(content)["learner"]
+        _check(learner, file.source)
+        return content, learner
+    except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise file.error(f"not a readable XGBoost model ({one_line(error)})") from None
+
+
+def best_rounds(learner: Json) -> int | None:
+    """Return after how many rounds early stopping has found a model best; None without it, or for a linear model."""
+    best = learner.get("attributes", {}).get("best_iteration")
+    return None if best is None or "trees" not in _model(learner) else int(best) + 1
+
+
+def _rounds(learner: Json) -> int:
+    return len(_model(learner)["iteration_indptr"]) - 1
+
+
+def _cut(learner: Json, rounds: int) -> None:
+    """Leave out the trees of later rounds; a slice of a booster would lose its categories."""
+    booster, model = learner["gradient_booster"], _model(learner)
+    ends = model["iteration_indptr"][: rounds + 1]
+    model["iteration_indptr"] = ends
+    model["trees"], model["tree_info"] = model["trees"][: ends[-1]], model["tree_info"][: ends[-1]]
+    model["gbtree_model_param"]["num_trees"] = str(ends[-1])
+    if "weight_drop" in booster:  # of trees some of which are dropped in training
+        booster["weight_drop"] = booster["weight_drop"][: ends[-1]]
+
+
+def _model(learner: Json) -> Json:
+    booster = learner["gradient_booster"]
+    model: Json = booster.get("gbtree", booster)["model"]
+    return model
+
+
+def _texts(entry: Json) -> list[str]:
+    """Return the categories of a column that XGBoost remembers as text, none for numbers."""
+    if not entry.get("offsets") or "type" in entry:
+        return []
+    return [bytes(entry["values"][start:end]).decode() for start, end in pairwise(entry["offsets"])]
+
+
+def trees_of(model: Any) -> FittedTrees:
+    """Return the trees of XGBoost from what it writes."""
+    learner = learner_of(model)
+    if learner["gradient_booster"]["name"] != "gbtree":
+        raise ModelError(f"XGBoost's {learner['gradient_booster']['name']} is more than a sum of trees")
+    said, inner = learner["learner_model_param"], learner["gradient_booster"]["model"]
+    outputs = max(1, int(said["num_class"]))
+    trees = []
+    best = getattr(model, "best_iteration", None) if hasattr(model, "early_stopping_rounds") else None
+    last = len(inner["trees"]) if best is None else inner["iteration_indptr"][best + 1]
+    for number, tree in enumerate(inner["trees"][:last]):
+        left = np.array(tree["left_children"])
+        leaf = left < 0
+        limit = np.array(tree["split_conditions"], dtype=np.float32).astype(np.float64)
+        value = np.zeros((len(left), outputs))
+        value[:, inner["tree_info"][number]] = np.where(leaf, limit, 0.0)
+        sets = {
+            node: set(tree["categories"][start : start + size])
+            for node, start, size in zip(
+                tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True
+            )
+        }
+        missing = np.array(tree["default_left"], dtype=bool)
+        goes = partial(_goes_left, limit=limit, missing=missing, sets=sets)
+        feature = np.where(leaf, -1, tree["split_indices"])
+        trees.append(Tree(feature, left, np.array(tree["right_children"]), value, goes))
+    guess = np.atleast_1d(np.array(json.loads(said["base_score"]), dtype=np.float64))
+    objective = learner["objective"]["name"]
+    link: Link = "none"
+    if objective in ("binary:logistic", "reg:logistic"):
+        guess, link = np.log(guess / (1 - guess)), "sigmoid"
+    elif objective.startswith("multi:"):
+        link = "softmax"
+    return FittedTrees(trees, (guess * np.ones(outputs)).tolist(), link)
+
+
+def _goes_left(
+    node: int,
+    numbers: npt.NDArray[np.float64],
+    *,
+    limit: npt.NDArray[np.float64],
+    missing: npt.NDArray[np.bool_],
+    sets: dict[int, set[int]],
+) -> npt.NDArray[np.bool_]:
+    if node in sets:  # those of the set go right
+        chosen = np.isin(numbers, list(sets[node]))
+        return np.where(np.isnan(numbers), missing[node], ~chosen)
+    return below_limit(node, numbers, limit=limit, missing=missing, strict=True, single=True)
+
+
+# XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
+def _check(learner: Json, source: str) -> None:
+    """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
+    said = learner["learner_model_param"]
+    columns, *classes = (int(said.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
+    model = _model(learner)
+    trees = model.get("trees", [])
+    for tree in trees:
+        _check_tree(tree, columns)
+    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=_ANSWER)
+    _check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
+    rounds = model.get("iteration_indptr", [])
+    if rounds:
+        _check_offsets("the rounds", rounds, len(trees))
+    best = best_rounds(learner)
+    if best is not None and not 1 <= best < max(2, len(rounds)):
+        raise ValueError("its best round does not exist")
+    if cats := model.get("cats"):
+        _check_categories(cats)
+
+
+def _check_categories(cats: Json) -> None:
+    known, bounds, order = cats["enc"], cats["feature_segments"], cats["sorted_idx"]
+    for entry in known:
+        if "offsets" in entry:
+            _check_offsets("the names of categories", entry["offsets"] or [0], len(entry["values"]))
+            if "type" not in entry and not all(0 <= value < 256 for value in entry["values"]):
+                raise ValueError("the names of its categories are no text")
+    counts = [len(entry["offsets"] or [0]) - 1 if "offsets" in entry else len(entry["values"]) for entry in known]
+    if bounds or known or order:
+        _check_offsets("the categories", bounds or [0], len(order))
+        if np.diff(bounds).tolist() != counts:
+            raise ValueError("it counts its categories in two ways")
+    for count, (start, end) in zip(counts, pairwise(bounds), strict=bool(counts)):
+        if sorted(order[start:end]) != list(range(count)):
+            raise ValueError("the order of its categories is not one")
+
+
+def _check_places(what: str, places: Any, count: int) -> None:
+    if any(not 0 <= place < count for place in places):
+        raise ValueError(f"{what} that does not exist")
+
+
+def _check_offsets(what: str, offsets: Any, end: int) -> None:
+    """Refuse bounds of parts of an array that do not begin with 0, rise, and end with its end."""
+    if offsets[0] != 0 or offsets[-1] != end or any(a > b for a, b in pairwise(offsets)):
+        raise ValueError(f"{what} are not cut where they end")
+
+
+def _check_tree(tree: Json, columns: int) -> None:
+    """Refuse a tree whose branches lead nowhere or back, so that XGBoost would never end."""
+    _check_places("a tree asks for a column", tree["split_indices"], columns)
+    left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
+    place = np.arange(len(left))
+    inner = left != -1
+    for branch in (left, right):
+        if branch.shape != place.shape or ((branch <= place) | (branch >= len(place)))[inner].any():
+            raise ValueError("a branch of a tree leads nowhere")
+    if (right != -1)[~inner].any():
+        raise ValueError("a branch of a tree leads nowhere")
+    _check_places("a tree tells categories at a node", tree.get("categories_nodes", []), len(place))
+    ends = np.add(tree.get("categories_segments", []), tree.get("categories_sizes", []), dtype=np.float64)
+    _check_places("a tree names a category", [*tree.get("categories_segments", []), *ends], len(tree["categories"]) + 1)
