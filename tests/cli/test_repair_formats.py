@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import export, open_model
+from neuronfair.model.open import open_model
+from neuronfair.model.open.graphs import onnx_file
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.repairs import evaluate, labels, retrain
 from neuronfair.repairs.evaluate import accuracy_of
@@ -198,7 +199,7 @@ def test_a_module_with_one_output_comes_back_as_weights(run):
 
 def test_a_file_that_gives_other_scores_is_not_written(refused, monkeypatch):
     graph("m.onnx")
-    monkeypatch.setattr(export, "_save_onnx", lambda request, _, path: path.write_bytes(request.content))
+    monkeypatch.setattr(onnx_file, "_save", lambda request, _, path: path.write_bytes(request.content))
     refused(*RUN, "--model", "m.onnx", "--out", "fair.onnx", *SHORT, says=("fair.onnx", "gives other scores"))
 
 

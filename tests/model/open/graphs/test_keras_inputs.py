@@ -16,8 +16,8 @@ from neuronfair.limits import TooLarge, members
 from neuronfair.model.open import open_model
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
-from tests.model.open.keras_models import save
-from tests.model.open.test_fed import check_effects, codes, numbers, prepare, raw_numbers
+from tests.model.open.graphs.keras_models import save
+from tests.model.open.test_torch_modules import check_effects, codes, numbers, prepare, raw_numbers
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 with warnings.catch_warnings():

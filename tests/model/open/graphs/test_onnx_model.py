@@ -14,7 +14,7 @@ from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import open_model
 from neuronfair.model.open.graphs import onnx_file, onnx_operators
 from tests.model.open.conftest import check_black_box, check_white_box
-from tests.model.open.test_onnx_file import FIRST, WEIGHTS, answers, floats, graph, helper, ints, onnx
+from tests.model.open.graphs.test_onnx_file import FIRST, WEIGHTS, answers, floats, graph, helper, ints, onnx
 
 node = helper.make_node
 HEAD = [*FIRST, node("Gemm", ["r", "v"], ["y"])]

@@ -15,7 +15,7 @@ from neuronfair.model.open import open_model
 from neuronfair.model.open.graphs import keras_layers
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
-from tests.model.open.keras_models import save
+from tests.model.open.graphs.keras_models import save
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 with warnings.catch_warnings():
