@@ -16,10 +16,11 @@ from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.model.decision import Scale, scale_of
 from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.formats import PICKLE_SUFFIXES
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
-from neuronfair.model.weights import PICKLE_SUFFIXES, Card
+from neuronfair.model.weights import Card
 from neuronfair.scale.pool import Pool
 from neuronfair.store.manifest import rows_digest, versions
 

@@ -19,7 +19,7 @@ def own_model(run: Run) -> str:
     A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
     pickles and other files must be named by the user.
     """
-    from neuronfair.model.weights import PICKLE_SUFFIXES
+    from neuronfair.model.formats import PICKLE_SUFFIXES
     from neuronfair.store.files import sha256
 
     source = run.model

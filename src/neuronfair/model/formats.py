@@ -32,6 +32,7 @@ _RETURNED = {suffix: suffix for suffix in (".safetensors", ".onnx", ".skops", ".
 _RETURNED[".npz"] = ".safetensors"
 _IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
+PICKLE_SUFFIXES = PICKLES | _PICKLED_TORCH
 
 
 def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
@@ -79,15 +80,20 @@ def _check_weights(source: str, weights: Path) -> None:
     """Refuse a file of weights that is a pickle, by its name or its first bytes."""
     if not weights.is_file():
         raise ModelError(f"{source}: there is no file of weights {weights}")
-    with weights.open("rb") as file:
-        head = file.read(9)
-    # A pickle begins with 0x80 and its protocol; so may the length in a safetensors file, which a brace follows.
-    pickled = head.startswith((b"PK\3\4", *(bytes([0x80, protocol]) for protocol in range(2, 6)))) and head[8:] != b"{"
-    if pickled or weights.suffix.lower() in _PICKLED_TORCH | PICKLES:
+    if is_pickle(weights):
         raise ModelError(
             f"{weights}: expected a safetensors file, got a pickle, as torch.save writes it, and opening one can run "
             f"any program hidden in it. Convert the weights once: {_conversion(weights)}"
         )
+
+
+def is_pickle(path: Path) -> bool:
+    """Return whether a file is a pickle, or a zip around one, by its name or its first bytes."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    # A pickle begins with 0x80 and its protocol; so may the length in a safetensors file, which a brace follows.
+    pickled = head.startswith((b"PK\3\4", *(bytes([0x80, protocol]) for protocol in range(2, 6)))) and head[8:] != b"{"
+    return pickled or path.suffix.lower() in PICKLE_SUFFIXES
 
 
 def _conversion(path: Path) -> str:

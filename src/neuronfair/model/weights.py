@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from neuronfair.atomic import replacing
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import TooLarge, check_array, check_size, check_tensors, members, read_bytes
+from neuronfair.model.formats import is_pickle
 
 #: Hidden layers of the paper's light fully connected network.
 LFCN: tuple[int, ...] = (64, 32, 16, 8, 4)
@@ -59,7 +59,6 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 CARD_KEY = "neuronfair"
 CARD_VERSION = 1
-PICKLE_SUFFIXES = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".ckpt", ".bin"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,11 @@ def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
     path = Path(path)
     if not path.is_file():
         raise ModelError(f"{path}: there is no such file")
-    _refuse_pickle(path)
+    if path.suffix != ".npz" and is_pickle(path):
+        raise ModelError(
+            f"{path}: pickled models are refused, because opening one runs any program hidden in it. Save the weights "
+            "as safetensors where they come from: safetensors.torch.save_file(module.state_dict(), 'model.safetensors')"
+        )
     state, said = (_read_npz(path), {}) if path.suffix == ".npz" else read_safetensors(path)
     card = _card(said[CARD_KEY], path) if CARD_KEY in said else None
     inputs, hidden, outputs = _sizes(state, path)
@@ -135,21 +138,6 @@ def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
         if card.fingerprint != fingerprint(module):
             raise ModelError(f"{path}: the weights are not those its card describes; the file is damaged or edited")
     return module.eval(), card
-
-
-def _refuse_pickle(path: Path) -> None:
-    with path.open("rb") as file:
-        start = file.read(9)
-    # Pickles of protocol 2 and later start with 0x80 and the protocol, but so may the length in a safetensors file,
-    # which is followed by a brace; torch.save writes a zip around a pickle.
-    pickled = len(start) > 1 and start[0] == 0x80 and 2 <= start[1] <= 5 and start[8:] != b"{"
-    if path.suffix != ".npz" and zipfile.is_zipfile(path):
-        pickled = True
-    if pickled or path.suffix.lower() in PICKLE_SUFFIXES:
-        raise ModelError(
-            f"{path}: pickled models are refused, because opening one runs any program hidden in it. Save the weights "
-            "as safetensors where they come from: safetensors.torch.save_file(module.state_dict(), 'model.safetensors')"
-        )
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

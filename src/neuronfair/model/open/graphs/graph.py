@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.open.request import Request
@@ -66,18 +66,18 @@ class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes: list[tuple[float, ...]] = []  # of tensors, and all numbers that could become sizes
         self._total = self._columns = 0
         self._alive: dict[str, int] = {}
-        self._made: set[int] = set()  # where the small tensors are that were computed
 
     @property
     def need(self) -> Need:
         """What has been measured so far."""
         return Need(self.rows, self._total, self._columns)
 
-    def keep(self, made: Mapping[str, Any], done: Iterable[str]) -> None:
+    def keep(self, name: str, value: Any, done: Iterable[str]) -> None:
         """Count what a step has made, and then forget the values that no later step reads."""
-        self._alive |= {name: _numbers(value) for name, value in made.items()}
-        self.sizes += [(value,) for value in made.values() if isinstance(value, (int, float))]
-        self._total += sum(self._alive[name] for name in made)
+        self._alive[name] = _numbers(value)
+        if isinstance(value, (int, float)):
+            self.sizes.append((value,))
+        self._total += self._alive[name]
         check_numbers(sum(self._alive.values()), self.rows, f"its step {self.step!a} for a pass")
         for name in done:
             self._alive.pop(name, None)
@@ -87,27 +87,22 @@ class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func is _READ:
             return func(*args, **kwargs)
-        if func._schema.is_mutable and any(map(self._is_weight, _written(func, args, kwargs))):
-            raise ModelError(f"its step {self.step!a} changes the weights. Save the model in evaluation mode")
         shapes = tree_map_only(Tensor, _shape, (args, kwargs))
         result = func(*shapes[0], **shapes[1])
         check_numbers(_numbers(result), self.rows, f"its step {self.step!a} for a pass")
         self.sizes += [tuple(tensor.shape) for tensor in _tensors(result)]
         if func is _CONVOLUTION:
             self._columns = max(self._columns, _windows(args, result))
-        given = _tensors((args, kwargs))
-        if any(tensor.is_meta for tensor in given):
+        read = _tensors((args, kwargs))
+        if any(tensor.is_meta for tensor in read):
             return result
         if func.is_view:
             return func(*args, **kwargs)
-        if max(map(_numbers, (given, result))) > _SMALL:
+        if max(map(_numbers, (read, result))) > _SMALL:
             return result
         args, kwargs = tree_map_only(Tensor, Tensor.cpu, (args, kwargs))
         known = func(*args, **kwargs)
-        for tensor in _tensors(known):
-            self._made.add(tensor.data_ptr())
-            if not tensor.is_meta:
-                self.sizes.append(tuple(tensor.flatten().tolist()))
+        self.sizes += [tuple(tensor.flatten().tolist()) for tensor in _tensors(known) if not tensor.is_meta]
         return known
 
     @staticmethod
@@ -122,18 +117,9 @@ class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return False
         return len({len(measured.sizes) for measured in passes}) == 1
 
-    def _is_weight(self, tensor: Tensor) -> bool:
-        return not tensor.is_meta and tensor.untyped_storage().data_ptr() not in self._made
-
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that an operation overwrites."""
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
-    return _tensors([given[argument.name] for argument in func._schema.arguments if argument.is_write])
 
 
 def _shape(tensor: Tensor) -> Tensor:
@@ -172,37 +158,36 @@ class Ref:
 
 @dataclass(frozen=True)
 class GraphStep:
-    """One operation: its name, what it computes, from which arguments, and the names of its results.
+    """One operation: its name, the name of its result, what it computes, and from which arguments.
 
     `call` is a function, or a module that becomes a part of the graph under the step's name.
     """
 
     name: str
-    results: tuple[str, ...]
+    result: str
     call: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Graph(nn.Module):
     """Runs steps in order, from its inputs to one output; nothing but the given functions is ever called.
 
-    `given` names the inputs: tensors with a line for each row, in this order or by name.
+    `inputs` are the names of tensors with a line for each row, which are passed in this order or by name.
     What a batch takes is worked out and checked before it is computed, and what no later step reads is let go.
 
     >>> import torch
-    >>> graph = Graph([GraphStep("hidden", ("y",), nn.ReLU(), (Ref("x"),))], {}, ["x"], "y")
+    >>> graph = Graph([GraphStep("hidden", "y", nn.ReLU(), (Ref("x"),))], {}, ["x"], "y")
     >>> graph(torch.tensor([[-1.0, 2.0]])).tolist(), [name for name, _ in graph.named_children()]
     ([[0.0, 2.0]], ['hidden'])
     """
 
     def __init__(
-        self, steps: Sequence[GraphStep], tensors: Mapping[str, Tensor], given: Sequence[str], result: str
+        self, steps: Sequence[GraphStep], tensors: Mapping[str, Tensor], inputs: Sequence[str], result: str
     ) -> None:
         super().__init__()
         if max(len(steps), len(tensors)) > STEPS:
             raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
-        self.given, self._result = tuple(given), result
+        self.inputs, self._result = tuple(inputs), result
         self._steps, self._last = tuple(steps), _last_reads(steps, result)
         self._tensors: dict[str, str] = {}
         self._needs: dict[int, Need] = {}
@@ -221,12 +206,12 @@ class Graph(nn.Module):
 
     @property
     def places(self) -> Mapping[str, str]:
-        """The names of the given tensors, and those that they have as parameters and buffers."""
+        """The names of the stored tensors, and those that they have as parameters and buffers."""
         return self._tensors
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
-        inputs = (*inputs, *(named[name] for name in self.given[len(inputs) :]))
+        inputs = (*inputs, *(named[name] for name in self.inputs[len(inputs) :]))
         if torch.compiler.is_exporting():  # its operators are read, and nothing is computed
             return self._run(inputs)
         # What is looked up by whole numbers has a gradient, too.
@@ -260,19 +245,15 @@ class Graph(nn.Module):
 
     def _run(self, inputs: Sequence[Tensor], measured: Measured | None = None) -> Tensor:
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
-        values.update(zip(self.given, inputs, strict=True))
+        values.update(zip(self.inputs, inputs, strict=True))
         for step, done in zip(self._steps, self._last, strict=True):
             call = step.call
             if measured is not None:
                 measured.step = step.name
                 call = call.forward if isinstance(call, nn.Module) else call  # hooks are for what is computed
-            value = call(*_filled(step.arguments, values), **_filled(step.options, values))
-            if len(step.results) == 1 and not isinstance(value, (tuple, list)):
-                values[step.results[0]] = value
-            else:
-                values.update(zip(step.results, value, strict=False))
+            value = values[step.result] = call(*_filled(step.arguments, values))
             if measured is not None:
-                measured.keep({name: values.get(name) for name in step.results}, done)
+                measured.keep(step.result, value, done)
             for name in done:
                 values.pop(name, None)
         output: Tensor = values[self._result]
@@ -304,11 +285,7 @@ def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor] |
 
 def _last_reads(steps: Sequence[GraphStep], result: str) -> list[list[str]]:
     """Return, for each step, the values that neither a later step nor the result needs."""
-    last = {
-        name: number
-        for number, step in enumerate(steps)
-        for name in (*names_read([step.arguments, step.options]), *step.results)
-    }
+    last = {name: number for number, step in enumerate(steps) for name in (*_names_read(step.arguments), step.result)}
     done: list[list[str]] = [[] for _ in steps]
     for name, number in last.items():
         if name != result:
@@ -316,17 +293,13 @@ def _last_reads(steps: Sequence[GraphStep], result: str) -> list[list[str]]:
     return done
 
 
-def names_read(arguments: Any) -> Iterator[str]:
+def _names_read(arguments: Any) -> Iterator[str]:
     """Return the names of the values that arguments stand for."""
-    waiting: list[Any] = [arguments]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Ref):
-            yield value.name
-        elif isinstance(value, (list, tuple)):
-            waiting.extend(value)
-        elif isinstance(value, Mapping):
-            waiting.extend(value.values())
+    if isinstance(arguments, Ref):
+        yield arguments.name
+    elif isinstance(arguments, (list, tuple)):
+        for part in arguments:
+            yield from _names_read(part)
 
 
 def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:
@@ -334,6 +307,4 @@ def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:
         return values[arguments.name]
     if isinstance(arguments, (list, tuple)):
         return type(arguments)(_filled(part, values) for part in arguments)
-    if isinstance(arguments, Mapping):
-        return {name: _filled(part, values) for name, part in arguments.items()}
     return arguments

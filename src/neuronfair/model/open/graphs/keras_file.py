@@ -81,7 +81,7 @@ class _Joined:
             result = f"value {len(self.steps)}"
             while result in self.given:
                 result += "'"
-            self.steps.append(GraphStep(name, (result,), part, tuple(map(Ref, values))))
+            self.steps.append(GraphStep(name, result, part, tuple(map(Ref, values))))
             values = [result]
         return list(values)
 

@@ -255,7 +255,7 @@ def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
         if node.op_type in SHAPED and len(names) > 1 and names[1] in fixed:  # a shape is a part of the graph
             arguments, names = (arguments[0], fixed[names[1]].flatten().tolist()), names[:1]
         call = operator(node.op_type, attributes) if part is None else part
-        steps.append(GraphStep(node.name or node.output[0], tuple(node.output[:1]), call, arguments))
+        steps.append(GraphStep(node.name or node.output[0], node.output[0], call, arguments))
         used.update(names)
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
     return Graph(steps, tensors, inputs, result)
